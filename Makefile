@@ -1,0 +1,47 @@
+# `make demo` and `make test` do all set-up themselves. They need Python 3.11 or newer, make and a network.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RECORDS ?=
+
+.PHONY: help setup demo test test-slow lint bench lock clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Headway needs Python 3.11 or newer; $(PYTHON) is older. Say which to use: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(READY)  ## the environment, from the lock file
+
+demo: $(READY)  ## real flights by priority through a real Kafka into a Spark pipeline [RECORDS=20000 for a short one]
+	$(BIN)/python -m demo $(if $(RECORDS),--records $(RECORDS))
+
+test: $(READY)  ## every test but the slow ones
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(READY)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## every benchmark, quickly; results as JSON in bench-output/
+	@mkdir -p bench-output
+	@for script in benchmarks/[a-z]*.py; do \
+	  $(BIN)/python $$script --quick --json bench-output/$$(basename $$script .py).json || exit 1; done
+
+lock: $(READY)  ## resolve the dependencies anew into requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group demo --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) bench-output demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis

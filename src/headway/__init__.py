@@ -1,0 +1,1 @@
+"""Headway: Apache Kafka as a work queue."""

@@ -1,0 +1,63 @@
+"""Everything that Headway raises, in one place.
+
+HeadwayError
+├── ConfigError           a setting, an argument or an option is missing or out of bounds (also a ValueError)
+├── LocalBrokerError      the local Apache Kafka cannot be installed, started or stopped
+├── KafkaError            Kafka refused a call
+│   ├── FetchError        a level could not fetch; the other levels go on
+│   └── DeliveryError     a record was not delivered
+├── SerializationError    a key or value could not be turned into bytes; the record was not sent
+├── DeserializationError  a key or value could not be read; the record keeps its bytes
+├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
+└── ClosedError           the client is closed
+
+A message is a sentence that names the setting or the topic, the value, the bound, and what to do. The command
+line prints it as it is.
+"""
+
+
+class HeadwayError(Exception):
+    """The base of all of Headway's errors."""
+
+
+class ConfigError(HeadwayError, ValueError):
+    """A setting, an argument or an option is missing or out of bounds."""
+
+
+class LocalBrokerError(HeadwayError):
+    """The local Apache Kafka cannot be installed, started or stopped."""
+
+
+class KafkaError(HeadwayError):
+    """Kafka refused a call."""
+
+
+class FetchError(KafkaError):
+    """A level could not fetch; the other levels go on.
+
+    Raised by the poll after the one in which it was seen, so that no fetched record is lost to it.
+    """
+
+    def __init__(self, level: int, reason: str) -> None:
+        super().__init__(f"Level {level} could not fetch: {reason}")
+        self.level = level
+
+
+class DeliveryError(KafkaError):
+    """A record was not delivered."""
+
+
+class SerializationError(HeadwayError):
+    """A key or value could not be turned into bytes; the record was not sent."""
+
+
+class DeserializationError(HeadwayError):
+    """A key or value could not be read; the record keeps its bytes."""
+
+
+class WakeupError(HeadwayError):
+    """`wakeup()` interrupted a poll; nothing was lost."""
+
+
+class ClosedError(HeadwayError, RuntimeError):
+    """The client is closed."""
