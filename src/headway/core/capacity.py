@@ -1,0 +1,120 @@
+"""Splitting a capacity over levels, and lending what a level leaves unused.
+
+Invariants: the shares of a distributor sum to the capacity exactly, each is at least 1, and they are indexed by
+level, 0 lowest. A burst takes only what the other levels have not used over a whole window.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headway.errors import ConfigError
+
+Distributor = Callable[[int, int], Sequence[int]]
+"""(levels, capacity) -> the share of each level, 0 lowest."""
+
+
+def exponential(levels: int, capacity: int) -> list[int]:
+    """Each level twice the share of the one below; the remainder to the highest.
+
+    >>> exponential(3, 50)
+    [7, 14, 29]
+
+    Raises `ConfigError` when the capacity is below 2^levels - 1, where the lowest level would get nothing.
+    """
+    return _by_weights([2**level for level in range(levels)], capacity)
+
+
+def linear(levels: int, capacity: int) -> list[int]:
+    """Each level one part more than the one below; the remainder to the highest.
+
+    >>> linear(3, 50)
+    [8, 16, 26]
+
+    Raises `ConfigError` when the capacity is below levels·(levels + 1)/2, where the lowest level would get nothing.
+    """
+    return _by_weights([level + 1 for level in range(levels)], capacity)
+
+
+def weighted(*weights: int) -> Distributor:
+    """A distributor with the weights given, lowest level first; the remainder to the highest.
+
+    >>> weighted(1, 1, 8)(3, 50)
+    [5, 5, 40]
+
+    Raises `ConfigError` for a weight below 1; the distributor does for another number of levels, and for a
+    capacity at which a level would get nothing.
+    """
+    for weight in weights:
+        if weight < 1:
+            raise ConfigError(f"The weight {weight} of {weights} is below 1: that level would never be served.")
+
+    def distribute(levels: int, capacity: int) -> list[int]:
+        if levels != len(weights):
+            raise ConfigError(f"{len(weights)} weights were given for {levels} levels. Give one weight per level.")
+        return _by_weights(weights, capacity)
+
+    return distribute
+
+
+def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int]:
+    """The shares that a distributor gives, checked: one per level, each at least 1, summing to the capacity.
+
+    Raises `ConfigError` when they are not.
+    """
+    shares = list(distributor(levels, capacity))
+    if len(shares) != levels or sum(shares) != capacity or min(shares) < 1:
+        raise ConfigError(
+            f"The distributor split the capacity {capacity} over {levels} levels into {shares}. It must give one "
+            f"share per level, each at least 1, that sum to {capacity}."
+        )
+    return shares
+
+
+def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
+    total = sum(weights)
+    shares = [capacity * weight // total for weight in weights]
+    if min(shares) < 1:
+        raise ConfigError(
+            f"A capacity of {capacity} cannot be split over {len(weights)} levels by the weights {list(weights)}: "
+            f"it must be at least {-(-total // min(weights))}. Raise max.poll.records or use fewer levels."
+        )
+    shares[-1] += capacity - sum(shares)
+    return shares
+
+
+class BurstWindow:
+    """What one level was found to hold at its last polls.
+
+    A level that reached its share at `threshold` of the last `size` polls has more than it is served: it may burst.
+    """
+
+    def __init__(self, size: int = 6, threshold: int = 4) -> None:
+        self._counts: deque[int] = deque(maxlen=size)
+        self._threshold = threshold
+
+    def add(self, count: int) -> None:
+        """Note what one poll gave."""
+        self._counts.append(count)
+
+    def may_burst(self, share: int) -> bool:
+        """Whether enough of the last polls reached the share."""
+        return sum(count >= share for count in self._counts) >= self._threshold
+
+    def unused(self, share: int) -> int:
+        """How much of the share none of the last polls used."""
+        return max(0, share - max(self._counts, default=0))
+
+
+def burst_shares(shares: Sequence[int], windows: Sequence[BurstWindow]) -> list[int]:
+    """The shares of the next poll: the highest level that may burst also gets what all others leave unused."""
+    bursting = next((level for level in _from_the_top(shares) if windows[level].may_burst(shares[level])), None)
+    if bursting is None:
+        return list(shares)
+    lent = sum(
+        window.unused(share) for level, (share, window) in enumerate(zip(shares, windows, strict=True)) if level != bursting
+    )
+    return [share + lent * (level == bursting) for level, share in enumerate(shares)]
+
+
+def _from_the_top(levels: Sequence[object]) -> range:
+    return range(len(levels) - 1, -1, -1)

@@ -1,0 +1,59 @@
+"""What was fetched from one level and not yet taken.
+
+Invariants: records leave in the order in which they came; a batch's arrival time is never after that of a later
+batch; the length is the number of records that `take` can still give.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class LevelBuffer(Generic[R]):
+    """A FIFO of batches, each with the time at which it was fetched."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[float, list[R]]] = deque()
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[R]:
+        for _, batch in self._batches:
+            yield from batch
+
+    def put(self, records: list[R], now: float) -> None:
+        """Append a batch; the buffer keeps the list."""
+        if records:
+            self._batches.append((now, records))
+            self._length += len(records)
+
+    def take(self, limit: int) -> list[R]:
+        """Remove and return the first records, at most `limit` of them."""
+        taken: list[R] = []
+        while self._batches and len(taken) < limit:
+            arrived, batch = self._batches.popleft()
+            room = limit - len(taken)
+            if len(batch) > room:
+                self._batches.appendleft((arrived, batch[room:]))
+                batch = batch[:room]
+            taken = taken + batch if taken else batch
+        self._length -= len(taken)
+        return taken
+
+    def count_from_before(self, time: float) -> int:
+        """How many records were fetched before a time."""
+        return sum(len(batch) for arrived, batch in self._batches if arrived < time)
+
+    def oldest(self) -> float | None:
+        """When the first record was fetched."""
+        return self._batches[0][0] if self._batches else None
+
+    def discard(self, unwanted: Callable[[R], bool]) -> None:
+        """Forget the records for which `unwanted` holds."""
+        kept = [(arrived, [record for record in batch if not unwanted(record)]) for arrived, batch in self._batches]
+        self._batches = deque((arrived, batch) for arrived, batch in kept if batch)
+        self._length = sum(len(batch) for _, batch in self._batches)

@@ -1,0 +1,75 @@
+"""The names of level topics and level groups.
+
+Level i of the topic `orders` is the Kafka topic `orders-i`, and is read by the group `billing-i`: the names of the
+reference priority client, so that services of both kinds can share them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from headway.errors import ConfigError
+
+
+def level_topic(topic: str, level: int) -> str:
+    """The Kafka topic that holds one level of a topic.
+
+    >>> level_topic("orders", 2)
+    'orders-2'
+    """
+    return f"{topic}-{level}"
+
+
+def level_group(group: str, level: int) -> str:
+    """The consumer group that reads one level.
+
+    >>> level_group("billing", 2)
+    'billing-2'
+    """
+    return f"{group}-{level}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSubscription:
+    """What one level's consumer subscribes to, and what ends the name of each of its Kafka topics."""
+
+    topics: list[str]
+    suffix: str
+
+    def kafka_topic(self, topic: str) -> str:
+        """The Kafka topic of a topic at this level."""
+        return topic + self.suffix
+
+
+def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
+    """Each topic at every level, as its level topics; a name that starts with `^` is a pattern.
+
+    >>> [s.topics for s in by_level(["orders", "^shop_.*"], 2)]
+    [['orders-0', '^(shop_.*)-0$'], ['orders-1', '^(shop_.*)-1$']]
+    """
+    return [LevelSubscription([_at_level(topic, level) for topic in topics], f"-{level}") for level in range(levels)]
+
+
+def by_priority(priorities: Mapping[str, int], levels: int) -> list[LevelSubscription]:
+    """Each existing topic, under its own name, at the level it is given (KIP-349).
+
+    >>> [s.topics for s in by_priority({"payments": 1, "clicks": 0}, 2)]
+    [['clicks'], ['payments']]
+
+    Raises `ConfigError` for a priority that is not a level.
+    """
+    for topic, level in priorities.items():
+        if not 0 <= level < levels:
+            raise ConfigError(
+                f"The priority of the topic {topic!r} is {level}; with max.priority={levels} it must be from 0 to "
+                f"{levels - 1}. Choose one of these or raise max.priority."
+            )
+    return [
+        LevelSubscription([topic for topic, at in priorities.items() if at == level], "") for level in range(levels)
+    ]
+
+
+def _at_level(topic: str, level: int) -> str:
+    if not topic.startswith("^"):
+        return level_topic(topic, level)
+    # The suffix must come after the whole pattern, alternatives included, and at the end of the name.
+    return f"^({topic[1:].removesuffix('$')})-{level}$"

@@ -1,0 +1,138 @@
+"""Records and their addresses.
+
+An address is always *(topic, level, partition)*: the topic that the user names, the priority level, 0 lowest, and
+the partition. Which Kafka topic that is, is the business of `headway.core.topics`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+Header = tuple[str, bytes | None]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one level of a topic."""
+
+    topic: str
+    partition: int
+    level: int = 0
+
+
+class RecordMetadata(NamedTuple):
+    """Where a delivered record is; `timestamp` is in milliseconds since the epoch."""
+
+    topic: str
+    partition: int
+    level: int
+    offset: int
+    timestamp: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that holds the record."""
+        return TopicPartition(self.topic, self.partition, self.level)
+
+
+class Message(Protocol):
+    """What a Kafka client hands over; a `ConsumerRecord` reads it when it is asked."""
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def leader_epoch(self) -> int | None: ...
+
+
+class RecordSource(NamedTuple):
+    """What the records of one level have in common."""
+
+    level: int
+    topic_suffix: str
+    read_key: Callable[[Message], Any]
+    read_value: Callable[[Message], Any]
+
+
+class ConsumerRecord:
+    """A record as it was consumed: a view that reads and deserialises a field when it is asked for.
+
+    `key` and `value` raise `DeserializationError` where a deserialiser refuses; `raw_key` and `raw_value` are the
+    bytes in any case.
+    """
+
+    __slots__ = ("_message", "_source")
+
+    def __init__(self, message: Message, source: RecordSource) -> None:
+        self._message = message
+        self._source = source
+
+    @property
+    def topic(self) -> str:
+        """The topic that was subscribed to: `orders`, whichever level the record came from."""
+        return self.kafka_topic.removesuffix(self._source.topic_suffix)
+
+    @property
+    def kafka_topic(self) -> str:
+        """The topic in Kafka: `orders-2` for level 2 of `orders`."""
+        return self._message.topic()  # type: ignore[return-value]  # a consumed record has one
+
+    @property
+    def level(self) -> int:
+        """The priority level, 0 lowest."""
+        return self._source.level
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._message.partition()  # type: ignore[return-value]
+
+    @property
+    def offset(self) -> int:
+        """The offset in the partition."""
+        return self._message.offset()  # type: ignore[return-value]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that the record came from."""
+        return TopicPartition(self.topic, self.partition, self.level)
+
+    @property
+    def key(self) -> Any:
+        """The key, deserialised if `key.deserializer` is set."""
+        return self._source.read_key(self._message)
+
+    @property
+    def value(self) -> Any:
+        """The value, deserialised if `value.deserializer` is set."""
+        return self._source.read_value(self._message)
+
+    @property
+    def raw_key(self) -> bytes | None:
+        """The key's bytes."""
+        return self._message.key()  # type: ignore[no-any-return]
+
+    @property
+    def raw_value(self) -> bytes | None:
+        """The value's bytes."""
+        return self._message.value()  # type: ignore[no-any-return]
+
+    @property
+    def headers(self) -> Sequence[Header]:
+        """The headers in their order; a name can occur more than once."""
+        return self._message.headers() or ()
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch: when it was created, or appended, as the topic is configured."""
+        return self._message.timestamp()[1]
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch of the leader that the record was read from, where the broker says it."""
+        return self._message.leader_epoch()
+
+    def __repr__(self) -> str:
+        # Neither key nor value: they can be secret or large.
+        return f"ConsumerRecord({self.topic!r}, level={self.level}, partition={self.partition}, offset={self.offset})"
