@@ -8,6 +8,7 @@ HeadwayError
 │   └── DeliveryError     a record was not delivered
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
+├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
 
@@ -53,6 +54,10 @@ class SerializationError(HeadwayError):
 
 class DeserializationError(HeadwayError):
     """A key or value could not be read; the record keeps its bytes."""
+
+
+class OffsetMapError(HeadwayError):
+    """Commit metadata is not an offset map that can be read; the offset stands, the map is dropped."""
 
 
 class WakeupError(HeadwayError):

@@ -1,0 +1,248 @@
+"""Offset maps: what is complete above a committed offset, as text that rides in the commit's metadata.
+
+Invariants:
+- The text is byte for byte what the Java parallel consumer writes and reads: Base64 of a magic byte and a body.
+- Nothing in a text is trusted: what it makes us allocate is bounded by the text itself, what it claims by the log
+  end; and whatever the text, only `OffsetMapError` is raised.
+- A map is canonical: its runs alternate, none but the first is zero, the last is complete. No runs, no text.
+- A map that is lost costs a replay; a wrong one loses records. In doubt there is no map.
+"""
+
+import binascii
+import re
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, cycle, pairwise
+from operator import mul
+from typing import NamedTuple
+
+import zstandard
+
+from headway.errors import OffsetMapError
+
+MAX_CHARACTERS = 4096  # the brokers' offset.metadata.max.bytes, as they come
+PRESSURE_CHARACTERS = MAX_CHARACTERS * 3 // 4  # above it a partition takes no new records
+
+_NAMES = {
+    b"l": "bitset v1",
+    b"o": "bitset v2",
+    b"n": "run length v1",
+    b"e": "run length v2",
+    b"a": "bitset v1, zstd",
+    b"s": "bitset v2, zstd",
+    b"J": "run length v1, zstd",
+    b"p": "run length v2, zstd",
+    b"\x01": "Kafka Streams v1",
+    b"\x02": "Kafka Streams v2",
+}
+_INTEGER = {b"l": "h", b"o": "i", b"n": "h", b"e": "i"}  # `struct` code of a length: v1 has 16 bits, v2 32
+_LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # Java's integers have a sign
+_TWINS = {b"l": b"a", b"o": b"s", b"n": b"J", b"e": b"p"}
+_PLAIN = {twin: plain for plain, twin in _TWINS.items()}
+
+_ZSTD_FROM_BYTES = 200  # compressed is tried only if no plain body is smaller than this
+_WIDEST_BITSET = 2**20  # in offsets: beyond, run lengths serve as well and cost less to build
+_MAX_BODY_BYTES = 2**20  # of a decompressed body; 8 million offsets as a bitset
+_MAX_WINDOW_BYTES = 2**23  # Java's frames declare 2 MiB
+
+
+class OffsetMap(NamedTuple):
+    """The state of a partition from its committed offset on: lengths of runs, incomplete and complete in turn.
+
+    >>> OffsetMap(100, (1, 2, 1, 3)).complete
+    [range(101, 103), range(104, 107)]
+    """
+
+    offset: int
+    runs: tuple[int, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The offset after the highest complete one; `offset` if nothing above is complete."""
+        return self.offset + sum(self.runs)
+
+    @property
+    def complete(self) -> list[range]:
+        """The complete offsets, ascending."""
+        return self._ranges()[1::2]
+
+    @property
+    def incomplete(self) -> list[range]:
+        """The incomplete offsets below the highest complete one, ascending."""
+        return [offsets for offsets in self._ranges()[::2] if offsets]
+
+    def _ranges(self) -> list[range]:
+        return [range(start, stop) for start, stop in pairwise(accumulate(self.runs, initial=self.offset))]
+
+
+class Commit(NamedTuple):
+    """What to commit for a partition, and whether its map is so large that it takes no new records for now."""
+
+    offset: int
+    metadata: str
+    pressed: bool
+
+
+def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
+    """A map of any alternating run lengths (zero is allowed), in the one form that equal states have.
+
+    >>> canonical(5, [2, 0, 1, 4, 7])
+    OffsetMap(offset=5, runs=(3, 4))
+    """
+    merged = [0]
+    for index, run in enumerate(runs):
+        if run and index % 2 == len(merged) % 2:
+            merged.append(run)
+        else:
+            merged[-1] += run
+    return OffsetMap(offset, tuple(merged[: len(merged) // 2 * 2]))
+
+
+def commit_of(offset_map: OffsetMap) -> Commit:
+    """What to commit: the offset with its map, or without where the text would be over the broker's limit.
+
+    >>> commit_of(OffsetMap(5, (1, 49995)))
+    Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False)
+    """
+    text = encode(offset_map)
+    if len(text) > MAX_CHARACTERS or (offset_map.runs and not text):
+        return Commit(offset_map.offset, "", pressed=True)
+    return Commit(offset_map.offset, text, pressed=len(text) > PRESSURE_CHARACTERS)
+
+
+def encode(offset_map: OffsetMap) -> str:
+    """The smallest text that says the same, whatever its length; empty if there is nothing to say.
+
+    Also empty where no encoding reaches: a run of 2³¹ offsets or more.
+
+    >>> encode(OffsetMap(0, (1, 1, 1, 2)))
+    'bAAFGgA='
+    """
+    if not offset_map.runs:
+        return ""
+    bodies = list(_plain_bodies(offset_map.runs))
+    if bodies and min(len(body) for _, body in bodies) >= _ZSTD_FROM_BYTES:
+        bodies += [(_TWINS[magic], _compress(body)) for magic, body in bodies]
+    magic, body = min(bodies, key=lambda encoded: len(encoded[1]), default=(b"", b""))
+    return b64encode(magic + body).decode()
+
+
+def decode(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
+    """The map that was committed with `offset`; without text, one that says that nothing above is complete.
+
+    Args:
+        text: The commit's metadata.
+        offset: The committed offset, which the text does not have.
+        log_end: The partition's end offset, if known. A map that reaches beyond it is of another log.
+
+    Raises:
+        OffsetMapError: The text is damaged, foreign, or claims what cannot be.
+
+    >>> decode("bAAFGgA=", 100)
+    OffsetMap(offset=100, runs=(1, 1, 1, 2))
+    """
+    payload = _payload(text)
+    if not payload:
+        return OffsetMap(offset)
+    offset_map = canonical(offset, _runs(payload))
+    if log_end is not None and offset_map.end > log_end:
+        raise OffsetMapError(f"The offset map reaches to {offset_map.end}, but the log ends at {log_end}.")
+    return offset_map
+
+
+def encoding_name(text: str | bytes) -> str:
+    """Which encoding commit metadata has, in words; Kafka Streams' metadata is recognised too.
+
+    >>> encoding_name("bAAFGgA="), encoding_name("AQAAAZrwQVAA")
+    ('bitset v1', 'Kafka Streams v1')
+    """
+    return _name(_payload(text))
+
+
+def _plain_bodies(runs: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
+    """Every uncompressed encoding that reaches and may turn out the smallest, as (magic, body)."""
+    smallest = _WIDEST_BITSET
+    for magic in (b"n", b"e"):
+        if max(runs) <= _LONGEST[_INTEGER[magic]]:
+            body = struct.pack(f">{len(runs)}{_INTEGER[magic]}", *runs)
+            smallest = min(smallest, len(body))
+            yield magic, body
+    width = sum(runs)
+    # A bitset is never shorter than its bits, unless compressed, which happens from 200 bytes on.
+    if width <= (8 * smallest if smallest < _ZSTD_FROM_BYTES else _WIDEST_BITSET):
+        bits = _bits(runs, width)
+        for magic in (b"l", b"o"):
+            if width <= _LONGEST[_INTEGER[magic]]:
+                yield magic, struct.pack(f">{_INTEGER[magic]}", width) + bits
+
+
+def _bits(runs: Sequence[int], width: int) -> bytes:
+    """A bit per offset, lowest first, 1 = complete, and the zero byte that Java's buffers end with."""
+    digits = b"".join(map(mul, cycle((b"0", b"1")), runs))
+    return int(digits[::-1], 2).to_bytes((width + 7) // 8 + 1, "little")
+
+
+def _compress(body: bytes) -> bytes:
+    # As a stream, since the size is then unknown to the frame's header, as in Java's.
+    compressor = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
+    return compressor.compress(body) + compressor.flush()
+
+
+def _payload(text: str | bytes) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):  # a ValueError if not ASCII
+        raise OffsetMapError("The commit metadata is not Base64: it is damaged or another program's.") from None
+
+
+def _name(payload: bytes) -> str:
+    name = _NAMES.get(payload[:1]) if payload else "none"
+    # Kafka Streams: a version byte, 8 bytes of time, and in version 2 possibly a processor's metadata.
+    if name is None or (payload[:1] in (b"\x01", b"\x02") and len(payload) < 9):
+        raise OffsetMapError(f"The commit metadata starts with 0x{payload[:1].hex()}, which is no known encoding.")
+    return name
+
+
+def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes]:
+    """The plain encoding's magic byte and body."""
+    if magic not in _PLAIN:
+        return magic, body
+    try:
+        size = zstandard.frame_content_size(body)  # -1 if unknown
+        if size > _MAX_BODY_BYTES:
+            raise OffsetMapError(f"The offset map unpacks to {size} bytes; the most is {_MAX_BODY_BYTES}.")
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+        return _PLAIN[magic], decompressor.decompress(body, _MAX_BODY_BYTES, allow_extra_data=False)
+    except zstandard.ZstdError:
+        raise OffsetMapError(f"The offset map's zstd frame is damaged or over {_MAX_BODY_BYTES} bytes.") from None
+
+
+def _runs(payload: bytes) -> Sequence[int]:
+    magic, body = _uncompressed(payload[:1], payload[1:])
+    if magic in (b"n", b"e"):
+        return _runs_of_lengths(body, _INTEGER[magic])
+    if magic in (b"l", b"o"):
+        return _runs_of_bits(body, _INTEGER[magic])
+    raise OffsetMapError(f"The commit metadata is not an offset map but that of {_name(payload)}.")
+
+
+def _runs_of_lengths(body: bytes, integer: str) -> Sequence[int]:
+    count, rest = divmod(len(body), struct.calcsize(f">{integer}"))
+    if rest:
+        raise OffsetMapError("The offset map's last run length is cut off.")
+    runs = struct.unpack(f">{count}{integer}", body)
+    if min(runs, default=0) < 0:
+        raise OffsetMapError("The offset map has a negative run length.")
+    return runs
+
+
+def _runs_of_bits(body: bytes, integer: str) -> Sequence[int]:
+    header = struct.calcsize(f">{integer}")
+    width = struct.unpack_from(f">{integer}", body)[0] if len(body) >= header else -1
+    if not 0 <= width <= 8 * (len(body) - header):
+        raise OffsetMapError(f"The offset map claims {width} offsets in {len(body)} bytes.")
+    bits = int.from_bytes(body[header:], "little")
+    digits = f"{bits:0{width}b}"[::-1][:width]
+    runs = [len(run) for run in re.findall("0+|1+", digits)]
+    return [0, *runs] if digits.startswith("1") else runs
