@@ -77,9 +77,7 @@ def test_a_file_descriptor_becomes_readable_when_records_arrive(
     assert drain(consumer, read, 1) == [b"three"]
 
 
-def test_no_wake_up_comes_after_it_was_ended(
-    mock_cluster: str, consumer: Consumer, pipe: tuple[int, int]
-) -> None:
+def test_no_wake_up_comes_after_it_was_ended(mock_cluster: str, consumer: Consumer, pipe: tuple[int, int]) -> None:
     read, write = pipe
     native.wake_on_records(consumer, write)
     consumer.subscribe(["ended"])

@@ -42,9 +42,7 @@ def wake_on_records(consumer: Consumer, fd: int | None) -> None:
     if queue is None:
         raise KafkaError("The consumer has no queue to wait on, since it has no group.id.")
     _lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
-    _lib.rd_kafka_queue_destroy(
-        queue
-    )  # gives back our reference only; the consumer keeps its queue and the event
+    _lib.rd_kafka_queue_destroy(queue)  # gives back our reference only; the consumer keeps its queue and the event
 
 
 def _handle(client: Client) -> int:
