@@ -1,0 +1,29 @@
+"""Stop a broker when the Python process that started it is gone, however it went."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+# `read` returns when the pipe closes, which the kernel does for a killed process too. Only then is there work for a
+# Python; until then the guard is a sleeping shell.
+_WAIT = 'read _; exec "$@"'
+_STOP = "import sys; from headway.broker import LocalBroker; LocalBroker.attach(sys.argv[1]).stop()"
+
+
+class Guard:
+    """Watches this process, and stops the broker in `data_dir` if it dies before `release`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        command = ["sh", "-c", _WAIT, "headway-guard", sys.executable, "-c", _STOP, str(data_dir)]
+        self._process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def release(self) -> None:
+        """Stop watching."""
+        with self._process:
+            self._process.kill()

@@ -1,0 +1,148 @@
+"""Apache Kafka's jars in the user's cache: fetched once, verified by checksum, then found without reading them.
+
+A jar counts as good when its SHA-256 is the lock's. That is checked when jars are fetched, and a marker says so; later
+starts compare sizes only, which costs a millisecond and still sees a truncated file.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platformdirs
+
+from headway.broker.lock import KAFKA_VERSION, Jar, lock_text, locked_jars, sha256_of
+from headway.errors import LocalBrokerError
+
+if TYPE_CHECKING:
+    from jgo.maven import MavenContext
+
+_ATTEMPTS = 3
+_CONNECTIONS = 4
+
+Advance = Callable[[int], None]
+
+
+def cache_dir() -> Path:
+    """Where downloads are kept: `HEADWAY_CACHE`, or else the user's cache directory."""
+    return Path(os.environ.get("HEADWAY_CACHE") or platformdirs.user_cache_dir("headway"))
+
+
+def ensure_jars() -> list[Path]:
+    """The jars of Apache Kafka, fetched first where they are missing or damaged."""
+    if not _installed():
+        with _one_at_a_time():
+            if not _installed():
+                _install()
+    return [_path(jar) for jar in locked_jars()]
+
+
+def maven(progress: Any = None) -> "MavenContext":
+    """The Maven repositories as the user has configured jgo, with our own cache."""
+    from jgo.config import GlobalSettings  # noqa: PLC0415 - not needed once the jars are here
+    from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
+
+    context = MavenContext(PythonResolver(progress_callback=progress), _repository(), timeout=30)
+    context.remote_repos |= GlobalSettings.load().repositories
+    return context
+
+
+def _repository() -> Path:
+    return cache_dir() / "maven"
+
+
+def _path(jar: Jar) -> Path:
+    return _repository() / jar.path
+
+
+def _marker() -> Path:
+    digest = hashlib.sha256(lock_text().encode()).hexdigest()
+    return cache_dir() / f"kafka-{KAFKA_VERSION}-{digest[:12]}.verified"
+
+
+def _installed() -> bool:
+    return _marker().exists() and all(_has_size(jar) for jar in locked_jars())
+
+
+def _has_size(jar: Jar) -> bool:
+    try:
+        return _path(jar).stat().st_size == jar.size
+    except FileNotFoundError:
+        return False
+
+
+def _is_good(jar: Jar) -> bool:
+    return _has_size(jar) and sha256_of(_path(jar)) == jar.sha256
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Keep another process from fetching into the same cache meanwhile; the kernel frees a dead process's lock."""
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with (cache_dir() / "install.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _install() -> None:
+    _marker().unlink(missing_ok=True)
+    wanted = [jar for jar in locked_jars() if not _is_good(jar)]
+    if wanted:
+        with _progress_bar(sum(jar.size for jar in wanted)) as advance:
+            _fetch_all(wanted, advance)
+    _marker().touch()
+
+
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Advance]:
+    from rich.console import Console  # noqa: PLC0415 - not needed once the jars are here
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(f"Apache Kafka {KAFKA_VERSION}", total=total)
+        yield lambda size: progress.advance(task, size)
+
+
+def _fetch_all(jars: list[Jar], advance: Advance) -> None:
+    @contextmanager
+    def each_file(_name: str, _size: int) -> Iterator[Advance]:
+        yield advance
+
+    context = maven(progress=each_file)
+    pool = ThreadPoolExecutor(_CONNECTIONS)
+    try:
+        for fetched in [pool.submit(_fetch, context, jar) for jar in jars]:
+            fetched.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fetch(context: "MavenContext", jar: Jar) -> None:
+    """Fetch one jar; an unfinished or damaged one is fetched again from its start."""
+    reason = "its SHA-256 differs from the lock's"
+    for _ in range(_ATTEMPTS):
+        _path(jar).unlink(missing_ok=True)
+        try:
+            context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
+        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo raises RuntimeError
+            reason = _in_short(error)
+            continue
+        if _is_good(jar):
+            return
+    raise LocalBrokerError(
+        f"{jar.path.name} of Apache Kafka {KAFKA_VERSION} could not be downloaded ({reason}). Check the network, "
+        f"or the proxy in HTTPS_PROXY, and start again: finished downloads are kept in {cache_dir()}."
+    )
+
+
+def _in_short(error: Exception) -> str:
+    """The innermost reason of a nest of network errors, without its addresses of objects."""
+    while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
+        error = inner
+    return str(error) or type(error).__name__

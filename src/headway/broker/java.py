@@ -1,0 +1,75 @@
+"""Find a Java, for Apache Kafka and for Spark: the system's when it is new enough, otherwise a downloaded one."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from headway.broker.jars import cache_dir
+from headway.errors import LocalBrokerError
+
+MINIMUM = 17
+
+
+def find_java(minimum: int = MINIMUM) -> Path:
+    """The `java` to run: of JAVA_HOME, then of PATH, then one that cjdk fetches; at least version `minimum`."""
+    for java in _installed():
+        version = java_version(java)
+        if version is not None and version >= minimum:
+            return java
+    return _fetch(minimum)
+
+
+def java_home(java: Path) -> Path:
+    """The directory that JAVA_HOME should name for this `java`."""
+    return java.resolve().parent.parent
+
+
+def java_version(java: Path) -> int | None:
+    """The feature version of a `java`, as 17; None when it is not a working Java."""
+    release = java_home(java) / "release"
+    try:
+        text = release.read_text(encoding="utf-8")
+    except OSError:
+        text = _ask(java)  # a Java without the file, or macOS's stand-in for one
+    return parse_version(text)
+
+
+def parse_version(text: str) -> int | None:
+    """The feature version in a `release` file or in what `java -version` says.
+
+    >>> parse_version('openjdk version "17.0.15" 2025-04-15'), parse_version('JAVA_VERSION="1.8.0_442"')
+    (17, 8)
+    """
+    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(found[1]) if found else None
+
+
+def _installed() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home, "bin", "java")
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+
+
+def _ask(java: Path) -> str:
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr
+
+
+def _fetch(minimum: int) -> Path:
+    try:
+        import cjdk  # noqa: PLC0415 - only where there is no Java
+
+        return cjdk.java_home(version=str(minimum), cache_dir=cache_dir() / "java") / "bin" / "java"
+    except Exception as error:  # cjdk's own errors, and those of the network below it
+        raise LocalBrokerError(
+            f"No Java {minimum} or newer was found in JAVA_HOME or on PATH, and none could be downloaded ({error}). "
+            f"Install one (`apt install openjdk-{minimum}-jre-headless`, `brew install openjdk@{minimum}`) "
+            "or set JAVA_HOME to it."
+        ) from error

@@ -1,0 +1,195 @@
+"""A local Apache Kafka, started and stopped from Python."""
+
+import atexit
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headway.broker.data_dir import (
+    Description,
+    NodeDescription,
+    claim,
+    default_data_dir,
+    read_description,
+    remove,
+    starting_in,
+)
+from headway.broker.guard import Guard
+from headway.broker.node import Node
+from headway.broker.ports import choose_ports
+from headway.broker.properties import HOST, render, server_properties
+from headway.broker.runtime import ClassData, Runtime, find_runtime
+from headway.errors import ConfigError, LocalBrokerError
+
+
+class LocalBroker:
+    """A real Apache Kafka on this machine's loopback interface, in KRaft mode: no ZooKeeper, no Docker.
+
+    >>> with LocalBroker() as broker:  # doctest: +SKIP
+    ...     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+    nodes        how many; each is broker and controller in one. By default as many as `data_dir` has, or else 1.
+                 With 3, topics have three replicas and survive `nodes[i].kill()`.
+    port         the first node's port; the others take the ones after it. By default free ports.
+    data_dir     where the records are. By default a temporary directory.
+    ephemeral    whether `stop` deletes the records. By default when no `data_dir` is given.
+    properties   Kafka's broker settings on top of ours, as {"message.max.bytes": "2000000"}. Topics are not
+                 created on first use ("auto.create.topics.enable" is "false").
+    java_options for the JVM, on top of ours, as ["-Xmx2g"]
+    background   whether the broker outlives this process. By default it does not, however the process ends.
+
+    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. What cannot be started
+    raises LocalBrokerError with a sentence that says what to do.
+    """
+
+    def __init__(
+        self,
+        nodes: int | None = None,
+        *,
+        port: int | None = None,
+        data_dir: str | PathLike[str] | None = None,
+        ephemeral: bool | None = None,
+        properties: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        background: bool = False,
+    ) -> None:
+        if nodes is not None and nodes < 1:
+            raise ConfigError(f"nodes must be at least 1; it is {nodes}.")
+        self.nodes: list[Node] = []
+        self.ephemeral = data_dir is None if ephemeral is None else ephemeral
+        self.data_dir = Path(data_dir).absolute() if data_dir is not None else _own_data_dir(self.ephemeral)
+        self._node_count = nodes
+        self._port = port
+        self._properties = dict(properties or {})
+        self._java_options = tuple(java_options)
+        self._background = background
+        self._class_data: ClassData | None = None
+        self._guard: Guard | None = None
+
+    @classmethod
+    def attach(cls, data_dir: str | PathLike[str]) -> Self:
+        """The broker that was started in `data_dir`, maybe by another process, to look at and to stop."""
+        broker = cls(data_dir=data_dir)
+        description = read_description(broker.data_dir)
+        if description is None:
+            raise LocalBrokerError(f"There is no broker in {data_dir}. Start one with `headway broker start`.")
+        broker._adopt(description)
+        return broker
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses for a client's `bootstrap.servers`."""
+        if not self.nodes:
+            raise LocalBrokerError("The broker was not started yet. Call start(), or use it in a `with`.")
+        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def running(self) -> bool:
+        """Whether any node runs."""
+        return any(node.running for node in self.nodes)
+
+    def start(self, timeout: float = 60) -> Self:
+        """Start all nodes and return when they serve clients; if that fails, stop what was started."""
+        with starting_in(self.data_dir):
+            earlier = claim(self.data_dir, self.ephemeral)
+            try:
+                self._prepare(earlier)
+                self._launch(time.monotonic() + timeout)
+            except BaseException:  # Ctrl-C too
+                self.stop()
+                raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records."""
+        for node in self.nodes:
+            node.terminate()
+        in_order = [node.stop() for node in self.nodes]
+        if self._class_data:
+            self._class_data.keep(all(in_order))
+        self._release_guard()
+        if self.ephemeral:
+            remove(self.data_dir)
+
+    def __enter__(self) -> Self:
+        return self if self.running else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare(self, earlier: Description | None) -> None:
+        cluster_id = earlier.cluster_id if earlier else _new_cluster_id()
+        runtime = find_runtime(self._java_options, cluster_id)
+        nodes = self._describe_nodes(earlier)
+        description = Description(cluster_id, self.ephemeral, str(runtime.class_data.unfinished), nodes)
+        self._adopt(description)
+        for node in self.nodes:
+            _configure(node, self.nodes, runtime, cluster_id, self._properties)
+        description.write(self.data_dir)
+
+    def _adopt(self, description: Description) -> None:
+        self.ephemeral = description.ephemeral
+        self.nodes = description.nodes_in(self.data_dir)
+        self._class_data = ClassData(Path(description.class_data))
+
+    def _describe_nodes(self, earlier: Description | None) -> list[NodeDescription]:
+        held = len(earlier.nodes) if earlier else None
+        count = self._node_count or held or 1
+        if held not in (None, count):
+            raise LocalBrokerError(
+                f"{self.data_dir} holds a cluster of {held} nodes, and {count} were asked for. Ask for {held}, or "
+                "choose another data directory."
+            )
+        listeners, controllers = choose_ports(count, self._port, [n.port for n in earlier.nodes] if earlier else [])
+        return [NodeDescription(i + 1, listeners[i], controllers[i]) for i in range(count)]
+
+    def _launch(self, deadline: float) -> None:
+        self._guard = Guard(self.data_dir)
+        atexit.register(self.stop)
+        for node in self.nodes:
+            node.spawn_format()
+        for node in self.nodes:
+            node.finish_format()
+        for node in self.nodes:
+            node.spawn()
+        for node in self.nodes:
+            node.wait_until_ready(deadline)
+        if self._background:
+            self._release_guard()
+
+    def _release_guard(self) -> None:
+        atexit.unregister(self.stop)
+        if self._guard:
+            self._guard.release()
+            self._guard = None
+
+
+def _own_data_dir(ephemeral: bool) -> Path:
+    if ephemeral:
+        return Path(tempfile.gettempdir(), f"headway-broker-{uuid.uuid4().hex[:12]}")
+    return default_data_dir()
+
+
+def _new_cluster_id() -> str:
+    """A random id as Kafka's own tool makes it: 16 bytes in URL-safe Base64, not beginning with a dash."""
+    return "h" + urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+
+
+def _configure(
+    node: Node, nodes: Sequence[Node], runtime: Runtime, cluster_id: str, properties: Mapping[str, str]
+) -> None:
+    """Write the node's properties file and give it the commands that run it."""
+    node.directory.mkdir(exist_ok=True)
+    settings = server_properties(node, nodes, node.data_dir, properties)
+    node.properties_file.write_text(render(settings), encoding="utf-8")
+    file = str(node.properties_file)
+    node.format_command = runtime.command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", file)
+    node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

@@ -1,0 +1,83 @@
+"""The lock of Apache Kafka's jars: exact versions, sizes and SHA-256 checksums, checked in as `kafka.lock`.
+
+Every start reads it. It is written anew, for another version of Kafka, by
+`python -c "from headway.broker.lock import write_lock; write_lock()"`.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.1"
+
+# slf4j-simple writes to stderr, which is the node's log file, and starts faster than Log4j.
+ROOTS = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One locked jar."""
+
+    group: str
+    artifact: str
+    version: str
+    size: int
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where a Maven repository keeps it."""
+        directory = Path(*self.group.split("."), self.artifact, self.version)
+        return directory / f"{self.artifact}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version} {self.size} {self.sha256}"
+
+
+def parse(line: str) -> Jar:
+    """The jar that a line of the lock describes.
+
+    >>> parse("org.slf4j:slf4j-api:1.7.36 41125 d3ef57").path.name
+    'slf4j-api-1.7.36.jar'
+    """
+    coordinates, size, sha256 = line.split()
+    return Jar(*coordinates.split(":"), size=int(size), sha256=sha256)
+
+
+def lock_text() -> str:
+    """The lock as it is checked in."""
+    return resources.files(__package__).joinpath("kafka.lock").read_text(encoding="utf-8")
+
+
+@cache
+def locked_jars() -> tuple[Jar, ...]:
+    """The jars that a local broker runs on, in the order of its class path."""
+    return tuple(parse(line) for line in lock_text().splitlines() if not line.startswith("#"))
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 checksum of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _resolve() -> list[Jar]:
+    from headway.broker.jars import maven  # noqa: PLC0415 - only for whoever writes a new lock
+
+    context = maven()
+    roots, transitive = context.resolver.resolve([context.create_dependency(root) for root in ROOTS])
+    artifacts = [d.artifact for d in [*roots, *transitive] if d.scope in (None, "compile", "runtime")]
+    paths = [artifact.resolve() for artifact in artifacts]
+    return [
+        Jar(a.groupId, a.artifactId, a.version, path.stat().st_size, sha256_of(path))
+        for a, path in zip(artifacts, paths, strict=True)
+    ]
+
+
+def write_lock() -> None:
+    """Resolve the jars that Kafka's POM names, with those they need, and lock them."""
+    header = "# Written by headway.broker.lock.write_lock: coordinates, size in bytes, SHA-256.\n"
+    text = header + "".join(f"{jar}\n" for jar in _resolve())
+    Path(__file__).with_name("kafka.lock").write_text(text, encoding="utf-8")

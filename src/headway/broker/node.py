@@ -1,0 +1,143 @@
+"""One node of a local Apache Kafka: a Java process that is broker and controller in one."""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from headway.broker.diagnosis import diagnose
+from headway.broker.ports import is_listening, require_free
+from headway.errors import LocalBrokerError
+
+_POLL_SECONDS = 0.01
+
+
+@dataclass
+class Node:
+    """A node that can be started, stopped and killed on its own; its data stay.
+
+    A node that another process started has no commands: it can be watched and stopped, not started.
+    """
+
+    id: int
+    port: int
+    controller_port: int
+    directory: Path
+    format_command: Sequence[str] = ()
+    run_command: Sequence[str] = ()
+    _process: psutil.Process | None = field(default=None, repr=False)
+
+    @property
+    def log_file(self) -> Path:
+        """What Kafka and the JVM have to say, warnings and worse."""
+        return self.directory / "kafka.log"
+
+    @property
+    def data_dir(self) -> Path:
+        """Kafka's `log.dirs`."""
+        return self.directory / "data"
+
+    @property
+    def properties_file(self) -> Path:
+        """Kafka's `server.properties`."""
+        return self.directory / "server.properties"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while the node runs."""
+        process = self._running_process()
+        return process.pid if process else None
+
+    @property
+    def running(self) -> bool:
+        """Whether the node's process lives."""
+        return self._running_process() is not None
+
+    def start(self, timeout: float = 60) -> None:
+        """Start the node and return when it serves clients."""
+        self.spawn()
+        self.wait_until_ready(time.monotonic() + timeout)
+
+    def spawn(self) -> None:
+        """Start the process without waiting for it."""
+        if self.running:
+            raise LocalBrokerError(f"Node {self.id} is running already (process {self.pid}).")
+        require_free(self.port)
+        self._run(self.run_command)
+
+    def spawn_format(self) -> None:
+        """Begin to give an empty data directory its identity; `finish_format` waits for it."""
+        if not (self.data_dir / "meta.properties").exists():
+            self._run(self.format_command)
+
+    def finish_format(self) -> None:
+        """Return when the data directory can be used."""
+        if self._process and self._process.wait() != 0:
+            raise LocalBrokerError(diagnose(self))
+
+    def wait_until_ready(self, deadline: float) -> None:
+        """Return when the node serves clients: Kafka opens its port once it has joined the cluster."""
+        while not is_listening(self.port):
+            if not self.running:
+                raise LocalBrokerError(diagnose(self))
+            if time.monotonic() > deadline:
+                raise LocalBrokerError(f"Node {self.id} did not get ready in time. Its log: {self.log_file}")
+            time.sleep(_POLL_SECONDS)
+
+    def terminate(self) -> None:
+        """Ask the process to stop, without waiting for it."""
+        if process := self._running_process():
+            process.terminate()
+
+    def stop(self, timeout: float = 30) -> bool:
+        """Stop the node in order, or kill it after `timeout` seconds; say whether it was in order."""
+        process = self._running_process()
+        if process is None:
+            return True
+        process.terminate()
+        try:
+            process.wait(timeout)
+        except psutil.TimeoutExpired:
+            self.kill()
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the process as a crash would, and return when it is gone."""
+        if process := self._running_process():
+            process.kill()
+            process.wait()
+
+    def _run(self, command: Sequence[str]) -> None:
+        # A log of its own for each run: a reason that is found in it is this run's.
+        with self.log_file.open("wb") as log:
+            # A session of its own: Ctrl-C in the terminal is for us, and we stop the node in order.
+            self._process = psutil.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
+
+    def _running_process(self) -> psutil.Process | None:
+        process = self._process or self._recall()
+        if process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        self._process = process
+        return process
+
+    def _recall(self) -> psutil.Process | None:
+        """The process that an earlier start noted, if it lives.
+
+        Its process id may be another process's by now; the last word of the command line tells.
+        """
+        try:
+            process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))
+            return process if process.cmdline()[-1:] == [str(self.properties_file)] else None
+        except (FileNotFoundError, ValueError, psutil.Error):
+            return None
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.directory / "pid"

@@ -1,0 +1,82 @@
+"""TCP ports on the loopback interface."""
+
+import errno
+import random
+import socket
+from collections.abc import Sequence
+
+import psutil
+
+from headway.broker.properties import HOST
+from headway.errors import LocalBrokerError
+
+# Below the range that systems take the ports of outgoing connections from: so nobody takes the port of a node that
+# is down for a while.
+_CANDIDATES = range(20_000, 32_000)
+
+
+def choose_ports(count: int, first: int | None, earlier: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Ports for the clients and for the controllers of `count` nodes.
+
+    The clients' are `first` and those after it when given, or else those that an earlier start had, if free.
+    """
+    if first is not None:
+        listeners = list(range(first, first + count))
+        for port in listeners:
+            require_free(port)
+    elif earlier and all(is_free(port) for port in earlier):
+        listeners = list(earlier)
+    else:
+        listeners = free_ports(count)
+    return listeners, [port for port in free_ports(2 * count) if port not in listeners][:count]
+
+
+def free_ports(count: int) -> list[int]:
+    """That many ports that nobody listens on."""
+    candidates = random.SystemRandom().sample(_CANDIDATES, 500)
+    ports = [port for port, _ in zip(filter(is_free, candidates), range(count), strict=False)]
+    if len(ports) < count:
+        raise LocalBrokerError(f"No {count} free ports were found from {_CANDIDATES[0]} to {_CANDIDATES[-1]}.")
+    return ports
+
+
+def is_free(port: int) -> bool:
+    """Whether a broker could listen on the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: TIME_WAIT does not count
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise LocalBrokerError(f"Port {port} cannot be used: {error.strerror}. Choose another.") from error
+    return True
+
+
+def require_free(port: int) -> None:
+    """Raise a sentence that says who has the port, if somebody has."""
+    if not is_free(port):
+        raise LocalBrokerError(
+            f"Port {port} on {HOST} is in use{_by_whom(port)}. Stop that, or choose another port (--port)."
+        )
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody accepts connections on the port."""
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
+            # A probe of a free port can meet itself: TCP connects a socket to its own port.
+            return bool(connection.getsockname() != connection.getpeername())
+    except OSError:
+        return False
+
+
+def _by_whom(port: int) -> str:
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:  # macOS shows others' sockets only to root
+        return ""
+    for connection in connections:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    return ""

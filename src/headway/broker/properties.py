@@ -1,0 +1,82 @@
+"""The settings that a node of a local Apache Kafka runs with."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+HOST = "127.0.0.1"
+
+
+class Address(Protocol):
+    """What the settings need to know of a node."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def controller_port(self) -> int: ...
+
+
+def server_properties(
+    node: Address, nodes: Sequence[Address], data_dir: Path, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """All properties of `node` in a cluster of `nodes`; `extra` wins."""
+    return _identity(node, nodes, data_dir) | _replication(len(nodes)) | _quick_and_small() | dict(extra)
+
+
+def render(properties: Mapping[str, str]) -> str:
+    """The text of a Java properties file; a backslash is doubled, as Java reads it as an escape.
+
+    >>> render({"log.dirs": "/tmp/a", "node.id": "1"})
+    'log.dirs=/tmp/a\\nnode.id=1\\n'
+    """
+    return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
+
+
+def _identity(node: Address, nodes: Sequence[Address], data_dir: Path) -> dict[str, str]:
+    listener = f"PLAINTEXT://{HOST}:{node.port}"
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node.id),
+        "controller.quorum.voters": ",".join(f"{n.id}@{HOST}:{n.controller_port}" for n in nodes),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"{listener},CONTROLLER://{HOST}:{node.controller_port}",
+        "advertised.listeners": listener,
+        "log.dirs": str(data_dir),
+    }
+
+
+def _replication(nodes: int) -> dict[str, str]:
+    """Three copies where there are three nodes, of which one may be missing."""
+    copies, in_sync = str(min(nodes, 3)), str(min(nodes, 2))
+    return {
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
+
+
+def _quick_and_small() -> dict[str, str]:
+    return {
+        # A misspelt topic is an error, not a new topic.
+        "auto.create.topics.enable": "false",
+        # 50 partitions by default, each with its files and its leader.
+        "offsets.topic.num.partitions": "8",
+        "transaction.state.log.num.partitions": "8",
+        "share.coordinator.state.topic.num.partitions": "8",
+        # The first member of a group need not wait for others.
+        "group.initial.rebalance.delay.ms": "0",
+        # Members may ask for quicker heartbeats and shorter sessions than Kafka allows by default …
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        # … and in the newer protocol, where the broker decides, a rebalance takes a second instead of five.
+        "group.consumer.heartbeat.interval.ms": "1000",
+        # The log cleaner allocates this at once: 128 MiB by default.
+        "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    }

@@ -1,0 +1,34 @@
+"""pytest fixtures, there as soon as Headway is installed.
+
+    def test_orders_arrive(headway_broker, headway_topic):
+        config = {"bootstrap.servers": headway_broker.bootstrap_servers}
+        ...
+
+A broker is imported and started only when a test asks for it.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from headway.broker import LocalBroker
+
+
+@pytest.fixture(scope="session")
+def headway_broker() -> Iterator["LocalBroker"]:
+    """A running Apache Kafka of one node, the same for the whole test session; its records go with it."""
+    from headway.broker import LocalBroker  # noqa: PLC0415 - a test session without it starts quicker
+
+    with LocalBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def headway_topic(request: pytest.FixtureRequest) -> str:
+    """The name of a topic that no other test uses; it does not exist yet."""
+    test = re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name)[:100]
+    return f"{test}-{uuid.uuid4().hex[:8]}"
