@@ -108,14 +108,19 @@ class LocalBroker:
 
     def stop(self) -> None:
         """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records."""
-        for node in self.nodes:
-            node.terminate()
-        in_order = [node.stop() for node in self.nodes]
+        in_order = self._stop_nodes()
         if self._class_data:
-            self._class_data.keep(all(in_order))
+            self._class_data.keep(in_order)
         self._release_guard()
         if self.ephemeral:
             remove(self.data_dir)
+
+    def _stop_nodes(self) -> bool:
+        """Say whether all stopped in order."""
+        in_a_hurry = self.ephemeral and not (self._class_data and self._class_data.needed)
+        for node in self.nodes:
+            node.kill() if in_a_hurry else node.terminate()
+        return all([node.stop() for node in self.nodes])  # noqa: C419 - each of them is stopped
 
     def __enter__(self) -> Self:
         return self if self.running else self.start()
@@ -145,8 +150,8 @@ class LocalBroker:
         count = self._node_count or held or 1
         if held not in (None, count):
             raise LocalBrokerError(
-                f"{self.data_dir} holds a cluster of {held} nodes, and {count} were asked for. Ask for {held}, or "
-                "choose another data directory."
+                f"{self.data_dir} holds a cluster with nodes={held}, and nodes={count} was asked for. Ask for {held}, "
+                "or choose another data directory."
             )
         listeners, controllers = choose_ports(count, self._port, [n.port for n in earlier.nodes] if earlier else [])
         return [NodeDescription(i + 1, listeners[i], controllers[i]) for i in range(count)]

@@ -43,7 +43,8 @@ def parse(line: str) -> Jar:
     'slf4j-api-1.7.36.jar'
     """
     coordinates, size, sha256 = line.split()
-    return Jar(*coordinates.split(":"), size=int(size), sha256=sha256)
+    group, artifact, version = coordinates.split(":")
+    return Jar(group, artifact, version, int(size), sha256)
 
 
 def lock_text() -> str:

@@ -1,12 +1,13 @@
 """One node of a local Apache Kafka: a Java process that is broker and controller in one."""
 
+import math
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from headway.broker.diagnosis import diagnose
 from headway.broker.ports import is_listening, require_free
@@ -94,22 +95,33 @@ class Node:
 
     def stop(self, timeout: float = 30) -> bool:
         """Stop the node in order, or kill it after `timeout` seconds; say whether it was in order."""
-        process = self._running_process()
-        if process is None:
+        self.terminate()
+        if self._gone_before(time.monotonic() + timeout):
             return True
-        process.terminate()
-        try:
-            process.wait(timeout)
-        except psutil.TimeoutExpired:
-            self.kill()
-            return False
-        return True
+        self.kill()
+        return False
 
     def kill(self) -> None:
         """Kill the process as a crash would, and return when it is gone."""
         if process := self._running_process():
             process.kill()
-            process.wait()
+            self._gone_before(math.inf)
+
+    def _gone_before(self, deadline: float) -> bool:
+        while self.running:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _running_process(self) -> psutil.Process | None:
+        process = self._process or self._recall()
+        if isinstance(process, psutil.Popen):
+            process.poll()  # a child of ours stays a zombie until we ask
+        if process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        self._process = process
+        return process
 
     def _run(self, command: Sequence[str]) -> None:
         # A log of its own for each run: a reason that is found in it is this run's.
@@ -119,13 +131,6 @@ class Node:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
-
-    def _running_process(self) -> psutil.Process | None:
-        process = self._process or self._recall()
-        if process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        self._process = process
-        return process
 
     def _recall(self) -> psutil.Process | None:
         """The process that an earlier start noted, if it lives.

@@ -5,7 +5,7 @@ import random
 import socket
 from collections.abc import Sequence
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from headway.broker.properties import HOST
 from headway.errors import LocalBrokerError

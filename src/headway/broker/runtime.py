@@ -34,9 +34,14 @@ class ClassData:
         """The archive that starts use."""
         return self.unfinished.with_suffix("")
 
+    @property
+    def needed(self) -> bool:
+        """Whether there is none yet."""
+        return not self.archive.exists()
+
     def option(self, record: bool) -> list[str]:
         """The JVM option that uses the archive or, if there is none and `record` is set, makes it."""
-        if self.archive.exists():
+        if not self.needed:
             return [f"-XX:SharedArchiveFile={self.archive}"]
         return [f"-XX:ArchiveClassesAtExit={self.unfinished}"] if record else []
 

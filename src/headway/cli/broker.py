@@ -1,0 +1,134 @@
+"""`headway broker`: a local Apache Kafka from the command line."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headway.broker.data_dir import default_data_dir, read_description
+from headway.broker.local_broker import LocalBroker
+from headway.broker.lock import KAFKA_VERSION
+from headway.errors import ConfigError
+
+_DATA_DIR = click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the records are. By default a directory of yours, as `status` shows.",
+)
+
+
+@click.group()
+def broker() -> None:
+    """A real Apache Kafka on this machine, for development and tests.
+
+    It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first
+    start downloads it (45 MB), and a Java if there is none; later ones take seconds.
+
+    \b
+      headway broker start               one node, at 127.0.0.1:9092
+      headway broker start --nodes 3     three nodes, every record on each of them
+      headway broker status
+      headway broker stop
+    """
+
+
+@broker.command()
+@click.option("--nodes", type=click.IntRange(1, 9), help="How many. By default as many as before, or else 1.")
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 65_500),
+    default=9092,
+    show_default=True,
+    help="The first node's; the others take the ones after it.",
+)
+@_DATA_DIR
+@click.option("--ephemeral", is_flag=True, help="Delete the records at `stop`.")
+@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker setting of Kafka's.")
+def start(nodes: int | None, port: int, data_dir: Path | None, ephemeral: bool, properties: tuple[str, ...]) -> None:
+    """Start a broker in the background and wait until it is ready.
+
+    Topics are not created on first use: a misspelt name is an error. Create them with `headway topics create`, or
+    start with `--property auto.create.topics.enable=true`.
+
+    \b
+      headway broker start --nodes 3 --port 19092 --ephemeral
+    """
+    begin = time.monotonic()
+    started = LocalBroker(
+        nodes,
+        port=port,
+        data_dir=data_dir or default_data_dir(ephemeral),
+        ephemeral=ephemeral,
+        properties=dict(map(_parse_property, properties)),
+        background=True,
+    ).start()
+    click.echo(f"Apache Kafka {KAFKA_VERSION} is ready after {time.monotonic() - begin:.1f} s.")
+    click.echo(f"  bootstrap.servers  {started.bootstrap_servers}")
+    click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if ephemeral else ''}")
+    click.echo("Next:")
+    click.echo("  headway topics create orders --levels 3 --partitions 6")
+    click.echo("  headway broker stop")
+
+
+@broker.command()
+@_DATA_DIR
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.pass_context
+def status(context: click.Context, data_dir: Path | None, as_json: bool) -> None:
+    """Show the brokers and their nodes; the exit code is 1 when none runs."""
+    brokers = _brokers(data_dir)
+    if as_json:
+        click.echo(json.dumps({"brokers": [_describe(each) for each in brokers]}, indent=2))
+    else:
+        _show(brokers)
+    if not any(each.running for each in brokers):
+        context.exit(1)
+
+
+@broker.command()
+@_DATA_DIR
+def stop(data_dir: Path | None) -> None:
+    """Stop the broker and wait until its processes are gone."""
+    running = [each for each in _brokers(data_dir) if each.running]
+    for each in running:
+        each.stop()
+        click.echo(f"Stopped the broker in {each.data_dir}{'; its records are deleted' if each.ephemeral else ''}.")
+    if not running:
+        click.echo("No broker was running.")
+
+
+def _brokers(data_dir: Path | None) -> list[LocalBroker]:
+    """The broker in `data_dir`, or those that `start` keeps in the user's directories."""
+    if data_dir:
+        return [LocalBroker.attach(data_dir)]
+    directories = (default_data_dir(), default_data_dir(ephemeral=True))
+    return [LocalBroker.attach(directory) for directory in directories if read_description(directory)]
+
+
+def _describe(each: LocalBroker) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": each.bootstrap_servers,
+        "running": each.running,
+        "data_dir": str(each.data_dir),
+        "ephemeral": each.ephemeral,
+        "nodes": [{"id": node.id, "port": node.port, "pid": node.pid} for node in each.nodes],
+    }
+
+
+def _show(brokers: list[LocalBroker]) -> None:
+    if not any(each.running for each in brokers):
+        click.echo("No broker is running. Start one with `headway broker start`.")
+    for each in brokers:
+        click.echo(f"{each.bootstrap_servers}{' (ephemeral)' if each.ephemeral else ''}, data in {each.data_dir}")
+        for node in each.nodes:
+            process = f"process {node.pid}" if node.running else "not running"
+            click.echo(f"  node {node.id}  port {node.port}  {process}  log {node.log_file}")
+
+
+def _parse_property(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"--property takes KEY=VALUE, as message.max.bytes=2000000; it is {text!r}.")
+    return key, value
