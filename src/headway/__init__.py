@@ -1,1 +1,19 @@
 """Headway: Apache Kafka as a work queue."""
+
+from headway.consumer import LevelMetrics, PriorityConsumer
+from headway.core.capacity import exponential, linear, weighted
+from headway.producer import PriorityProducer, ProducerMetrics
+from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
+
+__all__ = [
+    "ConsumerRecord",
+    "LevelMetrics",
+    "PriorityConsumer",
+    "PriorityProducer",
+    "ProducerMetrics",
+    "RecordMetadata",
+    "TopicPartition",
+    "exponential",
+    "linear",
+    "weighted",
+]

@@ -7,7 +7,7 @@ the partition. Which Kafka topic that is, is the business of `headway.core.topic
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-Header = tuple[str, bytes | None]
+Header = tuple[str, str | bytes | None]
 
 
 class TopicPartition(NamedTuple):

@@ -111,7 +111,9 @@ def burst_shares(shares: Sequence[int], windows: Sequence[BurstWindow]) -> list[
     if bursting is None:
         return list(shares)
     lent = sum(
-        window.unused(share) for level, (share, window) in enumerate(zip(shares, windows, strict=True)) if level != bursting
+        window.unused(share)
+        for level, (share, window) in enumerate(zip(shares, windows, strict=True))
+        if level != bursting
     )
     return [share + lent * (level == bursting) for level, share in enumerate(shares)]
 

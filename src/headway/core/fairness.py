@@ -148,7 +148,9 @@ class Strict:
         counts = [buffer.count_from_before(now - self._max_wait) for buffer in buffers]
         if sum(counts) <= limit:
             return counts
-        by_wait = sorted((level for level, count in enumerate(counts) if count), key=lambda i: buffers[i].oldest() or now)
+        by_wait = sorted(
+            (level for level, count in enumerate(counts) if count), key=lambda i: buffers[i].oldest() or now
+        )
         return _in_order(by_wait, counts, limit)
 
 
@@ -162,4 +164,3 @@ def _in_order(levels: Iterable[int], waiting: Sequence[int], limit: int) -> list
         taken[level] = min(waiting[level], limit)
         limit -= taken[level]
     return taken
-

@@ -1,0 +1,98 @@
+"""What all benchmarks share: options, a broker, a table for people and JSON for machines."""
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One figure: what was done, by which system, how it came out."""
+
+    case: str
+    system: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A figure that we want, and whether it was reached."""
+
+    name: str
+    aim: str
+    measured: float
+    holds: bool
+
+
+@dataclass(slots=True)
+class Report:
+    """The answer to a benchmark's question."""
+
+    question: str
+    results: list[Result] = field(default_factory=list)
+    aims: list[Aim] = field(default_factory=list)
+
+    def add(self, case: str, system: str, value: float, unit: str) -> float:
+        """Note a figure, and give it back."""
+        self.results.append(Result(case, system, value, unit))
+        return value
+
+    def at_least(self, name: str, measured: float, bound: float) -> None:
+        """An aim with a lower bound."""
+        self.aims.append(Aim(name, f">= {bound:g}", measured, measured >= bound))
+
+    def at_most(self, name: str, measured: float, bound: float) -> None:
+        """An aim with an upper bound."""
+        self.aims.append(Aim(name, f"<= {bound:g}", measured, measured <= bound))
+
+    def show(self, console: Console) -> None:
+        """The table for people."""
+        table = Table("case", "system", "value", "unit", title=self.question, title_justify="left")
+        for result in self.results:
+            table.add_row(result.case, result.system, f"{result.value:,.4g}", result.unit)
+        console.print(table)
+        for aim in self.aims:
+            verdict = "[green]holds[/]" if aim.holds else "[red]missed[/]"
+            console.print(f"{verdict}  {aim.name}: {aim.measured:,.4g} (aim {aim.aim})")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a benchmark was called."""
+
+    quick: bool
+    bootstrap_servers: str | None
+
+    @contextlib.contextmanager
+    def broker(self) -> Iterator[str]:
+        """The bootstrap servers of the broker given, or of a fresh local one."""
+        if self.bootstrap_servers:
+            yield self.bootstrap_servers
+            return
+        from headway.broker import LocalBroker
+
+        with LocalBroker(ephemeral=True) as broker:
+            yield broker.bootstrap_servers
+
+
+def main(question: str, measure: Callable[[Report, Options], None]) -> None:
+    """Parse the options, measure, show, and write the JSON."""
+    parser = argparse.ArgumentParser(description=question)
+    parser.add_argument("--quick", action="store_true", help="a smaller run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here as JSON")
+    parser.add_argument(
+        "--bootstrap-servers", metavar="HOST:PORT", help="a broker to use, instead of a fresh local one"
+    )
+    arguments = parser.parse_args()
+    report = Report(question)
+    measure(report, Options(arguments.quick, arguments.bootstrap_servers))
+    report.show(Console())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(asdict(report), indent=2) + "\n")

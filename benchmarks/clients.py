@@ -1,0 +1,123 @@
+"""How much do priority, futures and addresses cost, beside plain confluent-kafka?
+
+Both sides send the same records with the same settings to one broker and read every value. Rounds alternate, so
+that both meet the same machine, and the median of their ratios is what counts.
+"""
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+
+import confluent_kafka as ck
+from _harness import Options, Report, main
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headway import PriorityConsumer, PriorityProducer
+
+QUESTION = "How much do priority, futures and addresses cost, beside plain confluent-kafka?"
+PARTITIONS = 3
+SIZES = {"100 B": 100, "1 KB": 1000}
+FETCH = {"fetch.queue.backoff.ms": 1, "auto.offset.reset": "earliest"}
+PRODUCE = {"linger.ms": 5, "partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000}
+
+
+def measure(report: Report, options: Options) -> None:
+    """Produce and consume each size in alternating rounds."""
+    count, rounds = (100_000, 3) if options.quick else (500_000, 5)
+    with options.broker() as servers:
+        for name, size in SIZES.items():
+            records = count if size == 100 else count // 2
+            produced = [_round(servers, records, size) for _ in range(rounds)]
+            _note(report, f"produce {name}", [(pair[0], pair[1]) for pair in produced], 0.5)
+            _note(report, f"consume {name}", [(pair[2], pair[3]) for pair in produced], 0.6)
+
+
+def _note(report: Report, case: str, rates: list[tuple[float, float]], aim: float) -> None:
+    report.add(case, "confluent-kafka", statistics.median(plain for plain, _ in rates), "records/s")
+    report.add(case, "headway", statistics.median(ours for _, ours in rates), "records/s")
+    ratio = statistics.median(ours / plain for plain, ours in rates)
+    report.add(case, "headway / confluent-kafka", ratio, "ratio")
+    report.at_least(f"{case}, ratio to plain", ratio, aim)
+
+
+def _round(servers: str, count: int, size: int) -> tuple[float, float, float, float]:
+    topic = f"clients-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    names = [topic + suffix for suffix in ("", "-0", "-1", "-2")]
+    for done in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        done.result()
+    value = b"x" * size
+    rates = (
+        _rate(count, lambda: _produce_plain(servers, topic, value, count)),
+        _rate(count, lambda: _produce_ours(servers, topic, value, count)),
+        _consume_plain(servers, topic, count),
+        _consume_ours(servers, topic, count),
+    )
+    for done in admin.delete_topics(names).values():
+        done.result()
+    return rates
+
+
+def _rate(count: int, work: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - start)
+
+
+def _produce_plain(servers: str, topic: str, value: bytes, count: int) -> None:
+    delivered = 0
+
+    def on_delivery(error: ck.KafkaError | None, message: ck.Message) -> None:
+        nonlocal delivered
+        assert error is None
+        delivered += 1
+
+    producer = ck.Producer({"bootstrap.servers": servers, **PRODUCE})
+    for i in range(count):
+        producer.produce(topic, value, str(i), on_delivery=on_delivery)
+        if i % 100 == 0:
+            producer.poll(0)
+    producer.flush()
+    assert delivered == count
+
+
+def _produce_ours(servers: str, topic: str, value: bytes, count: int) -> None:
+    with PriorityProducer({"bootstrap.servers": servers, "max.priority": 3, **PRODUCE}) as producer:
+        futures = [producer.send(topic, value, str(i), priority=i % 3) for i in range(count)]
+        producer.flush()
+        assert all(future.result(0).offset >= 0 for future in futures)
+
+
+def _consume_plain(servers: str, topic: str, count: int) -> float:
+    consumer = ck.Consumer({"bootstrap.servers": servers, "group.id": topic, **FETCH})
+    consumer.subscribe([topic])
+    read = len(consumer.consume(1, 30))
+    start = time.perf_counter()
+    while read < count:
+        messages = consumer.consume(min(500, count - read), 1)  # it waits until it has as many as it was asked for
+        for message in messages:
+            assert message.error() is None
+            message.value()
+        read += len(messages)
+    rate = count / (time.perf_counter() - start)
+    consumer.close()
+    return rate
+
+
+def _consume_ours(servers: str, topic: str, count: int) -> float:
+    config = {"bootstrap.servers": servers, "group.id": topic, "max.priority": 3, "max.poll.records": 500, **FETCH}
+    with PriorityConsumer(config) as consumer:
+        consumer.subscribe(topic)
+        read = len(consumer.poll(30))
+        start = time.perf_counter()
+        while read < count:
+            records = consumer.poll(1)
+            for record in records:
+                record.value  # noqa: B018 - reading it is what is measured
+            read += len(records)
+        return count / (time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main(QUESTION, measure)

@@ -1,0 +1,183 @@
+"""Settings: Kafka's dotted keys plus Headway's own, each bound checked once.
+
+A configuration is a mapping with dotted keys, as Kafka's clients take it. Headway's own keys are taken out and
+checked here; the others go to librdkafka as they are.
+
+| key | who | default | what |
+|---|---|---|---|
+| `max.priority` | both | required | the number of levels, N ≥ 1; a priority is from 0 to N - 1 |
+| `group.id` | consumer | required | level i joins the group `<group.id>-i` |
+| `max.poll.records` | consumer | required | the capacity: the most records that one poll returns |
+| `max.poll.history.window.size` | consumer | 6 | capacity_burst: how many polls the window remembers |
+| `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
+| `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer counts as of the highest level |
+| `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
+| `auto.commit.interval.ms` | consumer | 5000 | how often |
+| `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
+| `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
+| `max.block.ms` | producer | 60000 | how long `send` waits for room in a full queue |
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from headway.errors import ConfigError
+
+OWN_KEYS = (
+    "max.priority",
+    "max.poll.records",
+    "max.poll.history.window.size",
+    "min.poll.window.maxout.threshold",
+    "strict.max.wait.ms",
+    "max.block.ms",
+    "key.serializer",
+    "value.serializer",
+    "key.deserializer",
+    "value.deserializer",
+)
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """A priority consumer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+
+    levels: int
+    group: str
+    capacity: int
+    window_size: int
+    threshold: int
+    max_wait: float
+    auto_commit_interval: float | None
+    key_deserializer: Callable[..., Any] | None
+    value_deserializer: Callable[..., Any] | None
+    kafka: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, config: Config) -> Self:
+        """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
+        reader = _Reader(config)
+        window_size = reader.integer("max.poll.history.window.size", default=6)
+        settings = cls(
+            levels=reader.integer("max.priority"),
+            group=reader.text("group.id"),
+            capacity=reader.integer("max.poll.records"),
+            window_size=window_size,
+            threshold=reader.integer(
+                "min.poll.window.maxout.threshold",
+                default=min(4, window_size),
+                at_most=window_size,
+                bound="max.poll.history.window.size",
+            ),
+            max_wait=reader.integer("strict.max.wait.ms", default=5000) / 1000,
+            auto_commit_interval=reader.auto_commit_interval(),
+            key_deserializer=reader.function("key.deserializer"),
+            value_deserializer=reader.function("value.deserializer"),
+            kafka=reader.rest,
+        )
+        reader.refuse(
+            "enable.auto.offset.store",
+            "Headway itself keeps which records were returned. Remove it; enable.auto.commit decides about commits",
+        )
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """A priority producer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+
+    levels: int
+    max_block: float
+    key_serializer: Callable[..., Any] | None
+    value_serializer: Callable[..., Any] | None
+    kafka: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, config: Config) -> Self:
+        """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
+        reader = _Reader(config)
+        return cls(
+            levels=reader.integer("max.priority"),
+            max_block=reader.integer("max.block.ms", default=60_000, at_least=0) / 1000,
+            key_serializer=reader.function("key.serializer"),
+            value_serializer=reader.function("value.serializer"),
+            kafka=reader.rest,
+        )
+
+
+def no_such_priority(priority: int, levels: int) -> ConfigError:
+    """The error for a priority that is not one of the levels."""
+    return ConfigError(
+        f"The priority {priority} is not a level: with max.priority={levels} it must be from 0 to {levels - 1}. "
+        "Nothing was sent."
+    )
+
+
+def explain_refused(reason: str, config: Config) -> str:
+    """A sentence for a configuration that librdkafka refuses, with the nearest of our own keys where one is near."""
+    for key in config:
+        if f'"{key}"' in reason and (near := difflib.get_close_matches(key, OWN_KEYS, n=1, cutoff=0.8)):
+            return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
+    return f"Kafka's client refuses the configuration: {reason}"
+
+
+class _Reader:
+    """Takes known keys out of a configuration; what it leaves is `rest`."""
+
+    def __init__(self, config: Config) -> None:
+        self.rest = dict(config)
+
+    def text(self, key: str) -> str:
+        value = self.rest.pop(key, None)
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"The setting {key} must be a non-empty string, not {value!r}.")
+        return value
+
+    def integer(
+        self,
+        key: str,
+        default: int | None = None,
+        at_least: int = 1,
+        at_most: int | None = None,
+        bound: str = "",
+    ) -> int:
+        value = self.rest.pop(key, default)
+        if value is None:
+            near = difflib.get_close_matches(key, self.rest, n=1, cutoff=0.8)
+            hint = f"; {near[0]!r} looks like it" if near else ""
+            raise ConfigError(f"The setting {key} is missing{hint}. Set it to a whole number, at least {at_least}.")
+        number = _whole_number(key, value)
+        if number < at_least:
+            raise ConfigError(f"The setting {key} is {number}; it must be at least {at_least}.")
+        if at_most is not None and number > at_most:
+            raise ConfigError(f"The setting {key} is {number}; it must be at most {bound}, which is {at_most}.")
+        return number
+
+    def function(self, key: str) -> Callable[..., Any] | None:
+        value: Any = self.rest.pop(key, None)
+        if value is not None and not callable(value):
+            raise ConfigError(f"The setting {key} must be a function, not {value!r}.")
+        return value  # type: ignore[no-any-return]
+
+    def auto_commit_interval(self) -> float | None:
+        interval = self.integer("auto.commit.interval.ms", default=5000) / 1000
+        enabled = str(self.rest.pop("enable.auto.commit", True)).lower()
+        if enabled not in ("true", "false"):
+            raise ConfigError(f"The setting enable.auto.commit is {enabled!r}; it must be true or false.")
+        return interval if enabled == "true" else None
+
+    def refuse(self, key: str, why: str) -> None:
+        if key in self.rest:
+            raise ConfigError(f"The setting {key} has no place here: {why}.")
+
+
+def _whole_number(key: str, value: Any) -> int:
+    try:
+        if isinstance(value, (bool, float)):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"The setting {key} is {value!r}; it must be a whole number.") from None

@@ -1,0 +1,489 @@
+"""The priority consumer: one group member per level, one poll over all of them.
+
+A poll asks the policy what to fetch from each level, puts what comes into the level buffers, and hands out what the
+policy then splits. What is in the buffers was not returned: positions and commits stop before it.
+"""
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from headway.config import Config, ConsumerSettings
+from headway.core.capacity import Distributor, distribute, exponential
+from headway.core.fairness import CapacityBurst, Fair, Policy, Strict
+from headway.core.level_buffer import LevelBuffer
+from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
+from headway.errors import ClosedError, ConfigError, HeadwayError, WakeupError
+from headway.kafka.level_consumer import LevelConsumer
+from headway.kafka.serialization import key_reader, value_reader
+from headway.kafka.wake import Wake
+from headway.records import ConsumerRecord, TopicPartition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Partitions = Iterable[TopicPartition]
+OnRebalance = Callable[[list[TopicPartition]], Any]
+PolicyName = Literal["capacity_burst", "fair", "strict"]
+
+# A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
+_LONGEST_WAIT = 1.0
+_REQUEST_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMetrics:
+    """What a consumer knows of one level.
+
+    `share` is its part of the capacity, `demand` what the next poll fetches at most, `buffered` what was fetched and
+    not yet returned, `returned` a count since the start, `lag` what waits in Kafka as of the last fetch.
+    """
+
+    level: int
+    share: int
+    demand: int
+    buffered: int
+    returned: int
+    lag: int
+    partitions: int
+
+
+class PriorityConsumer:
+    """Reads the levels of its topics, and shares each poll's capacity over them.
+
+    Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
+    `capacity_burst` (the reference client's), `fair` (work-conserving shares) or `strict` (highest first, with a
+    longest wait); `distributor` splits `max.poll.records` into the levels' shares. For the settings see
+    `headway.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
+
+    Not thread-safe, but for `wakeup`. Closing it, or leaving its `with` block, leaves the groups.
+    """
+
+    def __init__(
+        self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
+    ) -> None:
+        self._settings = settings = ConsumerSettings.parse(config)
+        self._shares, self._policy = _make_policy(policy, distributor, settings)
+        self._wake = Wake()
+        self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
+        self._batch: deque[ConsumerRecord] = deque()  # polled by an iteration, not yet handed out
+        self._returned = [0] * settings.levels
+        self._subscription: Sequence[str] | Mapping[str, int] = ()
+        self._woken = False
+        self._closed = False
+        self._auto_commits = settings.auto_commit_interval is not None
+        self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
+        readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
+        self._levels = [
+            LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)
+        ]
+        for level in self._levels:
+            level.wake(self._wake.fd)
+
+    # Subscription
+
+    def subscribe(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int],
+        on_assign: OnRebalance | None = None,
+        on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
+    ) -> None:
+        """Read these topics at all levels, or each existing topic of a mapping at the priority given (KIP-349).
+
+        A name that starts with `^` is a pattern. The callbacks get a list of `TopicPartition` during a poll:
+        `on_assign` may seek, `on_revoke` may commit, and `on_lost`, by default `on_revoke`, is told of partitions
+        that another member may own already. Raises `ConfigError` for a priority that is not a level.
+        """
+        self._check_open()
+        topics = [topics] if isinstance(topics, str) else topics
+        listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
+        for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
+            if subscription.topics:
+                level.subscribe(subscription, listener)
+        self._subscription = topics
+
+    def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
+        if isinstance(topics, Mapping):
+            return by_priority(topics, len(self._levels))
+        return by_level(topics, len(self._levels))
+
+    def unsubscribe(self) -> None:
+        """Leave the groups, as `close` does; the consumer can subscribe again."""
+        self._check_open()
+        for level in self._levels:
+            level.unsubscribe()
+        self._subscription = ()
+
+    def subscription(self) -> Sequence[str] | Mapping[str, int]:
+        """What was subscribed to."""
+        return self._subscription
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions of all levels that this member reads."""
+        return set().union(*(level.assigned for level in self._levels))
+
+    # Records
+
+    def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
+        """The next records, at most `max.poll.records`: highest level first, offset order within a partition.
+
+        Waits up to `timeout` seconds, for ever with None, until there is one. Raises `FetchError` when a level
+        could not fetch since the last poll, what a rebalance callback raised, or `WakeupError`; none of them loses
+        a record, and the next poll goes on.
+        """
+        now = time.monotonic()
+        deadline = None if timeout is None else now + timeout
+        while not (records := self.poll_now(now)) and (deadline is None or now < deadline):
+            self._wake.wait(_LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - now))
+            now = time.monotonic()
+        return records
+
+    def poll_now(self, now: float) -> list[ConsumerRecord]:
+        """One poll that never waits; `now` is of `time.monotonic`."""
+        self._check_open()
+        self._raise_pending()
+        self._auto_commit(now)
+        if self._batch:
+            return self._rest_of_batch()
+        self._fetch(now)
+        return self._take(now)
+
+    def wakeup(self) -> None:
+        """Make the poll that is waiting, or the next one, raise `WakeupError`; from any thread."""
+        self._woken = True
+        self._wake.set()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; one that was not handed out yet is not committed either."""
+        while not self._batch:
+            self._batch.extend(self.poll())
+        return self._batch.popleft()
+
+    def _fetch(self, now: float) -> None:
+        demand = self._policy.demand(self._buffers)
+        for level in reversed(self._levels):
+            self._buffers[level.level].put(level.fetch(demand[level.level], now), now)
+        for level in self._levels:
+            for error in level.errors:
+                if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
+                    level.errors.remove(error)
+                    raise error
+
+    def _take(self, now: float) -> list[ConsumerRecord]:
+        counts = self._policy.split(self._buffers, self._settings.capacity, now)
+        records: list[ConsumerRecord] = []
+        for level in reversed(range(len(counts))):
+            if counts[level]:
+                records += self._buffers[level].take(counts[level])
+                self._returned[level] += counts[level]
+        return records
+
+    def _rest_of_batch(self) -> list[ConsumerRecord]:
+        records = list(self._batch)
+        self._batch.clear()
+        return records
+
+    def _raise_pending(self) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupError("The poll was woken by wakeup(); no record was lost.")
+        for level in reversed(self._levels):
+            if level.errors:
+                raise level.errors.popleft()
+
+    # Commits
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, asynchronous: bool = False) -> None:
+        """Commit offsets, each the next to read; without any, everything that was returned.
+
+        Synchronous, it raises `KafkaError` where Kafka refuses; asynchronous, the setting `on_commit` is told, and
+        by default a failure is logged.
+        """
+        self._check_open()
+        for level, of_level in self._by_level(self._returned_offsets() if offsets is None else offsets):
+            level.commit(of_level, asynchronous=asynchronous)
+
+    def _auto_commit(self, now: float) -> None:
+        interval = self._settings.auto_commit_interval
+        if interval is not None and now >= self._commit_at:
+            self._commit_at = now + interval
+            self._try_commit(self._returned_offsets(), asynchronous=True)
+
+    def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
+        try:
+            self.commit(offsets, asynchronous=asynchronous)
+        except HeadwayError as error:
+            log.warning(
+                "An automatic commit failed; the records will be returned again if no later one succeeds: %s",
+                error,
+            )
+
+    def _returned_offsets(self) -> dict[TopicPartition, int]:
+        positions: dict[TopicPartition, int] = {}
+        for level in self._levels:
+            positions |= level.positions()
+        return positions | self._first_unreturned()
+
+    def _first_unreturned(self) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition that was fetched and not handed out."""
+        first: dict[TopicPartition, int] = {}
+        for record in itertools.chain(self._batch, *self._buffers):
+            first.setdefault(record.topic_partition, record.offset)
+        return first
+
+    # Places in the log
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record of a partition that a poll returns."""
+        known = self._returned_offsets().get(partition)
+        return known if known is not None else self._start(self._assigned_level(partition), partition)
+
+    def _start(self, level: LevelConsumer, partition: TopicPartition) -> int:
+        committed = level.committed([partition], _REQUEST_TIMEOUT)[partition]
+        if committed is not None:
+            return committed
+        beginning, end = level.bounds(partition, _REQUEST_TIMEOUT)
+        reset = str(self._settings.kafka.get("auto.offset.reset", "latest"))
+        return beginning if reset in ("earliest", "smallest", "beginning") else end
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Return records of an assigned partition from this offset on."""
+        level = self._assigned_level(partition)
+        level.seek(partition, offset)
+        self._discard(level.level, lambda record: record.topic_partition == partition)
+
+    def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
+        """Start over with these partitions, or with all."""
+        for partition in self.assignment() if partitions is None else partitions:
+            self.seek(partition, self.beginning_offsets([partition])[partition])
+
+    def seek_to_end(self, partitions: Partitions | None = None) -> None:
+        """Skip what these partitions, or all, hold now."""
+        for partition in self.assignment() if partitions is None else partitions:
+            self.seek(partition, self.end_offsets([partition])[partition])
+
+    def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
+        unreturned = self._first_unreturned()
+        for of_level, chosen in self._chosen(partitions, level):
+            of_level.pause(chosen)
+            for partition in chosen & unreturned.keys():
+                self.seek(partition, unreturned[partition])
+
+    def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return records from these partitions, from a level, or from all again."""
+        for of_level, chosen in self._chosen(partitions, level):
+            of_level.resume(chosen)
+
+    def paused(self) -> set[TopicPartition]:
+        """The assigned partitions that are paused."""
+        return set().union(*(level.paused for level in self._levels))
+
+    def _chosen(
+        self, partitions: Partitions | None, level: int | None
+    ) -> Iterator[tuple[LevelConsumer, set[TopicPartition]]]:
+        if partitions is None:
+            levels = self._levels if level is None else [self._level(level)]
+            return ((each, set(each.assigned)) for each in levels)
+        by_level: dict[int, set[TopicPartition]] = {}
+        for partition in partitions:
+            by_level.setdefault(self._assigned_level(partition).level, set()).add(partition)
+        return ((self._levels[each], chosen) for each, chosen in by_level.items())
+
+    # What Kafka has
+
+    def committed(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
+        """The committed offset of each partition, None where there is none."""
+        return self._ask(
+            dict.fromkeys(partitions, 0), lambda level, of_level: level.committed(of_level.keys(), timeout)
+        )
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        return self._ask(times, lambda level, of_level: level.offsets_for_times(of_level, timeout))
+
+    def beginning_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return {each: self._level(each.level).bounds(each, timeout)[0] for each in partitions}
+
+    def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """The offset after the last of each partition."""
+        return {each: self._level(each.level).bounds(each, timeout)[1] for each in partitions}
+
+    def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """The partitions of a topic, of all levels."""
+        return [
+            TopicPartition(topic, partition, level.level)
+            for level in self._levels
+            for partition in range(level.topics(level.kafka_topic(topic), timeout).get(level.kafka_topic(topic), 0))
+        ]
+
+    def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
+        """Kafka's topics and how many partitions each has."""
+        return self._levels[0].topics(None, timeout)
+
+    def metrics(self) -> list[LevelMetrics]:
+        """What is known of each level, lowest first; asks nobody."""
+        demand = self._policy.demand(self._buffers)
+        positions = self._returned_offsets()
+        return [
+            LevelMetrics(
+                level=level.level,
+                share=self._shares[level.level],
+                demand=demand[level.level],
+                buffered=len(self._buffers[level.level]),
+                returned=self._returned[level.level],
+                lag=sum(_lag(level, partition, positions) for partition in level.assigned),
+                partitions=len(level.assigned),
+            )
+            for level in self._levels
+        ]
+
+    def transaction_offsets(self) -> list[tuple[list[Any], Any]]:
+        """Per level what was returned, as a transactional producer commits it, and the group's metadata."""
+        return [
+            (level.at_offsets(offsets), level.group_metadata)
+            for level, offsets in self._by_level(self._returned_offsets())
+        ]
+
+    # Life
+
+    def close(self) -> None:
+        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups."""
+        if not self._closed:
+            try:
+                for level in self._levels:
+                    level.wake(None)
+                    level.close()  # this revokes its partitions, and the listener commits
+            finally:
+                self._closed = True
+                self._wake.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an error the last records may not have been processed: they are left for the next member.
+        self._auto_commits = self._auto_commits and error is None
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The consumer is closed. Make a new one to go on.")
+
+    # Levels
+
+    def _level(self, level: int) -> LevelConsumer:
+        if not 0 <= level < len(self._levels):
+            raise ConfigError(f"Level {level} does not exist; the levels are 0 to {len(self._levels) - 1}.")
+        return self._levels[level]
+
+    def _assigned_level(self, partition: TopicPartition) -> LevelConsumer:
+        level = self._level(partition.level)
+        if partition not in level.assigned:
+            raise ConfigError(
+                f"Partition {partition.partition} of {partition.topic} at level {partition.level} is not assigned to "
+                "this consumer now; assignment() says which are."
+            )
+        return level
+
+    def _by_level(self, of_all: Mapping[TopicPartition, T]) -> Iterator[tuple[LevelConsumer, dict[TopicPartition, T]]]:
+        for level in sorted({partition.level for partition in of_all}):
+            yield self._level(level), {each: value for each, value in of_all.items() if each.level == level}
+
+    def _ask(
+        self,
+        of_all: Mapping[TopicPartition, int],
+        ask: Callable[[LevelConsumer, dict[TopicPartition, int]], dict[TopicPartition, int | None]],
+    ) -> dict[TopicPartition, int | None]:
+        answers: dict[TopicPartition, int | None] = {}
+        for level, of_level in self._by_level(of_all):
+            answers |= ask(level, of_level)
+        return answers
+
+    def _commit_before_leaving(self, partitions: Collection[TopicPartition]) -> None:
+        if self._auto_commits:
+            returned = self._returned_offsets()
+            self._try_commit({each: returned[each] for each in partitions if each in returned}, asynchronous=False)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        for level in {partition.level for partition in partitions}:
+            self._discard(level, lambda record: record.topic_partition in partitions)
+
+    def _discard(self, level: int, unwanted: Callable[[ConsumerRecord], bool]) -> None:
+        self._buffers[level].discard(unwanted)
+        self._batch = deque(record for record in self._batch if record.level != level or not unwanted(record))
+
+
+class _Listener:
+    """Tells the user of a rebalance, and keeps the consumer's buffers in step with it."""
+
+    def __init__(
+        self,
+        consumer: PriorityConsumer,
+        on_assign: OnRebalance | None,
+        on_revoke: OnRebalance | None,
+        on_lost: OnRebalance | None,
+    ) -> None:
+        self._consumer = consumer
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        if self._on_assign and partitions:
+            self._on_assign(partitions)
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        try:
+            self._consumer._commit_before_leaving(partitions)
+            if self._on_revoke and partitions:
+                self._on_revoke(partitions)
+        finally:
+            self._consumer._forget(partitions)
+
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        try:
+            if self._on_lost and partitions:
+                self._on_lost(partitions)
+        finally:
+            self._consumer._forget(partitions)
+
+
+def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:
+    end = level.known_end(partition)
+    return max(0, end - positions[partition]) if end is not None and partition in positions else 0
+
+
+def _level_config(settings: ConsumerSettings, level: int) -> dict[str, Any]:
+    return settings.kafka | {
+        "group.id": level_group(settings.group, level),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+    }
+
+
+def _make_policy(
+    name: PolicyName, distributor: Distributor | None, settings: ConsumerSettings
+) -> tuple[list[int], Policy]:
+    if name == "strict":
+        if distributor is not None:
+            raise ConfigError("The policy strict takes no distributor: the highest level may use the whole capacity.")
+        return [settings.capacity] * settings.levels, Strict(settings.capacity, settings.max_wait)
+    shares = distribute(distributor or exponential, settings.levels, settings.capacity)
+    if name == "capacity_burst":
+        return shares, CapacityBurst(shares, settings.window_size, settings.threshold)
+    if name == "fair":
+        return shares, Fair(shares)
+    raise ConfigError(f"The policy {name!r} is not one of capacity_burst, fair and strict.")

@@ -1,0 +1,309 @@
+"""One level's member of its consumer group: a thin driver of confluent_kafka's consumer.
+
+It speaks Headway's addresses, turns errors that Kafka hands over as messages into `FetchError`s, and lets no
+exception out of a rebalance callback: the binding would drop what the same call has fetched.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+import confluent_kafka as ck
+
+from headway.config import explain_refused
+from headway.core.topics import LevelSubscription
+from headway.errors import ConfigError, FetchError, KafkaError
+from headway.kafka.native import wake_on_events
+from headway.records import ConsumerRecord, RecordSource, TopicPartition
+
+log = logging.getLogger(__name__)
+
+# librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves.
+# With 1 ms a queue of 2 MB is as fast as one of 64, and prefetched records take little memory at each level.
+_FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 2048}
+
+# A level asked for nothing this long is paused, so that its callbacks can be served without its records. Waking
+# it costs a refetch of about 10 ms.
+_PARK_AFTER = 0.5
+_SERVE_EVERY = 0.1
+_LEAVE_WITHIN = 10.0
+
+_message_error = ck.Message.error
+
+
+class RebalanceListener(Protocol):
+    """Who is told what a level gains and loses, during `fetch`."""
+
+    def assigned(self, partitions: list[TopicPartition]) -> None: ...
+    def revoked(self, partitions: list[TopicPartition]) -> None: ...
+    def lost(self, partitions: list[TopicPartition]) -> None: ...
+
+
+class LevelConsumer:
+    """Fetches one level's records; not thread-safe, like the consumer that it drives."""
+
+    def __init__(
+        self,
+        level: int,
+        config: Mapping[str, Any],
+        readers: tuple[Callable[[Any], Any], Callable[[Any], Any]],
+    ) -> None:
+        self.level = level
+        self.errors: deque[BaseException] = deque()
+        self.assigned: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
+        self._readers = readers
+        self._source = RecordSource(level, "", *readers)
+        self._subscription = LevelSubscription([], "")
+        self._sought: dict[TopicPartition, int] = {}
+        self._starting: dict[TopicPartition, int] | None = None
+        self._rebalanced = False
+        self._parked = False
+        self._asked_at = 0.0
+        self._served_at = 0.0
+        self._incremental = _is_incremental(config)
+        self._consumer = _make_consumer({**_FETCH_DEFAULTS, "on_commit": _log_failed_commit, **config})
+
+    @property
+    def group_metadata(self) -> Any:
+        """What a transactional producer needs to commit this level's offsets."""
+        return self._consumer.consumer_group_metadata()
+
+    def wake(self, fd: int | None) -> None:
+        """Write to `fd` whenever there is something to fetch; None ends that."""
+        wake_on_events(self._consumer, fd)
+
+    # Subscription
+
+    def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:
+        """Join the group for the topics of this level."""
+        self._subscription = subscription
+        self._source = RecordSource(self.level, subscription.suffix, *self._readers)
+        self._consumer.subscribe(
+            subscription.topics,
+            on_assign=lambda _, partitions: self._on_assign(partitions, listener),
+            on_revoke=lambda _, partitions: self._on_leave(partitions, listener.revoked),
+            on_lost=lambda _, partitions: self._on_leave(partitions, listener.lost),
+        )
+
+    def unsubscribe(self) -> None:
+        """Leave the group, and wait until the listener was told."""
+        self._consumer.unsubscribe()
+        deadline = time.monotonic() + _LEAVE_WITHIN
+        while self.assigned and time.monotonic() < deadline:
+            self._consumer.consume(1, _SERVE_EVERY)  # a record that still comes was not returned, nor committed
+        self._forget(list(self.assigned))
+        self._subscription = LevelSubscription([], "")
+
+    def close(self) -> None:
+        """Leave the group and let go of everything."""
+        self._consumer.close()
+
+    # Records
+
+    def fetch(self, count: int, now: float) -> list[ConsumerRecord]:
+        """What has arrived, at most `count` records; never waits. Callbacks run in here, errors go to `errors`."""
+        if not self._subscription.topics:
+            return []
+        if count == 0:
+            return self._fetch_nothing(now)
+        if self._parked:
+            self._resume_parked()
+        self._asked_at = now
+        return self._consume(count)
+
+    def _fetch_nothing(self, now: float) -> list[ConsumerRecord]:
+        """Serve rebalances while nothing is wanted: a group waits for the member that does not answer."""
+        if now - self._asked_at < _PARK_AFTER or now - self._served_at < _SERVE_EVERY:
+            return []
+        self._served_at = now
+        if not self._parked:
+            self._parked = True
+            self._consumer.pause(self._to_kafka(self.assigned))
+        return self._consume(1)  # a record that was on its way when the level was paused may still come
+
+    def _resume_parked(self) -> None:
+        self._parked = False
+        self._consumer.resume(self._to_kafka(self.assigned - self.paused))
+
+    def _consume(self, count: int) -> list[ConsumerRecord]:
+        try:
+            messages = self._consumer.consume(count, 0)
+        except ck.KafkaException as error:
+            self.errors.append(FetchError(self.level, str(error)))
+            return []
+        if any(map(_message_error, messages)):
+            messages = self._without_errors(messages)
+        source = self._source
+        records = [ConsumerRecord(message, source) for message in messages]
+        if self._sought:
+            for partition in {record.topic_partition for record in records}:
+                self._sought.pop(partition, None)
+        return self._after_rebalance(records) if self._rebalanced else records
+
+    def _without_errors(self, messages: list[ck.Message]) -> list[ck.Message]:
+        for error in filter(None, map(_message_error, messages)):
+            if error.code() != ck.KafkaError._PARTITION_EOF:
+                self.errors.append(FetchError(self.level, error.str()))
+        return [message for message in messages if message.error() is None]
+
+    def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """An assignment starts unpaused, and may have taken partitions away after they were fetched from."""
+        self._rebalanced = False
+        pause = self.assigned if self._parked else self.assigned & self.paused
+        if pause:
+            self._consumer.pause(self._to_kafka(pause))
+        return [record for record in records if record.topic_partition in self.assigned]
+
+    # Rebalance
+
+    def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+        partitions = self._from_kafka(kafka_partitions)
+        self._rebalanced = True
+        self.assigned.update(partitions)
+        self._starting = {}
+        self._guard(listener.assigned, partitions)
+        starts, self._starting = self._starting, None
+        if starts:  # the listener sought: the assignment itself must say where to start
+            self._sought.update(starts)
+            self._assign([self._starting_at(partition, starts.get(partition)) for partition in partitions])
+
+    def _assign(self, partitions: list[ck.TopicPartition]) -> None:
+        (self._consumer.incremental_assign if self._incremental else self._consumer.assign)(partitions)
+
+    def _starting_at(self, partition: TopicPartition, offset: int | None) -> ck.TopicPartition:
+        topic = self._subscription.kafka_topic(partition.topic)
+        return ck.TopicPartition(topic, partition.partition, ck.OFFSET_STORED if offset is None else offset)
+
+    def _on_leave(
+        self, kafka_partitions: list[ck.TopicPartition], tell: Callable[[list[TopicPartition]], None]
+    ) -> None:
+        partitions = self._from_kafka(kafka_partitions)
+        self._rebalanced = True
+        self._guard(tell, partitions)
+        self._forget(partitions)
+
+    def _guard(self, tell: Callable[[list[TopicPartition]], None], partitions: list[TopicPartition]) -> None:
+        try:
+            tell(partitions)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self.assigned.difference_update(partitions)
+        self.paused.difference_update(partitions)
+        for partition in partitions:
+            self._sought.pop(partition, None)
+
+    # Places in the log
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch nothing from these until they are resumed."""
+        self.paused.update(partitions)
+        self._consumer.pause(self._to_kafka(partitions))
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch from these again."""
+        self.paused.difference_update(partitions)
+        if not self._parked:
+            self._consumer.resume(self._to_kafka(partitions))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch from this offset on; logical offsets (beginning, end) are as librdkafka numbers them."""
+        if self._starting is not None and partition in self.assigned:
+            self._starting[partition] = offset
+            return
+        self._sought[partition] = offset
+        self._call(self._consumer.seek, self._starting_at(partition, offset))
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset to be fetched of each assigned partition that was fetched from, or sought."""
+        fetched = self._consumer.position(self._to_kafka(self.assigned))
+        positions = {self._ours(partition): partition.offset for partition in fetched if partition.offset >= 0}
+        return positions | {partition: offset for partition, offset in self._sought.items() if offset >= 0}
+
+    # Offsets in Kafka
+
+    def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
+        """Commit the next offset to read of each partition."""
+        partitions = self._at_offsets(offsets)
+        self._call(self._consumer.commit, offsets=partitions, asynchronous=asynchronous)
+
+    def committed(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
+        """The committed offset of each, None where there is none."""
+        return self._offsets(self._call(self._consumer.committed, self._to_kafka(partitions), timeout))
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        return self._offsets(self._call(self._consumer.offsets_for_times, self._at_offsets(times), timeout))
+
+    def bounds(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        """The first offset and the one after the last."""
+        return self._call(self._consumer.get_watermark_offsets, *self._to_kafka([partition]), timeout)  # type: ignore[no-any-return]
+
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """The offset after the last, as the latest fetch said; asks nobody."""
+        [kafka_partition] = self._to_kafka([partition])
+        bounds = self._consumer.get_watermark_offsets(kafka_partition, cached=True)
+        return bounds[1] if bounds and bounds[1] >= 0 else None
+
+    def topics(self, topic: str | None, timeout: float) -> dict[str, int]:
+        """The topics in Kafka and how many partitions each has."""
+        metadata = self._call(self._consumer.list_topics, topic, timeout)
+        return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
+
+    def kafka_topic(self, topic: str) -> str:
+        """The Kafka topic that holds this level of a topic."""
+        return self._subscription.kafka_topic(topic)
+
+    def at_offsets(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
+        """Offsets as a transactional producer takes them."""
+        return self._at_offsets(offsets)
+
+    # Addresses
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except ck.KafkaException as error:
+            raise KafkaError(f"Level {self.level}: {error.args[0].str()}") from error
+
+    def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
+        return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]
+
+    def _at_offsets(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
+        return [
+            ck.TopicPartition(self.kafka_topic(topic), partition, offset)
+            for (topic, partition, _), offset in offsets.items()
+        ]
+
+    def _ours(self, partition: ck.TopicPartition) -> TopicPartition:
+        return TopicPartition(partition.topic.removesuffix(self._subscription.suffix), partition.partition, self.level)
+
+    def _from_kafka(self, partitions: Iterable[ck.TopicPartition]) -> list[TopicPartition]:
+        return [self._ours(partition) for partition in partitions]
+
+    def _offsets(self, partitions: Iterable[ck.TopicPartition]) -> dict[TopicPartition, int | None]:
+        return {self._ours(partition): partition.offset if partition.offset >= 0 else None for partition in partitions}
+
+
+def _make_consumer(config: dict[str, Any]) -> ck.Consumer:
+    try:
+        return ck.Consumer(config)
+    except ck.KafkaException as error:
+        raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+
+
+def _is_incremental(config: Mapping[str, Any]) -> bool:
+    """Whether assignments come as differences (KIP-429, KIP-848)."""
+    strategy = str(config.get("partition.assignment.strategy", ""))
+    return "cooperative" in strategy or config.get("group.protocol") == "consumer"
+
+
+def _log_failed_commit(error: ck.KafkaError | None, partitions: list[ck.TopicPartition]) -> None:
+    if error is not None and error.code() != ck.KafkaError._NO_OFFSET:
+        log.warning("A commit failed (%s); the next one covers it. Partitions: %s", error.str(), partitions)

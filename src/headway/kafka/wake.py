@@ -1,0 +1,63 @@
+"""Waiting for several clients at once, without spinning.
+
+librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any
+thread. The signal is an edge: after a wait, every client is asked until it has nothing, before the next wait.
+"""
+
+import asyncio
+import contextlib
+import selectors
+import socket
+
+# How much is read at once; more bytes than that only mean one more turn of the loop.
+_PLENTY = 4096
+
+
+class Wake:
+    """A flag that librdkafka, threads and event loops can set and wait for."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._reader, selectors.EVENT_READ)
+
+    @property
+    def fd(self) -> int:
+        """Where to write a byte to set it."""
+        return self._writer.fileno()
+
+    def set(self) -> None:
+        """End the wait of who is waiting, or the next one."""
+        with contextlib.suppress(BlockingIOError):  # a full socket is set already
+            self._writer.send(b"\x01")
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait until it is set, at most `timeout` seconds, and clear it."""
+        if self._selector.select(timeout):
+            self._clear()
+
+    async def wait_async(self, timeout: float | None) -> None:
+        """As `wait`, in the running event loop."""
+        loop = asyncio.get_running_loop()
+        is_set = asyncio.Event()
+        loop.add_reader(self._reader, is_set.set)
+        try:
+            async with asyncio.timeout(timeout):
+                await is_set.wait()
+            self._clear()
+        except TimeoutError:
+            pass
+        finally:
+            loop.remove_reader(self._reader)
+
+    def close(self) -> None:
+        """Close the sockets; no client may write to them any more."""
+        self._selector.close()
+        self._reader.close()
+        self._writer.close()
+
+    def _clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(_PLENTY)

@@ -1,0 +1,178 @@
+"""The priority producer: a level topic for each priority, a future for each record."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from headway.config import Config, ProducerSettings, no_such_priority
+from headway.core.topics import level_topic
+from headway.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.errors import ClosedError, DeliveryError, SerializationError
+from headway.kafka.producer_client import ProducerClient
+from headway.kafka.serialization import key_writer, value_writer
+from headway.records import Header, TopicPartition
+
+if TYPE_CHECKING:
+    from headway.consumer import PriorityConsumer
+
+_REQUEST_TIMEOUT = 30.0
+_ANY_PARTITION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMetrics:
+    """What a producer has done since its start; lists are by level, lowest first, `queued` is of all."""
+
+    sent: list[int]
+    delivered: list[int]
+    failed: list[int]
+    queued: int
+
+
+class PriorityProducer:
+    """Sends each record to the topic of its level: priority i of `orders` goes to the Kafka topic `orders-i`.
+
+    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition
+    that Java's producer would choose (murmur2). Raises `ConfigError` for settings out of bounds.
+
+    Thread-safe. Closing it, or leaving its `with` block, delivers what was sent.
+    """
+
+    def __init__(self, config: Config) -> None:
+        settings = ProducerSettings.parse(config)
+        self._levels: list[dict[str, Destination]] = [{} for _ in range(settings.levels)]
+        self._write_key = key_writer(settings.key_serializer)
+        self._write_value = value_writer(settings.value_serializer)
+        self._serializes = self._write_key is not None or self._write_value is not None
+        self._client = ProducerClient({"partitioner": "murmur2_random", **settings.kafka}, settings.max_block)
+        self._closed = False
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        priority: int = 0,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> DeliveryFuture:
+        """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
+
+        `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
+        the producer's own thread. Waits for room in a full queue, up to `max.block.ms`. Raises `ConfigError` for a
+        priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
+        """
+        if not 0 <= priority < len(self._levels):
+            raise no_such_priority(priority, len(self._levels))
+        if self._closed:
+            raise ClosedError("The producer is closed. Make a new one to go on.")
+        destination = self._levels[priority].get(topic) or self._new_destination(topic, priority)
+        destination.sent += 1
+        future = DeliveryFuture(destination, on_delivery)
+        try:
+            if self._serializes:
+                key, value, headers = self._serialize(destination, key, value, headers)
+            self._client.produce(
+                destination.kafka_topic,
+                value,
+                key,
+                _ANY_PARTITION if partition is None else partition,
+                future.report,
+                None,  # the second name that the binding has for the callback
+                timestamp or 0,
+                headers,
+            )
+        except (DeliveryError, SerializationError) as error:
+            future.fail(error)
+        return future
+
+    def _new_destination(self, topic: str, priority: int) -> Destination:
+        return self._levels[priority].setdefault(topic, Destination(topic, priority, level_topic(topic, priority)))
+
+    def _serialize(
+        self, destination: Destination, key: Any, value: Any, headers: Sequence[Header] | None
+    ) -> tuple[Any, Any, list[Header]]:
+        fields = list(headers or ())
+        if self._write_key is not None:
+            key = self._write_key(key, destination.kafka_topic, fields)
+        if self._write_value is not None:
+            value = self._write_value(value, destination.kafka_topic, fields)
+        return key, value, fields
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until all that was sent is delivered or failed; how many records are not, after `timeout` seconds."""
+        return self._client.flush(timeout)
+
+    def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """The partitions of a topic, of all levels."""
+        return [
+            TopicPartition(topic, partition, level)
+            for level in range(len(self._levels))
+            for partition in range(self._client.partitions(level_topic(topic, level), timeout))
+        ]
+
+    def metrics(self) -> ProducerMetrics:
+        """What was done so far."""
+        destinations = [level.values() for level in map(dict.copy, self._levels)]
+        return ProducerMetrics(
+            sent=[sum(each.sent for each in level) for level in destinations],
+            delivered=[sum(each.delivered for each in level) for level in destinations],
+            failed=[sum(each.failed for each in level) for level in destinations],
+            queued=self._client.queued(),
+        )
+
+    # Transactions (KIP-98); they need a `transactional.id`
+
+    def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
+        self._client.init_transactions(timeout)
+
+    def begin_transaction(self) -> None:
+        """Start a transaction: what is sent from now on is read all or not at all."""
+        self._client.begin_transaction()
+
+    def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        for offsets, group_metadata in consumer.transaction_offsets():
+            self._client.send_offsets(offsets, group_metadata, timeout)
+
+    def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Make the transaction readable; raises `KafkaError` when it must be aborted."""
+        self._client.commit_transaction(timeout)
+
+    def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Drop the transaction."""
+        self._client.abort_transaction(timeout)
+
+    @contextmanager
+    def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
+        """A transaction for the length of a `with` block: committed at its end, aborted on an error."""
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction(timeout)
+        except BaseException:
+            self.abort_transaction(timeout)
+            raise
+
+    # Life
+
+    def close(self, timeout: float | None = None) -> int:
+        """Deliver what was sent and let go; how many records were not, after `timeout` seconds: their futures fail."""
+        if self._closed:
+            return 0
+        self._closed = True
+        return self._client.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

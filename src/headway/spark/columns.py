@@ -1,0 +1,77 @@
+"""The columns of `format("headway")`: those of Spark's own Kafka source, and `level`."""
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import cast
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headway.kafka.ranges import Message
+from headway.records import Header, TopicPartition
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+def schema(include_headers: bool) -> StructType:
+    """The columns; `topic` is the topic that was subscribed to, whichever level the record came from."""
+    columns = (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+    )
+    if include_headers:
+        columns = columns.add("headers", ArrayType(_HEADER))
+    return columns.add("level", IntegerType())
+
+
+def record_batch(messages: Sequence[Message], partition: TopicPartition, columns: pa.Schema) -> pa.RecordBatch:
+    """The records of one partition as Arrow columns of the schema given."""
+    # Each column is a `map` over a method of the message: no Python code runs for a record.
+    stamps = list(map(Message.timestamp, messages))
+    arrays = {
+        "key": pa.array(map(Message.key, messages), pa.binary()),
+        "value": pa.array(map(Message.value, messages), pa.binary()),
+        "topic": pa.repeat(pa.scalar(partition.topic), len(messages)),
+        "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), len(messages)),
+        "offset": pa.array(map(Message.offset, messages), pa.int64()),
+        "timestamp": _milliseconds(list(map(itemgetter(1), stamps)), columns.field("timestamp").type),
+        "timestampType": _timestamp_types(list(map(itemgetter(0), stamps))),
+        "level": pa.repeat(pa.scalar(partition.level, pa.int32()), len(messages)),
+    }
+    if "headers" in columns.names:
+        arrays["headers"] = _headers(messages, columns.field("headers").type)
+    return pa.RecordBatch.from_arrays([arrays[name] for name in columns.names], schema=columns)
+
+
+def _milliseconds(stamps: list[int], type: pa.DataType) -> pa.Array:
+    return pa.array(stamps, pa.timestamp("ms", tz="UTC")).cast(type)
+
+
+def _timestamp_types(kinds: list[int]) -> pa.Array:
+    # Kafka's own numbers are -1 for none, 0 for the creation's and 1 for the log's; librdkafka's are one more.
+    return pa.array([kind - 1 for kind in kinds], pa.int32())
+
+
+def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
+    """Null where a record has none, as in Spark's Kafka source."""
+    return pa.array([_header_list(message) for message in messages], type)
+
+
+def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None:
+    headers = cast("Sequence[Header] | None", message.headers())
+    return [{"key": key, "value": value} for key, value in headers] if headers else None

