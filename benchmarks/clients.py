@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import confluent_kafka as ck
 from _harness import Options, Report, main
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from headway import PriorityConsumer, PriorityProducer
 

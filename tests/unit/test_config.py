@@ -1,0 +1,79 @@
+from typing import Any
+
+import pytest
+
+from headway.config import ConsumerSettings, ProducerSettings
+from headway.errors import ConfigError
+
+CONSUMER: dict[str, Any] = {"max.priority": 3, "group.id": "billing", "max.poll.records": 50}
+
+
+def refusal(**changes: Any) -> str:
+    config = {key: value for key, value in (CONSUMER | changes).items() if value is not ...}
+    with pytest.raises(ConfigError) as caught:
+        ConsumerSettings.parse(config)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["max.priority", "max.poll.records"])
+def test_a_mandatory_number_that_is_missing_is_named(key: str) -> None:
+    assert f"The setting {key} is missing" in refusal(**{key: ...})
+
+
+def test_a_missing_group_is_named() -> None:
+    assert "group.id must be a non-empty string" in refusal(**{"group.id": ...})
+
+
+def test_a_misspelt_mandatory_setting_is_suggested() -> None:
+    assert "'max.priorty' looks like it" in refusal(**{"max.priority": ..., "max.priorty": 3})
+
+
+@pytest.mark.parametrize("value", ["three", 2.5, True, [3]])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    assert "must be a whole number" in refusal(**{"max.priority": value})
+
+
+def test_numbers_may_be_strings_as_in_a_properties_file() -> None:
+    assert ConsumerSettings.parse(CONSUMER | {"max.priority": "3"}).levels == 3
+
+
+@pytest.mark.parametrize("key", ["max.priority", "max.poll.records", "max.poll.history.window.size"])
+def test_numbers_below_one_are_refused_with_the_bound(key: str) -> None:
+    assert f"The setting {key} is 0; it must be at least 1" in refusal(**{key: 0})
+
+
+def test_the_threshold_cannot_exceed_the_window() -> None:
+    message = refusal(**{"max.poll.history.window.size": 6, "min.poll.window.maxout.threshold": 7})
+    assert message == (
+        "The setting min.poll.window.maxout.threshold is 7; "
+        "it must be at most max.poll.history.window.size, which is 6."
+    )
+
+
+def test_the_default_threshold_fits_a_small_window() -> None:
+    assert ConsumerSettings.parse(CONSUMER | {"max.poll.history.window.size": 2}).threshold == 2
+
+
+def test_the_reference_clients_defaults_hold() -> None:
+    settings = ConsumerSettings.parse(CONSUMER)
+    assert (settings.window_size, settings.threshold) == (6, 4)
+
+
+def test_other_keys_go_to_kafka_and_our_own_do_not() -> None:
+    settings = ConsumerSettings.parse(CONSUMER | {"fetch.min.bytes": 7, "enable.auto.commit": "false"})
+    assert settings.kafka == {"fetch.min.bytes": 7}
+    assert settings.auto_commit_interval is None
+
+
+def test_a_setting_that_would_commit_what_was_not_returned_is_refused() -> None:
+    assert "enable.auto.offset.store has no place here" in refusal(**{"enable.auto.offset.store": True})
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    secret = {"sasl.password": "hunter2"}
+    assert "hunter2" not in repr(ConsumerSettings.parse(CONSUMER | secret))
+    assert "hunter2" not in repr(ProducerSettings.parse({"max.priority": 1} | secret))
+
+
+def test_a_deserialiser_must_be_a_function() -> None:
+    assert "value.deserializer must be a function" in refusal(**{"value.deserializer": "json"})

@@ -1,0 +1,126 @@
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from headway.delivery import DeliveryFuture, Destination
+from headway.errors import DeliveryError
+from headway.records import RecordMetadata
+
+
+class Delivered:
+    def partition(self) -> int:
+        return 4
+
+    def offset(self) -> int:
+        return 42
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_000
+
+
+class Refused:
+    def str(self) -> str:
+        return "message timed out"
+
+
+def _result_after(start: threading.Barrier, future: DeliveryFuture) -> RecordMetadata:
+    start.wait()
+    return future.result(10)
+
+
+METADATA = RecordMetadata("orders", partition=4, level=2, offset=42, timestamp=1_000)
+
+
+def a_future() -> DeliveryFuture:
+    return DeliveryFuture(Destination("orders", 2, "orders-2"), None)
+
+
+def test_it_resolves_to_where_the_record_is() -> None:
+    future = a_future()
+    assert not future.done()
+    future.report(None, Delivered())
+    assert future.done()
+    assert future.result() == METADATA
+    assert future.exception() is None
+
+
+def test_it_raises_what_kafka_said(caplog: pytest.LogCaptureFixture) -> None:
+    future = a_future()
+    future.report(Refused(), Delivered())
+    with pytest.raises(DeliveryError, match="orders at level 2 was not delivered: message timed out"):
+        future.result()
+    assert "message timed out" in caplog.text
+
+
+def test_a_waiter_that_came_first_is_woken() -> None:
+    future = a_future()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(future.result, 10)
+        future.report(None, Delivered())
+        assert waiting.result(10) == METADATA
+
+
+def test_no_waiter_misses_the_result_however_the_threads_interleave() -> None:
+    for _ in range(2_000):
+        future = a_future()
+        start = threading.Barrier(2)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(_result_after, start, future)
+            start.wait()
+            future.report(None, Delivered())
+            assert waiting.result(10) == METADATA
+
+
+def test_a_time_out_is_the_standard_one() -> None:
+    with pytest.raises(TimeoutError):
+        a_future().result(0)
+
+
+def test_callbacks_run_once_whether_added_before_or_after() -> None:
+    future, calls = a_future(), list[str]()
+    future.add_done_callback(lambda _: calls.append("before"))
+    future.report(None, Delivered())
+    future.add_done_callback(lambda _: calls.append("after"))
+    assert calls == ["before", "after"]
+
+
+def test_the_standard_waits_work() -> None:
+    futures = [a_future() for _ in range(3)]
+    futures[0].report(None, Delivered())
+    done, pending = concurrent.futures.wait(futures, timeout=0)
+    assert (len(done), len(pending)) == (1, 2)
+    for future in futures[1:]:
+        future.report(None, Delivered())
+    assert {future.result() for future in concurrent.futures.as_completed(futures)} == {METADATA}
+
+
+async def test_it_can_be_awaited_through_asyncio() -> None:
+    future = a_future()
+    wrapped = asyncio.wrap_future(future)
+    threading.Thread(target=future.report, args=(None, Delivered())).start()
+    assert await wrapped == METADATA
+
+
+def test_it_cannot_be_cancelled() -> None:
+    future = a_future()
+    assert not future.cancel()
+    assert not future.cancelled()
+
+
+def test_a_callback_that_raises_is_logged_and_the_future_resolves(caplog: pytest.LogCaptureFixture) -> None:
+    def on_delivery(error: Exception | None, metadata: RecordMetadata | None) -> None:
+        raise ValueError("a mistake")
+
+    future = DeliveryFuture(Destination("orders", 0, "orders-0"), on_delivery)
+    future.report(None, Delivered())
+    assert future.result().offset == 42
+    assert "a mistake" in caplog.text
+
+
+def test_the_callback_is_told_where_the_record_is() -> None:
+    told: list[object] = []
+    future = DeliveryFuture(Destination("orders", 2, "orders-2"), lambda *args: told.append(args))
+    future.report(None, Delivered())
+    assert told == [(None, METADATA)]
