@@ -1,16 +1,12 @@
-"""Why a node of a local Apache Kafka did not start, in one sentence, from what it logged."""
+"""Why a node of a local Apache Kafka does not start, in one sentence, from what it logged."""
 
 import re
 from pathlib import Path
 from typing import Protocol
 
-_DAMAGED = re.compile(
-    r"meta\.properties|Inconsistent ?ClusterId|Invalid cluster\.id|CorruptRecordException|CorruptSnapshot|"
-    r"Corrupt index|Error while loading log|InvalidRecordException|bootstrap\.checkpoint|Stored node id"
-)
-_UNUSABLE_SETTING = re.compile(r"ConfigException: (.+)")
-_EXCEPTION = re.compile(r"^(?:Caused by: |Exception in thread \S+ )?([\w.$]+(?:Exception|Error): .+)$", re.MULTILINE)
-_ERROR = re.compile(r"^.* (?:ERROR|FATAL) \S+ - (.+)$", re.MULTILINE)
+_REFUSED_SETTING = re.compile(r"ConfigException: (.+)")
+_EXCEPTION = re.compile(r"^(?:Caused by: |Exception in thread \S+ )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_ERROR = re.compile(r"^.* ERROR \S+ - (.+)$", re.MULTILINE)
 
 
 class Failed(Protocol):
@@ -18,8 +14,6 @@ class Failed(Protocol):
 
     @property
     def id(self) -> int: ...
-    @property
-    def port(self) -> int: ...
     @property
     def directory(self) -> Path: ...
     @property
@@ -30,23 +24,39 @@ class Failed(Protocol):
 
 def diagnose(node: Failed) -> str:
     """The sentence for a node that stopped while starting."""
-    log = node.log_file.read_text(encoding="utf-8", errors="replace")
-    reason = _reason(log)
+    log = _log(node)
     if "Address already in use" in log:
-        return f"A port of node {node.id} was taken while it started ({reason}). Start again, or choose another port."
+        return f"A port of node {node.id} was taken while it started. Start again, or choose another port."
     if "Failed to acquire lock" in log:
         return f"{node.data_dir} is in use by another broker. Stop that one, or choose another data directory."
-    if _DAMAGED.search(log):
-        return (
-            f"The data in {node.data_dir} are damaged or of another cluster ({reason}). Restore the directory from a "
-            f"backup, or delete {node.directory.parent} to begin anew without its records."
-        )
-    if refused := _UNUSABLE_SETTING.search(log):
-        return f"Apache Kafka does not take the given properties: {refused[1].rstrip('.')}."
-    return f"Node {node.id} stopped while starting: {reason}. Its log: {node.log_file}"
+    if refused := _REFUSED_SETTING.search(log):
+        return f"Apache Kafka refuses a property: {refused[1].rstrip('.')}. Correct it and start again."
+    return (
+        f"Node {node.id} stopped while starting ({_reason(log)}). If its data are damaged, {_begin_anew(node)}. "
+        f"Its log is {node.log_file}."
+    )
+
+
+def missing_metadata(node: Failed) -> str | None:
+    """The sentence for a node that serves, but without its topics.
+
+    From a damaged metadata log Kafka drops what follows the damage, and goes on with the rest, be it nothing.
+    """
+    topics = (path for path in node.data_dir.glob("*-*/") if not path.name.startswith("__cluster_metadata"))
+    if "The metadata log appears to be empty" in _log(node) and any(topics):
+        return f"The metadata in {node.data_dir} were damaged, so its topics are gone: {_begin_anew(node)}."
+    return None
+
+
+def _begin_anew(node: Failed) -> str:
+    return f"restore {node.directory.parent} from a backup, or delete it to begin anew without its records"
+
+
+def _log(node: Failed) -> str:
+    return node.log_file.read_text(encoding="utf-8", errors="replace")
 
 
 def _reason(log: str) -> str:
-    """The innermost exception, or else the first error, or else the last line."""
+    """The first sentence of the innermost exception, or else the first error, or else the last line."""
     found = _EXCEPTION.findall(log)[-1:] or _ERROR.findall(log)[:1] or log.strip().splitlines()[-1:]
-    return found[0].strip().rstrip(".") if found else "it logged nothing"
+    return found[0].split(". ")[0].strip().rstrip(".") if found else "it logged nothing"

@@ -7,6 +7,7 @@ starts compare sizes only, which costs a millisecond and still sees a truncated 
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +31,11 @@ Advance = Callable[[int], None]
 def cache_dir() -> Path:
     """Where downloads are kept: `HEADWAY_CACHE`, or else the user's cache directory."""
     return Path(os.environ.get("HEADWAY_CACHE") or platformdirs.user_cache_dir("headway"))
+
+
+def class_data_dir() -> Path:
+    """Where the JVM's archives of loaded classes are kept."""
+    return cache_dir() / "class-data"
 
 
 def ensure_jars() -> list[Path]:
@@ -90,6 +96,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _install() -> None:
     _marker().unlink(missing_ok=True)
+    shutil.rmtree(class_data_dir(), ignore_errors=True)  # they are of jars with another time stamp
     wanted = [jar for jar in locked_jars() if not _is_good(jar)]
     if wanted:
         with _progress_bar(sum(jar.size for jar in wanted)) as advance:
@@ -131,7 +138,7 @@ def _fetch(context: "MavenContext", jar: Jar) -> None:
         try:
             context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
         except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo raises RuntimeError
-            reason = _in_short(error)
+            reason = innermost_reason(error)
             continue
         if _is_good(jar):
             return
@@ -141,8 +148,8 @@ def _fetch(context: "MavenContext", jar: Jar) -> None:
     )
 
 
-def _in_short(error: Exception) -> str:
-    """The innermost reason of a nest of network errors, without its addresses of objects."""
+def innermost_reason(error: Exception) -> str:
+    """What a nest of errors comes down to: of a failed download, what the network said."""
     while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
         error = inner
     return str(error) or type(error).__name__

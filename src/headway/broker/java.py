@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.broker.jars import cache_dir
+from headway.broker.jars import cache_dir, innermost_reason
 from headway.errors import LocalBrokerError
 
 MINIMUM = 17
@@ -69,7 +69,7 @@ def _fetch(minimum: int) -> Path:
         return cjdk.java_home(version=str(minimum), cache_dir=cache_dir() / "java") / "bin" / "java"
     except Exception as error:  # cjdk's own errors, and those of the network below it
         raise LocalBrokerError(
-            f"No Java {minimum} or newer was found in JAVA_HOME or on PATH, and none could be downloaded ({error}). "
-            f"Install one (`apt install openjdk-{minimum}-jre-headless`, `brew install openjdk@{minimum}`) "
-            "or set JAVA_HOME to it."
+            f"No Java {minimum} or newer was found in JAVA_HOME or on PATH, and none could be downloaded "
+            f"({innermost_reason(error)}). Install one (`apt install openjdk-{minimum}-jre-headless`, "
+            f"`brew install openjdk@{minimum}`), or set JAVA_HOME to one."
         ) from error

@@ -96,10 +96,11 @@ class LocalBroker:
 
     def start(self, timeout: float = 60) -> Self:
         """Start all nodes and return when they serve clients; if that fails, stop what was started."""
+        runtime = find_runtime(self._java_options)
         with starting_in(self.data_dir):
             earlier = claim(self.data_dir, self.ephemeral)
             try:
-                self._prepare(earlier)
+                self._prepare(earlier, runtime)
                 self._launch(time.monotonic() + timeout)
             except BaseException:  # Ctrl-C too
                 self.stop()
@@ -130,9 +131,8 @@ class LocalBroker:
     ) -> None:
         self.stop()
 
-    def _prepare(self, earlier: Description | None) -> None:
+    def _prepare(self, earlier: Description | None, runtime: Runtime) -> None:
         cluster_id = earlier.cluster_id if earlier else _new_cluster_id()
-        runtime = find_runtime(self._java_options, cluster_id)
         nodes = self._describe_nodes(earlier)
         description = Description(cluster_id, self.ephemeral, str(runtime.class_data.unfinished), nodes)
         self._adopt(description)

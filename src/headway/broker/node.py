@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from headway.broker.diagnosis import diagnose
+from headway.broker.diagnosis import diagnose, missing_metadata
 from headway.broker.ports import is_listening, require_free
 from headway.errors import LocalBrokerError
 
@@ -70,8 +70,8 @@ class Node:
         self._run(self.run_command)
 
     def spawn_format(self) -> None:
-        """Begin to give an empty data directory its identity; `finish_format` waits for it."""
-        if not (self.data_dir / "meta.properties").exists():
+        """Begin to give a new data directory its identity; `finish_format` waits for it."""
+        if not any(self.data_dir.glob("__cluster_metadata-*")):
             self._run(self.format_command)
 
     def finish_format(self) -> None:
@@ -87,6 +87,8 @@ class Node:
             if time.monotonic() > deadline:
                 raise LocalBrokerError(f"Node {self.id} did not get ready in time. Its log: {self.log_file}")
             time.sleep(_POLL_SECONDS)
+        if loss := missing_metadata(self):
+            raise LocalBrokerError(loss)
 
     def terminate(self) -> None:
         """Ask the process to stop, without waiting for it."""

@@ -1,11 +1,12 @@
 """How a node's Java process is started: which Java, on which jars, with which options."""
 
 import hashlib
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.broker.jars import cache_dir, ensure_jars
+from headway.broker.jars import class_data_dir, ensure_jars
 from headway.broker.java import find_java
 from headway.broker.lock import lock_text
 
@@ -68,11 +69,14 @@ class Runtime:
         return [str(self.java), *options, "-cp", class_path, main, *arguments]
 
 
-def find_runtime(options: Sequence[str], cluster_id: str) -> Runtime:
+def find_runtime(options: Sequence[str] = ()) -> Runtime:
     """The Java and the jars to run with, fetched where they are missing."""
     java = find_java()
     jars = ensure_jars()
-    key = hashlib.sha256(f"{java.resolve()} {lock_text()}".encode()).hexdigest()[:12]
-    archives = cache_dir() / "class-data"
-    archives.mkdir(parents=True, exist_ok=True)
-    return Runtime(java, jars, options, ClassData(archives / f"{key}.jsa.{cluster_id}"))
+    class_data_dir().mkdir(parents=True, exist_ok=True)
+    return Runtime(java, jars, options, ClassData(class_data_dir() / f"{_key(java)}.jsa.{uuid.uuid4().hex}"))
+
+
+def _key(java: Path) -> str:
+    """Differs between the Javas of a machine, and after an update of one of them."""
+    return hashlib.sha256(f"{java.resolve()} {java.stat().st_mtime_ns} {lock_text()}".encode()).hexdigest()[:12]
