@@ -1,20 +1,17 @@
-"""What do a record's bookkeeping and a commit's offset map cost, beside a plain set and an encoder by offset?
+"""What do a record's bookkeeping and a commit's offset map cost, beside a plain set and an encoder by offset?"""
 
-Usage: progress.py [--quick] [--json FILE]
-"""
-
-import argparse
 import base64
-import json
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from _harness import Options, Report, main
 
 from headway.core.offset_map import OffsetMap, commit_of, decode
 from headway.core.progress import Progress
 
 BATCH = 500
+LAG = 2_000  # records received but not complete
 
 
 def seconds(function: Callable[[], object], repeat: int) -> float:
@@ -94,41 +91,39 @@ def shapes() -> dict[str, Progress]:
     }
 
 
-def commit_costs(repeat: int) -> dict[str, dict[str, float | int]]:
-    rows: dict[str, dict[str, float | int]] = {}
-    for name, progress in shapes().items():
-        offset_map = progress.snapshot()
-        text = commit_of(offset_map).metadata
-        rows[name] = {
-            "snapshot_us": round(seconds(progress.snapshot, repeat) * 1e6, 2),
-            "encode_us": round(seconds(lambda m=offset_map: commit_of(m), repeat) * 1e6, 2),  # type: ignore[misc]
-            "decode_us": round(seconds(lambda t=text: decode(t, 0), repeat) * 1e6, 2),  # type: ignore[misc]
-            "by_offset_us": round(seconds(lambda p=progress: encoded_by_offset(p, p.end), 1) * 1e6, 2),  # type: ignore[misc]
-            "characters": len(text),
-        }
-    return rows
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    total, repeat = (100_000, 20) if arguments.quick else (1_000_000, 200)
+def per_record(report: Report, total: int) -> None:
     order = shuffled_within_batches(total)
-    per_record = {
-        "records": total,
-        "progress_ns": round(seconds(lambda: progress_in_batches(order, 2_000, False), 3) / total * 1e9, 1),
-        "progress_behind_a_stuck_record_ns": round(
-            seconds(lambda: progress_in_batches(order, 2_000, True), 3) / total * 1e9, 1
-        ),
-        "plain_set_ns": round(seconds(lambda: set_in_batches(order, 2_000), 3) / total * 1e9, 1),
+    systems: dict[str, Callable[[], object]] = {
+        "progress": lambda: progress_in_batches(order, LAG, stuck=False),
+        "progress, the first record stuck": lambda: progress_in_batches(order, LAG, stuck=True),
+        "a plain set": lambda: set_in_batches(order, LAG),
     }
-    result = {"per_record": per_record, "per_commit": commit_costs(repeat)}
-    print(json.dumps(result, indent=2))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2))
+    for system, run in systems.items():
+        report.add("receive and complete a record", system, seconds(run, 3) / total * 1e6, "µs")
+
+
+def per_commit(report: Report, name: str, progress: Progress, repeat: int) -> None:
+    offset_map = progress.snapshot()
+    text = commit_of(offset_map).metadata
+    steps: dict[str, Callable[[], object]] = {
+        "snapshot": progress.snapshot,
+        "encode": lambda: commit_of(offset_map),
+        "decode": lambda: decode(text, 0),
+    }
+    for step, run in steps.items():
+        report.add(name, step, seconds(run, repeat) * 1e6, "µs")
+    report.add(name, "a bitset by offset", seconds(lambda: encoded_by_offset(progress, progress.end), 2) * 1e6, "µs")
+    report.add(name, "text", len(text), "characters")
+
+
+def measure(report: Report, options: Options) -> None:
+    total, repeat = (100_000, 20) if options.quick else (1_000_000, 200)
+    per_record(report, total)
+    for name, progress in shapes().items():
+        per_commit(report, name, progress, repeat)
+    slowest = max(result.value for result in report.results if result.case.startswith("receive"))
+    report.at_most("µs for receiving and completing a record", slowest, 1)
 
 
 if __name__ == "__main__":
-    main()
+    main("What do a record's bookkeeping and a commit's offset map cost?", measure)

@@ -1,55 +1,224 @@
 """What the Python binding cannot do, through the C API of the librdkafka that it ships.
 
-The binding ends commit metadata with a NUL byte and reads it back with `strlen`; here metadata is exact both
-ways. Every function takes the binding's own client. Its handle is the first field after the Python object's
-header, checked at each call: librdkafka's opaque pointer has to lead back to the object we came from. A client
-must not be closed in another thread during a call. ctypes releases the GIL while librdkafka works.
+The binding ends commit metadata with a NUL byte and reads it back with `strlen`; here metadata is exact both ways.
+Every function takes the binding's own client. Its handle is the first field after the Python object's header, checked
+at each call: librdkafka's opaque pointer has to lead back to the object we came from. A client must not be closed in
+another thread during a call. ctypes releases the GIL while librdkafka works, and nothing here serves the client's own
+queues, since the binding's callbacks only run inside the binding's own calls.
 """
 
 import ctypes
-from ctypes import c_char_p, c_int, c_size_t, c_void_p
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_void_p,
+    py_object,
+)
+from typing import Any
 
-from confluent_kafka import Consumer, Producer, cimpl
+from confluent_kafka import Consumer, KafkaException, Producer, cimpl
 
 from headway.errors import ClosedError, KafkaError
 
 Client = Consumer | Producer
+Partition = tuple[str, int]  # Kafka's topic, partition
+Offsets = Mapping[Partition, tuple[int, bytes]]  # the offset to read next, and the commit's metadata
+
+
+class _TopicPartition(Structure):
+    _fields_ = [
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("offset", c_int64),
+        ("metadata", c_void_p),
+        ("metadata_size", c_size_t),
+        ("opaque", c_void_p),
+        ("err", c_int),
+        ("_private", c_void_p),
+    ]
+
+
+class _TopicPartitionList(Structure):
+    _fields_ = [("cnt", c_int), ("size", c_int), ("elems", POINTER(_TopicPartition))]
+
+
+_List = POINTER(_TopicPartitionList)
+_OnCommit = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
 
 # The binding's module also finds the symbols of the librdkafka it is linked with, wherever that lies.
 _lib = ctypes.CDLL(cimpl.__file__)
 
 
-def _declare(name: str, result: type | None, *arguments: type) -> None:
+def _declare(name: str, result: Any, *arguments: Any) -> None:
     function = getattr(_lib, name)
     function.restype, function.argtypes = result, arguments
 
 
 _declare("rd_kafka_opaque", c_void_p, c_void_p)
+_declare("rd_kafka_mem_malloc", c_void_p, c_void_p, c_size_t)
+_declare("rd_kafka_err2str", c_char_p, c_int)
+_declare("rd_kafka_topic_partition_list_new", _List, c_int)
+_declare("rd_kafka_topic_partition_list_add", POINTER(_TopicPartition), _List, c_char_p, c_int32)
+_declare("rd_kafka_topic_partition_list_destroy", None, _List)
+_declare("rd_kafka_commit_queue", c_int, c_void_p, _List, c_void_p, _OnCommit, py_object)
+_declare("rd_kafka_committed", c_int, c_void_p, _List, c_int)
+_declare("rd_kafka_consumer_group_metadata_read", c_void_p, POINTER(c_void_p), c_char_p, c_size_t)
+_declare("rd_kafka_consumer_group_metadata_destroy", None, c_void_p)
+_declare("rd_kafka_send_offsets_to_transaction", c_void_p, c_void_p, _List, c_void_p, c_int)
+_declare("rd_kafka_error_code", c_int, c_void_p)
+_declare("rd_kafka_error_string", c_char_p, c_void_p)
+_declare("rd_kafka_error_is_fatal", c_int, c_void_p)
+_declare("rd_kafka_error_is_retriable", c_int, c_void_p)
+_declare("rd_kafka_error_txn_requires_abort", c_int, c_void_p)
+_declare("rd_kafka_error_destroy", None, c_void_p)
+_declare("rd_kafka_queue_new", c_void_p, c_void_p)
 _declare("rd_kafka_queue_get_consumer", c_void_p, c_void_p)
+_declare("rd_kafka_queue_get_main", c_void_p, c_void_p)
 _declare("rd_kafka_queue_io_event_enable", None, c_void_p, c_int, c_char_p, c_size_t)
+_declare("rd_kafka_queue_poll_callback", c_int, c_void_p, c_int)
 _declare("rd_kafka_queue_destroy", None, c_void_p)
 
 
-def wake_on_records(consumer: Consumer, fd: int | None) -> None:
-    """Write one byte to `fd` whenever the consumer's empty queue gets something to poll; None ends that.
+def _answer(_handle: int, code: int, answered: Any, answers: list[tuple[int, dict[Partition, int]]]) -> None:
+    answers.append((code, {partition: element.err for partition, element in _elements(answered)} if answered else {}))
 
-    `fd` is the non-blocking write end of a pipe or socket; the caller keeps it open until it has passed None
-    or closed the consumer. The signal is an edge: read the pipe empty, poll until a poll returns nothing, and
-    only then wait again. It can also mean a rebalance or an error, so a poll may still return no record.
+
+_on_commit = _OnCommit(_answer)
+
+
+class PendingCommit:
+    """A commit that was sent. It is done when the broker says so, not before."""
+
+    def __init__(self, consumer: Consumer, offsets: Offsets) -> None:
+        self.offsets = offsets
+        self._consumer = consumer
+        self._answers: list[tuple[int, dict[Partition, int]]] = []
+        handle = _handle(consumer)
+        # A queue for this answer alone, so that waiting for it serves none of the binding's callbacks. With a callback,
+        # as librdkafka 2.16 does not free the answer where it is polled as an event.
+        self._queue: int | None = _lib.rd_kafka_queue_new(handle)
+        with _offset_list(offsets) as commit_list:
+            code = _lib.rd_kafka_commit_queue(handle, commit_list, self._queue, _on_commit, self._answers)
+        if code:
+            self._close_queue()
+            raise _refusal("The commit was not sent", code)
+
+    def refused(self, timeout: float = 0) -> dict[Partition, KafkaError] | None:
+        """The partitions whose commit was refused, and why: empty if all is done, None while there is no answer.
+
+        Waits up to `timeout` seconds. The answer stays the same once it is there. Where the broker refuses some
+        partitions of a commit, librdkafka may tell the same of the others: they count as not done and are tried again.
+
+        Raises:
+            ClosedError: The consumer was closed before the answer was asked for; nobody knows what it was.
+        """
+        if self._queue is not None:
+            _handle(self._consumer)  # a queue must not be touched after its client's end
+            _lib.rd_kafka_queue_poll_callback(self._queue, _milliseconds(timeout))
+            if not self._answers:
+                return None
+            self._close_queue()
+        return self._refusals(*self._answers[0])
+
+    def __del__(self) -> None:
+        if getattr(self, "_queue", None) is not None and _handle_or_none(self._consumer) is not None:
+            self._close_queue()
+
+    def _refusals(self, code: int, codes: dict[Partition, int]) -> dict[Partition, KafkaError]:
+        if not any(codes.values()):  # a refusal of the whole need not be repeated for each partition
+            codes = dict.fromkeys(self.offsets, code)
+        return {
+            (topic, partition): _refusal(f"{topic}-{partition} was not committed", code)
+            for (topic, partition), code in codes.items()
+            if code
+        }
+
+    def _close_queue(self) -> None:
+        queue, self._queue = self._queue, None
+        _lib.rd_kafka_queue_destroy(queue)
+
+
+def commit(consumer: Consumer, offsets: Offsets) -> PendingCommit:
+    """Send a commit of offsets with their exact metadata, and return at once what tells whether it was done.
+
+    Ask it, or let it go, before the consumer is closed. To wait for it: `commit(...).refused(timeout)`.
+
+    Raises:
+        KafkaError: It could not be sent.
+        ClosedError: The consumer is closed.
+    """
+    return PendingCommit(consumer, offsets)
+
+
+def committed(
+    consumer: Consumer, partitions: Sequence[Partition], timeout: float
+) -> dict[Partition, tuple[int, bytes] | None]:
+    """The group's committed offset of each partition and its exact metadata; None where nothing is committed.
+
+    Raises:
+        KafkaError: The broker did not answer within `timeout` seconds, or refused for a partition.
+        ClosedError: The consumer is closed.
+    """
+    handle = _handle(consumer)
+    with _partition_list(partitions) as asked:
+        code = _lib.rd_kafka_committed(handle, asked, _milliseconds(timeout))
+        elements = list(_elements(asked))
+        for (topic, partition), element in elements:
+            if code or element.err:
+                raise _refusal(f"The committed offset of {topic}-{partition} is not known", code or element.err)
+        return {
+            partition: (element.offset, _metadata(element)) if element.offset >= 0 else None
+            for partition, element in elements
+        }
+
+
+def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
+    """Make offsets with their exact metadata a part of the producer's open transaction.
+
+    Args:
+        group_metadata: What the consumer's `consumer_group_metadata()` gave.
+        timeout: In seconds.
+
+    Raises:
+        KafkaError: It was refused. Its cause is the binding's `KafkaException`, which knows whether the call may be
+            tried again (`args[0].retriable()`) or the transaction has to be aborted (`args[0].txn_requires_abort()`).
+        ClosedError: The producer is closed.
+    """
+    handle = _handle(producer)
+    with _group_metadata(group_metadata) as group, _offset_list(offsets) as sent:
+        error = _lib.rd_kafka_send_offsets_to_transaction(handle, sent, group, _milliseconds(timeout))
+    _raise_if("The offsets were not added to the transaction", error)
+
+
+def wake_on_events(client: Client, fd: int | None) -> None:
+    """Write one byte to `fd` whenever the client's empty queue gets something to poll; None ends that.
+
+    A consumer's queue gets records, rebalances and errors; a producer's gets delivery reports and errors. `fd` is
+    the non-blocking write end of a pipe or socket; the caller keeps it open until it has passed None or closed the
+    client. The signal is an edge: read the pipe empty, poll until a poll returns nothing, and only then wait again.
     Source: `rd_kafka_queue_io_event_enable`.
     """
-    queue = _lib.rd_kafka_queue_get_consumer(_handle(consumer))
+    of_client = _lib.rd_kafka_queue_get_consumer if isinstance(client, Consumer) else _lib.rd_kafka_queue_get_main
+    queue = of_client(_handle(client))
     if queue is None:
         raise KafkaError("The consumer has no queue to wait on, since it has no group.id.")
     _lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
-    _lib.rd_kafka_queue_destroy(queue)  # gives back our reference only; the consumer keeps its queue and the event
+    _lib.rd_kafka_queue_destroy(queue)  # gives back our reference only; the client keeps its queue and the event
 
 
 def _handle(client: Client) -> int:
     """The `rd_kafka_t *` of a client, checked before it is used."""
-    if not isinstance(client, (Consumer, Producer)):
-        raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
-    handle = c_void_p.from_address(id(client) + object.__basicsize__).value
+    handle = _handle_or_none(client)
     if handle is None:
         raise ClosedError("The client is closed.")
     if _lib.rd_kafka_opaque(handle) != id(client):
@@ -58,3 +227,82 @@ def _handle(client: Client) -> int:
             "install a version within the bounds that Headway declares."
         )
     return handle
+
+
+def _handle_or_none(client: Client) -> int | None:
+    if not isinstance(client, (Consumer, Producer)):
+        raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
+    return c_void_p.from_address(id(client) + object.__basicsize__).value
+
+
+def _milliseconds(timeout: float) -> int:
+    return math.ceil(timeout * 1000)  # never 0, which means not to wait, for a short time
+
+
+@contextmanager
+def _partition_list(partitions: Sequence[Partition]) -> Iterator[Any]:
+    """A list of librdkafka's own, freed at the end."""
+    created = _lib.rd_kafka_topic_partition_list_new(len(partitions))
+    try:
+        for topic, partition in partitions:
+            _lib.rd_kafka_topic_partition_list_add(created, topic.encode(), partition)
+        yield created
+    finally:
+        _lib.rd_kafka_topic_partition_list_destroy(created)
+
+
+@contextmanager
+def _offset_list(offsets: Offsets) -> Iterator[Any]:
+    with _partition_list(list(offsets)) as created:
+        for partition, element in _elements(created):
+            element.offset, metadata = offsets[partition]
+            if metadata:  # librdkafka sends none as an empty string
+                element.metadata = _lib.rd_kafka_mem_malloc(None, len(metadata))  # the list frees it
+                element.metadata_size = len(metadata)
+                ctypes.memmove(element.metadata, metadata, len(metadata))
+        yield created
+
+
+@contextmanager
+def _group_metadata(serialised: bytes) -> Iterator[c_void_p]:
+    group = c_void_p()
+    error = _lib.rd_kafka_consumer_group_metadata_read(byref(group), serialised, len(serialised))
+    _raise_if("The consumer group's metadata cannot be read", error)
+    try:
+        yield group
+    finally:
+        _lib.rd_kafka_consumer_group_metadata_destroy(group)
+
+
+def _elements(of_list: Any) -> Iterator[tuple[Partition, Any]]:
+    for index in range(of_list.contents.cnt):
+        element = of_list.contents.elems[index]
+        yield (element.topic.decode(), element.partition), element
+
+
+def _metadata(element: Any) -> bytes:
+    return ctypes.string_at(element.metadata, element.metadata_size) if element.metadata else b""
+
+
+def _refusal(what: str, code: int, reason: bytes | None = None, *flags: bool) -> KafkaError:
+    """Our error, with the binding's as its cause, as if the binding had raised it."""
+    sentence = (reason or _lib.rd_kafka_err2str(code)).decode()
+    error = KafkaError(f"{what}: {sentence.removesuffix('.')}.")
+    error.__cause__ = KafkaException(cimpl.KafkaError(code, sentence, *flags))
+    return error
+
+
+def _raise_if(what: str, error: int | None) -> None:
+    if error is None:
+        return
+    try:
+        raise _refusal(
+            what,
+            _lib.rd_kafka_error_code(error),
+            _lib.rd_kafka_error_string(error),
+            bool(_lib.rd_kafka_error_is_fatal(error)),
+            bool(_lib.rd_kafka_error_is_retriable(error)),
+            bool(_lib.rd_kafka_error_txn_requires_abort(error)),
+        )
+    finally:
+        _lib.rd_kafka_error_destroy(error)
