@@ -10,6 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from headway.broker import LocalBroker
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -76,8 +78,6 @@ class Options:
         if self.bootstrap_servers:
             yield self.bootstrap_servers
             return
-        from headway.broker import LocalBroker
-
         with LocalBroker(ephemeral=True) as broker:
             yield broker.bootstrap_servers
 

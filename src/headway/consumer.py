@@ -32,7 +32,7 @@ OnRebalance = Callable[[list[TopicPartition]], Any]
 PolicyName = Literal["capacity_burst", "fair", "strict"]
 
 # A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
-_LONGEST_WAIT = 1.0
+_LONGEST_TURN = 1.0
 _REQUEST_TIMEOUT = 30.0
 
 
@@ -69,7 +69,7 @@ class PriorityConsumer:
     ) -> None:
         self._settings = settings = ConsumerSettings.parse(config)
         self._shares, self._policy = _make_policy(policy, distributor, settings)
-        self._wake = Wake()
+        self.wake = Wake()
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
         self._batch: deque[ConsumerRecord] = deque()  # polled by an iteration, not yet handed out
         self._returned = [0] * settings.levels
@@ -83,7 +83,7 @@ class PriorityConsumer:
             LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)
         ]
         for level in self._levels:
-            level.wake(self._wake.fd)
+            level.wake(self.wake.fd)
 
     # Subscription
 
@@ -140,7 +140,7 @@ class PriorityConsumer:
         now = time.monotonic()
         deadline = None if timeout is None else now + timeout
         while not (records := self.poll_now(now)) and (deadline is None or now < deadline):
-            self._wake.wait(_LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - now))
+            self.wake.wait(longest_wait(now, deadline))
             now = time.monotonic()
         return records
 
@@ -157,7 +157,7 @@ class PriorityConsumer:
     def wakeup(self) -> None:
         """Make the poll that is waiting, or the next one, raise `WakeupError`; from any thread."""
         self._woken = True
-        self._wake.set()
+        self.wake.set()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
@@ -167,6 +167,12 @@ class PriorityConsumer:
         while not self._batch:
             self._batch.extend(self.poll())
         return self._batch.popleft()
+
+    def next_now(self, now: float) -> ConsumerRecord | None:
+        """The next record, or None where one would have to wait for it."""
+        if not self._batch:
+            self._batch.extend(self.poll_now(now))
+        return self._batch.popleft() if self._batch else None
 
     def _fetch(self, now: float) -> None:
         demand = self._policy.demand(self._buffers)
@@ -368,7 +374,7 @@ class PriorityConsumer:
                     level.close()  # this revokes its partitions, and the listener commits
             finally:
                 self._closed = True
-                self._wake.close()
+                self.wake.close()
 
     def __enter__(self) -> Self:
         return self
@@ -426,6 +432,11 @@ class PriorityConsumer:
     def _discard(self, level: int, unwanted: Callable[[ConsumerRecord], bool]) -> None:
         self._buffers[level].discard(unwanted)
         self._batch = deque(record for record in self._batch if record.level != level or not unwanted(record))
+
+
+def longest_wait(now: float, deadline: float | None) -> float:
+    """How long a poll may wait before it turns again; with a deadline of None it polls for ever."""
+    return _LONGEST_TURN if deadline is None else min(_LONGEST_TURN, deadline - now)
 
 
 class _Listener:

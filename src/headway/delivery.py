@@ -50,7 +50,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     _watched = False
 
     def __init__(self, destination: Destination, on_delivery: OnDelivery | None) -> None:
-        self._destination = destination
+        self.destination = destination
         if on_delivery is not None:
             self._on_delivery = on_delivery
 
@@ -72,15 +72,15 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._state != "FINISHED" or self._exception is not None:
             return None
         partition, offset, (_, timestamp) = self._place
-        return RecordMetadata(self._destination.topic, partition, self._destination.level, offset, timestamp)
+        return RecordMetadata(self.destination.topic, partition, self.destination.level, offset, timestamp)
 
     def report(self, error: Any, message: Report) -> None:
         """Take the Kafka client's report, with its error or None."""
         if error is not None:
-            topic, level = self._destination.topic, self._destination.level
+            topic, level = self.destination.topic, self.destination.level
             self.fail(DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}."))
             return
-        self._destination.delivered += 1
+        self.destination.delivered += 1
         self._place: tuple[Any, Any, tuple[int, int]] = message.partition(), message.offset(), message.timestamp()
         self._state = "FINISHED"
         if self._watched or self._on_delivery is not None:
@@ -88,7 +88,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def fail(self, error: Exception) -> None:
         """The record was not delivered; without a callback the log says so, since nobody may ask the future."""
-        self._destination.failed += 1
+        self.destination.failed += 1
         self._exception = error
         self._state = "FINISHED"
         if self._on_delivery is None:
@@ -114,4 +114,4 @@ class DeliveryFuture(Future[RecordMetadata]):
         try:
             on_delivery(self._exception, self._result)  # type: ignore[arg-type]  # `fail` takes no other
         except Exception:
-            log.exception("The on_delivery callback of a record for %s raised.", self._destination.topic)
+            log.exception("The on_delivery callback of a record for %s raised.", self.destination.topic)

@@ -1,6 +1,7 @@
 """The priority producer: a level topic for each priority, a future for each record."""
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMEOUT = 30.0
 _ANY_PARTITION = -1
+_A_MOMENT = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,18 @@ class PriorityProducer:
     For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition
     that Java's producer would choose (murmur2). Raises `ConfigError` for settings out of bounds.
 
-    Thread-safe. Closing it, or leaving its `with` block, delivers what was sent.
+    Thread-safe. Closing it, or leaving its `with` block, delivers what was sent. `after_reports` is called after each
+    batch of delivery reports, on the thread that took them.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, after_reports: Callable[[], None] = lambda: None) -> None:
         settings = ProducerSettings.parse(config)
         self._levels: list[dict[str, Destination]] = [{} for _ in range(settings.levels)]
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         self._serializes = self._write_key is not None or self._write_value is not None
-        self._client = ProducerClient({"partitioner": "murmur2_random", **settings.kafka}, settings.max_block)
+        self._client = ProducerClient({"partitioner": "murmur2_random", **settings.kafka}, after_reports)
+        self.max_block = settings.max_block
         self._closed = False
 
     def send(
@@ -67,29 +71,66 @@ class PriorityProducer:
         the producer's own thread. Waits for room in a full queue, up to `max.block.ms`. Raises `ConfigError` for a
         priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
         """
+        future = self._future(topic, priority, on_delivery)
+        try:
+            self._hand_over(future, value, key, headers, partition, timestamp)
+        except BufferError:
+            self._wait_for_room(future, value, key, headers, partition, timestamp)
+        except (DeliveryError, SerializationError) as error:
+            future.fail(error)
+        return future
+
+    def _future(self, topic: str, priority: int, on_delivery: OnDelivery | None) -> DeliveryFuture:
         if not 0 <= priority < len(self._levels):
             raise no_such_priority(priority, len(self._levels))
         if self._closed:
             raise ClosedError("The producer is closed. Make a new one to go on.")
         destination = self._levels[priority].get(topic) or self._new_destination(topic, priority)
         destination.sent += 1
-        future = DeliveryFuture(destination, on_delivery)
-        try:
-            if self._serializes:
-                key, value, headers = self._serialize(destination, key, value, headers)
-            self._client.produce(
-                destination.kafka_topic,
-                value,
-                key,
-                _ANY_PARTITION if partition is None else partition,
-                future.report,
-                None,  # the second name that the binding has for the callback
-                timestamp or 0,
-                headers,
-            )
-        except (DeliveryError, SerializationError) as error:
-            future.fail(error)
-        return future
+        return DeliveryFuture(destination, on_delivery)
+
+    def _hand_over(
+        self,
+        future: DeliveryFuture,
+        value: Any,
+        key: Any,
+        headers: Sequence[Header] | None,
+        partition: int | None,
+        timestamp: int | None,
+    ) -> None:
+        """Give a record to the client; raises `BufferError` when it has no room."""
+        if self._serializes:
+            key, value, headers = self._serialize(future.destination, key, value, headers)
+        self._client.produce(
+            future.destination.kafka_topic,
+            value,
+            key,
+            _ANY_PARTITION if partition is None else partition,
+            future.report,
+            None,  # the second name that the binding has for the callback
+            timestamp or 0,
+            headers,
+        )
+
+    def _wait_for_room(self, future: DeliveryFuture, *record: Any) -> None:
+        deadline = time.monotonic() + self.max_block
+        while (left := deadline - time.monotonic()) > 0:
+            self._client.serve(min(_A_MOMENT, left))
+            try:
+                self._hand_over(future, *record)
+                return
+            except BufferError:
+                continue
+            except (DeliveryError, SerializationError) as error:
+                future.fail(error)
+                return
+        future.fail(self._no_room(future))
+
+    def _no_room(self, future: DeliveryFuture) -> DeliveryError:
+        return DeliveryError(
+            f"No room for a record for {future.destination.topic} within max.block.ms={self.max_block * 1000:.0f}: "
+            f"{self._client.queued()} records wait. Send more slowly, or raise queue.buffering.max.messages."
+        )
 
     def _new_destination(self, topic: str, priority: int) -> Destination:
         return self._levels[priority].setdefault(topic, Destination(topic, priority, level_topic(topic, priority)))

@@ -1,6 +1,5 @@
 """librdkafka's producer with a thread that serves its delivery reports."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,12 +27,9 @@ class ProducerClient:
     the thread does when it is quiet, woken by librdkafka at once. `after_reports` is called after each batch.
     """
 
-    def __init__(
-        self, config: Mapping[str, Any], max_block: float, after_reports: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
         self._producer = _make_producer(dict(config))
         self._produce = self._producer.produce
-        self._max_block = max_block
         self._after_reports = after_reports
         self._sends = 0
         self._serving = threading.Lock()
@@ -44,14 +40,16 @@ class ProducerClient:
         self._thread.start()
 
     def produce(self, topic: str, *record: Any) -> None:
-        """Queue a record; waits for room up to `max.block.ms`. Raises `DeliveryError` for a record Kafka refuses."""
+        """Queue a record: value, key, partition, and so on, in the order of the binding's `produce`.
+
+        Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
+        cannot be sent.
+        """
         self._sends += 1
         if self._sends % _SERVE_AFTER == 0:
-            self._serve(0)
+            self.serve(0)
         try:
             self._produce(topic, *record)
-        except BufferError:
-            self._produce_when_there_is_room(topic, *record)
         except ck.KafkaException as error:
             raise DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.") from error
         except TypeError as error:
@@ -60,17 +58,14 @@ class ProducerClient:
                 "key.serializer or value.serializer."
             ) from error
 
-    def _produce_when_there_is_room(self, topic: str, *record: Any) -> None:
-        deadline = time.monotonic() + self._max_block
-        while (now := time.monotonic()) < deadline:
-            self._serve(min(_QUIET, deadline - now))
-            with contextlib.suppress(BufferError):
-                self._produce(topic, *record)
-                return
-        raise DeliveryError(
-            f"No room for a record for {topic} within max.block.ms={self._max_block * 1000:.0f}: the queue holds "
-            f"{len(self._producer)} records. Send more slowly, or raise queue.buffering.max.messages."
-        )
+    def serve(self, timeout: float) -> None:
+        """Take the reports that are there, or come within `timeout` seconds; that makes room."""
+        if self._serving.acquire(blocking=timeout > 0):
+            try:
+                if self._producer.poll(timeout):
+                    self._after_reports()
+            finally:
+                self._serving.release()
 
     def queued(self) -> int:
         """How many records are not yet reported on."""
@@ -131,15 +126,7 @@ class ProducerClient:
             while self._sends - seen > _SERVE_AFTER / 2:
                 seen = self._sends
                 time.sleep(_QUIET)
-            self._serve(0)
-
-    def _serve(self, timeout: float) -> None:
-        if self._serving.acquire(blocking=timeout > 0):
-            try:
-                if self._producer.poll(timeout):
-                    self._after_reports()
-            finally:
-                self._serving.release()
+            self.serve(0)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

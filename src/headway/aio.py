@@ -1,0 +1,262 @@
+"""The async twins: the same clients for an event loop.
+
+Waiting is the loop's: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask Kafka
+something run on a thread, one at a time, since the clients beneath are not thread-safe.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from headway.config import Config
+from headway.consumer import LevelMetrics, OnRebalance, Partitions, PolicyName, PriorityConsumer, longest_wait
+from headway.core.capacity import Distributor
+from headway.delivery import DeliveryFuture
+from headway.errors import DeliveryError, SerializationError
+from headway.producer import PriorityProducer, ProducerMetrics
+from headway.records import ConsumerRecord, Header, RecordMetadata, TopicPartition
+
+T = TypeVar("T")
+
+_REQUEST_TIMEOUT = 30.0
+
+
+class AsyncPriorityConsumer:
+    """`PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
+
+    Rebalance callbacks run in the event loop's thread, during a poll.
+    """
+
+    def __init__(
+        self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
+    ) -> None:
+        self._consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
+        self._one_at_a_time = asyncio.Lock()
+        self.assignment = self._consumer.assignment
+        self.subscription = self._consumer.subscription
+        self.paused = self._consumer.paused
+        self.wakeup = self._consumer.wakeup
+
+    def subscribe(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int],
+        on_assign: OnRebalance | None = None,
+        on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
+    ) -> None:
+        """Read these topics; see `PriorityConsumer.subscribe`."""
+        self._consumer.subscribe(topics, on_assign, on_revoke, on_lost)
+
+    async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
+        """The next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            async with self._one_at_a_time:
+                now = time.monotonic()
+                records = self._consumer.poll_now(now)
+            if records or (deadline is not None and now >= deadline):
+                return records
+            await self._consumer.wake.wait_async(longest_wait(now, deadline))
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Record by record; one that was not handed out yet is not committed either."""
+        while True:
+            async with self._one_at_a_time:
+                record = self._consumer.next_now(time.monotonic())
+            if record is not None:
+                yield record
+            else:
+                await self._consumer.wake.wait_async(longest_wait(0, None))
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit offsets, each the next to read; without any, everything that was returned."""
+        await self._call(self._consumer.commit, offsets)
+
+    async def committed(
+        self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The committed offset of each partition, None where there is none."""
+        return await self._call(self._consumer.committed, partitions, timeout)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record of a partition that a poll returns."""
+        return await self._call(self._consumer.position, partition)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Return records of an assigned partition from this offset on."""
+        await self._call(self._consumer.seek, partition, offset)
+
+    async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
+        """Start over with these partitions, or with all."""
+        await self._call(self._consumer.seek_to_beginning, partitions)
+
+    async def seek_to_end(self, partitions: Partitions | None = None) -> None:
+        """Skip what these partitions, or all, hold now."""
+        await self._call(self._consumer.seek_to_end, partitions)
+
+    async def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
+        await self._call(lambda: self._consumer.pause(partitions, level=level))
+
+    async def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return records from these partitions, from a level, or from all again."""
+        await self._call(lambda: self._consumer.resume(partitions, level=level))
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        return await self._call(self._consumer.offsets_for_times, times, timeout)
+
+    async def beginning_offsets(
+        self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return await self._call(self._consumer.beginning_offsets, partitions, timeout)
+
+    async def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """The offset after the last of each partition."""
+        return await self._call(self._consumer.end_offsets, partitions, timeout)
+
+    async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """The partitions of a topic, of all levels."""
+        return await self._call(self._consumer.partitions_for, topic, timeout)
+
+    async def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
+        """Kafka's topics and how many partitions each has."""
+        return await self._call(self._consumer.list_topics, timeout)
+
+    async def metrics(self) -> list[LevelMetrics]:
+        """What is known of each level, lowest first."""
+        return await self._call(self._consumer.metrics)
+
+    async def unsubscribe(self) -> None:
+        """Leave the groups; the consumer can subscribe again."""
+        await self._call(self._consumer.unsubscribe)
+
+    async def close(self) -> None:
+        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups."""
+        await self._call(self._consumer.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(self._consumer.__exit__, kind, error, trace)
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        async def alone() -> T:
+            async with self._one_at_a_time:
+                return await asyncio.to_thread(function, *args)
+
+        # A thread cannot be cancelled: whoever is, leaves it the lock until it is done.
+        return await asyncio.shield(asyncio.ensure_future(alone()))
+
+
+class AsyncPriorityProducer:
+    """`PriorityProducer` for asyncio: `await send(...)` means delivered.
+
+    Thousands of sends can be under way at once. A full queue makes `send` wait, and nothing else.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._producer = PriorityProducer(config, after_reports=self._after_reports)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reported: deque[tuple[asyncio.Future[RecordMetadata], Exception | None, RecordMetadata | None]] = deque()
+        self._room = asyncio.Event()
+        self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        priority: int = 0,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait until it is delivered; see `PriorityProducer.send`. Raises `DeliveryError`."""
+        self._loop = asyncio.get_running_loop()
+        delivered: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        future = self._producer._future(topic, priority, lambda *report: self._reported.append((delivered, *report)))
+        await self._hand_over(future, value, key, headers, partition, timestamp)
+        return await delivered
+
+    async def _hand_over(self, future: DeliveryFuture, *record: Any) -> None:
+        try:
+            async with asyncio.timeout(self._producer.max_block):
+                while True:
+                    self._room.clear()
+                    try:
+                        return self._producer._hand_over(future, *record)
+                    except BufferError:
+                        await self._room.wait()
+        except TimeoutError:
+            future.destination.failed += 1
+            raise self._producer._no_room(future) from None
+        except (DeliveryError, SerializationError):
+            future.destination.failed += 1
+            raise
+
+    def _after_reports(self) -> None:
+        if self._loop is not None and self._reported:
+            self._loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        """In the loop, all that was reported so far: one wake-up a batch, not one a record."""
+        while self._reported:
+            delivered, error, metadata = self._reported.popleft()
+            if delivered.done():  # who waited was cancelled
+                continue
+            if error is not None:
+                delivered.set_exception(error)
+            elif metadata is not None:
+                delivered.set_result(metadata)
+        self._room.set()
+
+    async def flush(self, timeout: float | None = None) -> int:
+        """Wait until all that was sent is delivered or failed; how many records are not, after `timeout` seconds."""
+        return await asyncio.to_thread(self._producer.flush, timeout)
+
+    async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """The partitions of a topic, of all levels."""
+        return await asyncio.to_thread(self._producer.partitions_for, topic, timeout)
+
+    async def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
+        await asyncio.to_thread(self._producer.init_transactions, timeout)
+
+    @asynccontextmanager
+    async def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> AsyncIterator[None]:
+        """A transaction for the length of an `async with` block: committed at its end, aborted on an error."""
+        self._producer.begin_transaction()
+        try:
+            yield
+            await asyncio.to_thread(self._producer.commit_transaction, timeout)
+        except BaseException:
+            await asyncio.to_thread(self._producer.abort_transaction, timeout)
+            raise
+
+    async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        await consumer._call(self._producer.send_offsets, consumer._consumer, timeout)
+
+    async def close(self, timeout: float | None = None) -> int:
+        """Deliver what was sent and let go; how many records were not, after `timeout` seconds."""
+        return await asyncio.to_thread(self._producer.close, timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
