@@ -4,10 +4,11 @@ import math
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from headway.broker.diagnosis import diagnose, missing_metadata
 from headway.broker.ports import is_listening, require_free
@@ -93,7 +94,8 @@ class Node:
     def terminate(self) -> None:
         """Ask the process to stop, without waiting for it."""
         if process := self._running_process():
-            process.terminate()
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
 
     def stop(self, timeout: float = 30) -> bool:
         """Stop the node in order, or kill it after `timeout` seconds; say whether it was in order."""
@@ -106,7 +108,8 @@ class Node:
     def kill(self) -> None:
         """Kill the process as a crash would, and return when it is gone."""
         if process := self._running_process():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
             self._gone_before(math.inf)
 
     def _gone_before(self, deadline: float) -> bool:
@@ -117,13 +120,8 @@ class Node:
         return True
 
     def _running_process(self) -> psutil.Process | None:
-        process = self._process or self._recall()
-        if isinstance(process, psutil.Popen):
-            process.poll()  # a child of ours stays a zombie until we ask
-        if process is None or not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        self._process = process
-        return process
+        self._process = self._process or self._recall()
+        return self._process if self._process and _lives(self._process) else None
 
     def _run(self, command: Sequence[str]) -> None:
         # A log of its own for each run: a reason that is found in it is this run's.
@@ -148,3 +146,11 @@ class Node:
     @property
     def _pid_file(self) -> Path:
         return self.directory / "pid"
+
+
+def _lives(process: psutil.Process) -> bool:
+    if isinstance(process, psutil.Popen):  # a child of ours: it is gone when it can be waited for
+        return process.poll() is None
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -5,7 +5,7 @@ import random
 import socket
 from collections.abc import Sequence
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from headway.broker.properties import HOST
 from headway.errors import LocalBrokerError
@@ -77,6 +77,6 @@ def _by_whom(port: int) -> str:
     except psutil.AccessDenied:  # macOS shows others' sockets only to root
         return ""
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+        if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
             return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
     return ""
