@@ -1,0 +1,95 @@
+"""Two clusters for one suite: librdkafka's mock, which is quick, and a real Apache Kafka, which is right."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headway.consumer import PriorityConsumer
+from headway.core.topics import level_topic
+from headway.producer import PriorityProducer
+
+LEVELS = 3
+PARTITIONS = 4  # as the mock gives a topic
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the clients connect, and how topics come to be there."""
+
+    bootstrap_servers: str
+    create_topics: Callable[[list[str]], None]
+
+    def topic(self, levels: int = LEVELS) -> str:
+        """A new logical topic."""
+        topic = f"orders-{uuid.uuid4().hex[:8]}"
+        self.create_topics([level_topic(topic, level) for level in range(levels)])
+        return topic
+
+    def producer(self, **settings: Any) -> PriorityProducer:
+        """A producer for three levels."""
+        return PriorityProducer(self.config({"max.priority": LEVELS, "linger.ms": 0} | settings))
+
+    def consumer(
+        self, group: str, policy: Any = "capacity_burst", distributor: Any = None, **settings: Any
+    ) -> PriorityConsumer:
+        """A consumer of three levels that commits only when told."""
+        config = self.consumer_config(group) | settings
+        return PriorityConsumer(config, policy=policy, distributor=distributor)
+
+    def consumer_config(self, group: str) -> dict[str, Any]:
+        """What a consumer of three levels needs."""
+        return self.config(
+            {
+                "max.priority": LEVELS,
+                "max.poll.records": 70,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "heartbeat.interval.ms": 100,
+                "session.timeout.ms": 6000,
+            }
+        )
+
+    def config(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings with the address of this cluster."""
+        return {"bootstrap.servers": self.bootstrap_servers} | settings
+
+
+@pytest.fixture(scope="session")
+def mock_cluster() -> Iterator[Cluster]:
+    """librdkafka's own cluster, in this process."""
+    holder = ck.Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    [broker] = holder.list_topics(timeout=10).brokers.values()
+
+    def create_topics(names: list[str]) -> None:
+        for name in names:  # the mock makes what it is asked about
+            holder.list_topics(name, timeout=10)
+
+    yield Cluster(f"{broker.host}:{broker.port}", create_topics)
+    holder.close()
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(headway_broker: Any) -> Cluster:
+    """A real Apache Kafka."""
+    admin = AdminClient({"bootstrap.servers": headway_broker.bootstrap_servers})
+
+    def create_topics(names: list[str]) -> None:
+        for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+            created.result(30)
+
+    return Cluster(headway_broker.bootstrap_servers, create_topics)
+
+
+@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Each of the two clusters in turn."""
+    found = request.getfixturevalue(f"{request.param}_cluster")
+    assert isinstance(found, Cluster)
+    return found
