@@ -1,0 +1,208 @@
+"""The flights through Spark: read by priority, joined with weather and airports, written as Parquet, summed up.
+
+Each stage is a function from DataFrames to a DataFrame, so that a pipeline of your own can start from any of them.
+"""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.flights import extract
+from matplotlib.figure import Figure
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from rich.console import Console
+from rich.table import Table
+
+from headway.spark import local_session
+
+FLIGHT = (
+    "carrier string, flight int, origin string, dest string, tailnum string, time_hour timestamp, "
+    "dep_delay int, arr_delay int, distance int"
+)
+IDENTITY = ("carrier", "flight", "time_hour")
+TOP = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What arrived, and how many seconds it took to read, join and write it."""
+
+    expected: int
+    rows: int
+    distinct: int
+    micro_batches: int
+    streaming_s: float
+    parquet: Path
+    plot: Path
+
+    @property
+    def each_once(self) -> bool:
+        """Whether every flight arrived, and none twice."""
+        return self.rows == self.distinct == self.expected
+
+
+def run(
+    bootstrap_servers: str, topic: str, levels: int, expected: int, output_dir: Path, console: Console | None = None
+) -> Outcome:
+    """Read the flights of a topic through Structured Streaming, say what they show, and draw it.
+
+    `expected` is how many flights were sent. What an earlier run left in the directory is replaced.
+    """
+    console = console or Console()
+    spark = local_session("headway demo")
+    try:
+        return process(spark, source(spark, bootstrap_servers, topic, levels), expected, output_dir, console)
+    finally:
+        spark.stop()
+
+
+def source(spark: SparkSession, bootstrap_servers: str, topic: str, levels: int) -> DataFrame:
+    """The records of all levels, as a stream that starts at the first record."""
+    return (
+        spark.readStream.format("headway")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("levels", levels)
+        .option("startingOffsets", "earliest")
+        .option("maxRecordsPerTrigger", 100_000)
+        .load()
+    )
+
+
+def flights(records: DataFrame) -> DataFrame:
+    """The flights in the records' values, each with its level and where in Kafka it was."""
+    flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
+    return records.select(flight, "level", "partition", "offset").select("flight.*", "level", "partition", "offset")
+
+
+def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """Each flight with the weather at its origin in the hour of its scheduled departure, null where none was noted."""
+    return flights.join(F.broadcast(weather), ["origin", "time_hour"], "left")
+
+
+def with_airports(flights: DataFrame, airports: DataFrame) -> DataFrame:
+    """Each flight with the name and place of its destination, null for those outside of the table."""
+    return flights.join(F.broadcast(airports), "dest", "left")
+
+
+def weather(table: DataFrame) -> DataFrame:
+    """Of weather.csv what the flights are joined with: one row per origin and hour."""
+    return table.select(
+        "origin",
+        F.to_timestamp("time_hour").alias("time_hour"),
+        F.col("visib").cast("double").alias("visibility_miles"),
+        F.col("wind_speed").cast("double").alias("wind_mph"),
+        F.col("precip").cast("double").alias("rain_inches"),
+    ).dropDuplicates(["origin", "time_hour"])
+
+
+def airports(table: DataFrame) -> DataFrame:
+    """Of airports.csv what the flights are joined with: one row per destination."""
+    columns = [F.col("faa").alias("dest"), F.col("name").alias("destination")]
+    return table.select(*columns, *(F.col(name).cast("double") for name in ("lat", "lon"))).dropDuplicates(["dest"])
+
+
+def delay_by_destination_and_level(flights: DataFrame) -> DataFrame:
+    """Per destination the number of flights and the mean arrival delay in minutes, in all and by level; most first."""
+    by_level = flights.groupBy("dest", "level").agg(
+        F.count("*").alias("flights"), F.sum("arr_delay").alias("minutes"), F.count("arr_delay").alias("arrived")
+    )
+    delay = F.sum("minutes") / F.nullif(F.sum("arrived"), F.lit(0))
+    levels = F.map_from_entries(F.collect_list(F.struct("level", F.try_divide("minutes", "arrived"))))
+    return (
+        by_level.groupBy("dest")
+        .agg(F.sum("flights").alias("flights"), delay.alias("delay"), levels.alias("delay_by_level"))
+        .orderBy(F.desc("flights"), "dest")
+    )
+
+
+def delay_by_visibility(flights: DataFrame) -> DataFrame:
+    """The mean departure delay in minutes by visibility in whole miles."""
+    return (
+        flights.where("visibility_miles is not null and dep_delay is not null")
+        .groupBy(F.floor("visibility_miles").alias("miles"))
+        .agg(F.avg("dep_delay").alias("delay"))
+        .orderBy("miles")
+    )
+
+
+def arrivals(flights: DataFrame) -> DataFrame:
+    """One row: how many flights there are, and how many different ones."""
+    return flights.agg(F.count("*").alias("rows"), F.count_distinct(*IDENTITY).alias("distinct"))
+
+
+def process(spark: SparkSession, records: DataFrame, expected: int, output_dir: Path, console: Console) -> Outcome:
+    """The stages in their order: join, write, sum up, draw."""
+    parquet, checkpoint = _emptied(output_dir / "flights"), _emptied(output_dir / "checkpoint")
+    # Cached, because each micro-batch joins with them anew.
+    hours = weather(_table(spark, "weather", output_dir)).cache()
+    places = airports(_table(spark, "airports", output_dir)).cache()
+    enriched = with_airports(with_weather(flights(records), hours), places)
+    started = time.monotonic()
+    batches = _write(enriched, parquet, checkpoint)
+    streaming_s = time.monotonic() - started
+
+    arrived = spark.read.parquet(str(parquet)).cache()
+    counts = arrivals(arrived).first() or Row(rows=0, distinct=0)
+    destinations = delay_by_destination_and_level(arrived).limit(TOP).collect()
+    console.print(_delay_table(destinations))
+    plot = _draw(destinations, delay_by_visibility(arrived).collect(), output_dir / "delays.png")
+    return Outcome(
+        expected=expected,
+        rows=counts["rows"],
+        distinct=counts["distinct"],
+        micro_batches=batches,
+        streaming_s=streaming_s,
+        parquet=parquet,
+        plot=plot,
+    )
+
+
+def _emptied(directory: Path) -> Path:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    return directory
+
+
+def _table(spark: SparkSession, name: str, output_dir: Path) -> DataFrame:
+    return spark.read.csv(str(extract(name, output_dir)), header=True, nullValue="NA")
+
+
+def _write(flights: DataFrame, parquet: Path, checkpoint: Path) -> int:
+    """Write what is there now; the number of micro-batches that this took."""
+    query = (
+        flights.writeStream.format("parquet")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(parquet))
+    )
+    query.awaitTermination()
+    return len(query.recentProgress)
+
+
+def _delay_table(destinations: list[Row]) -> Table:
+    levels = sorted({level for row in destinations for level in row["delay_by_level"]})
+    table = Table(title=f"Mean arrival delay in minutes: the {len(destinations)} most frequent destinations, by level")
+    for name in ("destination", "flights", *(f"level {level}" for level in levels), "all"):
+        table.add_column(name, justify="left" if name == "destination" else "right")
+    for row in destinations:
+        delays = [row["delay_by_level"].get(level) for level in levels]
+        table.add_row(row["dest"], f"{row['flights']:,}", *map(_minutes, [*delays, row["delay"]]))
+    return table
+
+
+def _minutes(delay: float | None) -> str:
+    return "–" if delay is None else f"{delay:.1f}"
+
+
+def _draw(destinations: list[Row], visibility: list[Row], path: Path) -> Path:
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.barh([row["dest"] for row in reversed(destinations)], [row["delay"] or 0 for row in reversed(destinations)])
+    left.set(title="Mean arrival delay, most frequent destinations", xlabel="minutes")
+    right.bar([row["miles"] for row in visibility], [row["delay"] for row in visibility])
+    right.set(title="Mean departure delay by visibility", xlabel="miles", ylabel="minutes")
+    figure.savefig(path, dpi=120)
+    return path
