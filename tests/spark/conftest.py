@@ -1,0 +1,122 @@
+"""One Spark session for all tests, and level topics to read in it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from headway.broker import LocalBroker
+from headway.spark import local_session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A quiet session on this machine."""
+    session = local_session("headway tests")
+    yield session
+    session.stop()
+    # PySpark leaves its Java to end with this process, which then warns of it.
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@dataclass
+class LevelTopics:
+    """The level topics of one topic, which tests fill, cut off and extend."""
+
+    servers: str
+    topic: str
+    levels: int = 3
+    partitions: int = 2
+    _admin: AdminClient = field(init=False)
+    _producer: Producer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._admin = AdminClient({"bootstrap.servers": self.servers})
+        self._producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 1})
+        self._done(self._admin.create_topics([NewTopic(name, self.partitions, 1) for name in self.kafka_topics]))
+        self._await_metadata()
+
+    @property
+    def kafka_topics(self) -> list[str]:
+        """The Kafka topics, lowest level first."""
+        return [f"{self.topic}-{level}" for level in range(self.levels)]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What every read of these topics needs."""
+        return {"kafka.bootstrap.servers": self.servers, "subscribe": self.topic, "levels": str(self.levels)}
+
+    def send(self, level: int, values: Iterable[object], partition: int | None = None, **fields: Any) -> None:
+        """Send one record per value to a partition, or to one after the other, and wait for delivery."""
+        for number, value in enumerate(values):
+            at = number % self.partitions if partition is None else partition
+            data = None if value is None else str(value).encode()
+            self._producer.produce(f"{self.topic}-{level}", data, partition=at, **fields)
+        assert self._producer.flush(30) == 0
+
+    def add_partitions(self, partitions: int) -> None:
+        """Let every level have so many partitions."""
+        self.partitions = partitions
+        self._done(self._admin.create_partitions([NewPartitions(name, partitions) for name in self.kafka_topics]))
+        self._await_metadata()
+
+    def cut_off(self, level: int, partition: int, before: int) -> None:
+        """Delete the records before an offset, as retention does."""
+        self._done(self._admin.delete_records([KafkaPartition(f"{self.topic}-{level}", partition, before)]))
+
+    def delete(self) -> None:
+        """Delete the topics."""
+        self._done(self._admin.delete_topics(self.kafka_topics))
+
+    def _await_metadata(self) -> None:
+        """The broker answers for what the controller has done a moment later; asking also tells the producer."""
+        for name in self.kafka_topics:
+            while len(self._producer.list_topics(name, timeout=30).topics[name].partitions) < self.partitions:
+                pass
+
+    def _done(self, futures: dict[Any, Any]) -> None:
+        for future in futures.values():
+            future.result(30)
+
+
+@pytest.fixture
+def orders(headway_broker: LocalBroker, headway_topic: str) -> LevelTopics:
+    """A topic with three levels of two partitions each."""
+    return LevelTopics(headway_broker.bootstrap_servers, headway_topic)
+
+
+@dataclass
+class MicroBatches:
+    """A `foreachBatch` function that notes the rows of each micro-batch, and then does what the test wants."""
+
+    then: Callable[[int], None] = lambda number: None
+    rows: dict[int, list[Row]] = field(default_factory=dict)
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        self.rows[number] = frame.orderBy("level", "partition", "offset").collect()
+        self.then(number)
+
+    def values(self, number: int, level: int | None = None) -> list[int]:
+        """The values of a micro-batch as numbers, of one level or all, in order."""
+        return sorted(int(row["value"]) for row in self.rows[number] if level in (None, row["level"]))
+
+    def all_values(self) -> list[int]:
+        """The values of all micro-batches in order."""
+        return sorted(value for number in self.rows for value in self.values(number))
+
+
+@pytest.fixture
+def micro_batches() -> type[MicroBatches]:
+    """For tests that look at what each micro-batch reads."""
+    return MicroBatches
