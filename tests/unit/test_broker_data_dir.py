@@ -89,6 +89,13 @@ def test_fewer_nodes_than_one_are_refused() -> None:
         LocalBroker(nodes=0)
 
 
+def test_what_cannot_be_a_port_or_a_data_directory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="port must be from 1 to 65500; it is 70000"):
+        LocalBroker(port=70_000)
+    with pytest.raises(ConfigError, match="must not contain a comma"):
+        LocalBroker(data_dir="/data/a,b")
+
+
 def test_an_empty_directory_has_no_broker_to_attach_to(tmp_path: Path) -> None:
     with pytest.raises(LocalBrokerError, match="There is no broker in"):
         LocalBroker.attach(tmp_path)

@@ -70,7 +70,7 @@ def read_description(data_dir: Path) -> Description | None:
 def starting_in(data_dir: Path) -> Iterator[None]:
     """Hold the directory while a start prepares it; of two starts at once the second is told so."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (data_dir / "start.lock").open("w")
     except OSError as error:
         raise LocalBrokerError(

@@ -27,6 +27,8 @@ from headway.broker.properties import HOST, render, server_properties
 from headway.broker.runtime import ClassData, Runtime, find_runtime
 from headway.errors import ConfigError, LocalBrokerError
 
+_LAST_PORT = 65_500  # leaves room for the further nodes' ports
+
 
 class LocalBroker:
     """A real Apache Kafka on this machine's loopback interface, in KRaft mode: no ZooKeeper, no Docker.
@@ -61,6 +63,10 @@ class LocalBroker:
     ) -> None:
         if nodes is not None and nodes < 1:
             raise ConfigError(f"nodes must be at least 1; it is {nodes}.")
+        if port is not None and not 1 <= port <= _LAST_PORT:
+            raise ConfigError(f"port must be from 1 to {_LAST_PORT}; it is {port}.")
+        if data_dir is not None and "," in str(data_dir):
+            raise ConfigError(f"data_dir must not contain a comma, which divides Kafka's log.dirs; it is {data_dir}.")
         self.nodes: list[Node] = []
         self.ephemeral = data_dir is None if ephemeral is None else ephemeral
         self.data_dir = Path(data_dir).absolute() if data_dir is not None else _own_data_dir(self.ephemeral)

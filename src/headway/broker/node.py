@@ -120,8 +120,9 @@ class Node:
         return True
 
     def _running_process(self) -> psutil.Process | None:
-        self._process = self._process or self._recall()
-        return self._process if self._process and _lives(self._process) else None
+        if self._process is None or not _lives(self._process):
+            self._process = self._recall()
+        return self._process
 
     def _run(self, command: Sequence[str]) -> None:
         # A log of its own for each run: a reason that is found in it is this run's.
@@ -152,5 +153,5 @@ def _lives(process: psutil.Process) -> bool:
     if isinstance(process, psutil.Popen):  # a child of ours: it is gone when it can be waited for
         return process.poll() is None
     with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
