@@ -51,7 +51,7 @@ def run(
     `expected` is how many flights were sent. What an earlier run left in the directory is replaced.
     """
     console = console or Console()
-    spark = local_session("headway demo")
+    spark = local_session("headway demo", short_lived=True)
     try:
         return process(spark, source(spark, bootstrap_servers, topic, levels), expected, output_dir, console)
     finally:

@@ -19,7 +19,7 @@ from headway.spark import local_session
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A quiet session on this machine."""
-    session = local_session("headway tests")
+    session = local_session("headway tests", short_lived=True)
     yield session
     session.stop()
     # PySpark leaves its Java to end with this process, which then warns of it.
