@@ -6,41 +6,75 @@ and an extra is missed only by the command that needs it.
 
 import importlib
 import sys
+from typing import Any
 
 import click
 
+from headway.cli.interrupt import INTERRUPTED
 from headway.errors import HeadwayError
 
-COMMANDS = {
-    "broker": "headway.cli.broker:broker",
+SUMMARIES = {
+    "broker": "A real Apache Kafka on this machine, for development and tests.",
+    "topics": "Create, list and delete topics and their levels.",
+    "produce": "Send the lines of FILES, or of stdin, to a topic by priority.",
+    "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",
+    "levels": "Show how a capacity is shared over levels.",
 }
+"""The subcommands, each in the module of its name, and what the help says of them without importing them."""
+
+
+class _Mistake(click.ClickException):
+    """A `HeadwayError`, as click shows and ends with it."""
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"headway: {self.message}", err=True, file=file)
 
 
 class _LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are needed."""
+    """A group whose subcommands are imported when they are needed, and whose errors are one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in SUMMARIES:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), name)
+        command = getattr(importlib.import_module(f"headway.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadwayError as error:
+            raise _Mistake(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("\nheadway: stopped by Ctrl-C.", err=True)
+            sys.exit(INTERRUPTED)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="headway")
 def headway() -> None:
-    """Apache Kafka as a work queue: priority, delay and parallel processing."""
+    """Apache Kafka as a work queue: priority, delay and parallel processing.
+
+    A topic has levels, 0 the lowest priority; level 2 of `orders` is the Kafka topic `orders-2`. Try it:
+
+    \b
+      headway broker start
+      headway topics create orders --levels 3
+      echo 'ship at once' | headway produce orders --priority 2
+      echo 'ship some day' | headway produce orders
+      headway consume orders --group billing --timeout 5
+
+    Every command explains itself: `headway consume --help`.
+    """
 
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit code 1."""
-    try:
-        headway()
-    except HeadwayError as error:
-        click.echo(f"headway: {error}", err=True)
-        sys.exit(1)
+    headway()

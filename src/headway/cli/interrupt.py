@@ -1,0 +1,56 @@
+"""Ctrl-C where work must not be torn apart."""
+
+import signal
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+INTERRUPTED = 130
+"""The exit code that a shell takes for "ended by Ctrl-C"."""
+
+_END = object()
+
+
+class Interrupt:
+    """Makes the first Ctrl-C end the reading of input, not the work on what was read; a second one ends that too.
+
+    Python raises `KeyboardInterrupt` anywhere, in a delivery report too, which then is not counted.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._waiting = False
+
+    def __enter__(self) -> Self:
+        self._previous = signal.getsignal(signal.SIGINT)
+        if self._previous is signal.default_int_handler:  # a job in the background ignores it, and goes on doing so
+            signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGINT, self._previous)
+
+    def read(self, source: Iterable[T]) -> Iterator[T]:
+        """The items of a source, up to its end or the interrupt."""
+        items = iter(source)
+        while not self.requested:
+            try:
+                self._waiting = True
+                item = next(items, _END)
+            except KeyboardInterrupt:
+                return
+            finally:
+                self._waiting = False
+            if item is _END:
+                return
+            yield item  # type: ignore[misc]  # not the end, so it is a T
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._waiting or self.requested:
+            self.requested = True
+            raise KeyboardInterrupt
+        self.requested = True

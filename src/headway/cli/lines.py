@@ -1,0 +1,118 @@
+"""Lines of input, and the records that they are."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import click
+
+
+class Place(NamedTuple):
+    """Where a line is, for messages."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{'stdin' if self.file == '-' else self.file}, line {self.number}"
+
+
+class Draft(NamedTuple):
+    """A record that is to be sent."""
+
+    value: bytes
+    key: bytes | None
+    priority: int
+
+
+Parse = Callable[[bytes], Draft | None]
+"""A line's record, None for a line that is none; raises `ValueError` with what is wrong with the line."""
+
+
+def read_lines(files: Iterable[str]) -> Iterator[tuple[Place, bytes]]:
+    """The lines of one file after the other, `-` for stdin."""
+    for file in files:
+        with click.open_file(file, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                yield Place(file, number), line
+
+
+def size_of(files: Iterable[str]) -> int | None:
+    """How many bytes there are to read; None where a pipe or a terminal is among the files."""
+    try:
+        found = [os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(file) for file in files]
+    except (OSError, ValueError):
+        return None
+    return sum(each.st_size for each in found) if all(stat.S_ISREG(each.st_mode) for each in found) else None
+
+
+def text_lines(priority: int) -> Parse:
+    """Each line is a value.
+
+    >>> text_lines(2)(b"ship at once\\n")
+    Draft(value=b'ship at once', key=None, priority=2)
+    """
+    return lambda line: Draft(line.rstrip(b"\r\n"), None, priority)
+
+
+class JsonLines:
+    """Each line is a JSON value, sent as it is; key and priority come from its fields.
+
+    A line without the priority field, or with null there, gets the default priority; without the key field it is an
+    error, since records would lose their order, and null there means no key. A key that is not a string is sent as
+    JSON. Empty lines are no records.
+    """
+
+    def __init__(self, priority: int, levels: int, priority_field: str | None, key_field: str | None) -> None:
+        self._priority = priority
+        self._levels = levels
+        self._priority_field = priority_field
+        self._key_field = key_field
+
+    def __call__(self, line: bytes) -> Draft | None:
+        line = line.strip()
+        if not line:
+            return None
+        value = _load(line)
+        if (self._priority_field or self._key_field) and not isinstance(value, dict):
+            raise ValueError(f"it is not a JSON object with fields, but {_kind(value)}")
+        return Draft(line, self._key(value), self._level(value))
+
+    def _key(self, value: Any) -> bytes | None:
+        if self._key_field is None:
+            return None
+        if self._key_field not in value:
+            raise ValueError(f"it has no field {self._key_field!r} for the key")
+        key = value[self._key_field]
+        if key is None:
+            return None
+        return (key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))).encode()
+
+    def _level(self, value: Any) -> int:
+        level = None if self._priority_field is None else value.get(self._priority_field)
+        if level is None:
+            return self._priority
+        if type(level) is not int or not 0 <= level < self._levels:
+            raise ValueError(
+                f"its field {self._priority_field!r} is {json.dumps(level)}, and the levels are 0 to {self._levels - 1}"
+            )
+        return level
+
+
+def _load(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON ({error.msg} at column {error.colno})") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _kind(value: Any) -> str:
+    names = {list: "an array", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,129 @@
+"""What a long command says on stderr: how far it is, what goes wrong, and its rates at the end."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_SHOW_EVERY = 0.1
+_MOST_COMPLAINTS = 10
+_RATE_FROM = 0.1  # seconds; a rate of less says nothing
+
+
+def stderr_is_terminal() -> bool:
+    """Whether there is somebody to show progress to."""
+    return sys.stderr.isatty()
+
+
+class Progress:
+    """A line on stderr that says how far a command is; call `show` as often as you like."""
+
+    def __init__(self, total: int | None, *, shown: bool) -> None:
+        self._total = total
+        self._shown = shown
+        self._bar: Bar | None = None
+        self._started = time.monotonic()
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._bar = _bar(self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, done: int, records: int) -> None:
+        """Note that `done` of the total is done, and how many records that was."""
+        if self._bar is None or (now := time.monotonic()) < self._next:
+            return
+        self._next = now + _SHOW_EVERY
+        rate = records / max(now - self._started, _SHOW_EVERY)
+        self._bar.update(self._bar.task_ids[0], completed=done, text=f"{records:,} records, {rate:,.0f}/s")
+
+
+def _bar(total: int | None) -> "Bar":
+    from rich.console import Console  # noqa: PLC0415 - not needed without a terminal
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = [TaskProgressColumn(), BarColumn(), TimeRemainingColumn()] if total else []
+    bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True), transient=True)
+    bar.add_task("", total=total, text="")
+    return bar
+
+
+class Complaints(logging.Handler):
+    """Says each thing once, the first ten things at the most; `finish` says how many more there were."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._said: set[str] = set()
+        self._unsaid = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say what was logged."""
+        self.say(record.getMessage())
+
+    def say(self, sentence: str) -> None:
+        """Say it, unless it was said before."""
+        if sentence in self._said:
+            return
+        if len(self._said) < _MOST_COMPLAINTS:
+            self._said.add(sentence)
+            click.echo(f"headway: {sentence}", err=True)
+        else:
+            self._unsaid += 1
+
+    def finish(self) -> None:
+        """Say how much was not said."""
+        if self._unsaid:
+            click.echo(f"headway: … and {self._unsaid:,} more.", err=True)
+
+
+@contextmanager
+def complaints() -> Iterator[Complaints]:
+    """Collect what Headway logs, for as long as a command runs."""
+    log, handler = logging.getLogger("headway"), Complaints()
+    propagates, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagates
+        handler.finish()
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> count(1, "record"), count(2000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> str:
+    """How many records, how fast, and how many at each level.
+
+    >>> print(summary("delivered", [3000, 1000], 5_000_000, 2.0))
+    4,000 records delivered in 2.0 s: 2,000 records/s, 2.5 MB/s
+      level 1  1,000
+      level 0  3,000
+    """
+    total = sum(per_level)
+    text = f"{count(total, 'record')} {done}"
+    if seconds >= _RATE_FROM and total:
+        text += f" in {seconds:.1f} s: {total / seconds:,.0f} records/s, {size / seconds / 1e6:,.1f} MB/s"
+    width = len(f"{max(per_level):,}")
+    levels = (f"\n  level {level}  {per_level[level]:{width},}" for level in reversed(range(len(per_level))))
+    return text + "".join(levels)

@@ -1,0 +1,114 @@
+"""The topics that Kafka has: list, create and delete them."""
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headway.config import OWN_KEYS, explain_refused
+from headway.errors import ConfigError, KafkaError
+
+# While a broker restarts or a name resolves slowly, asking again helps; when every address refuses, it does not.
+_ASK_FOR = 1.0
+_GIVE_UP_AFTER = 10.0
+_CREATE_WITHIN = 30.0
+_BROKER_DEFAULT = -1
+# " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
+_COUNTERS = re.compile(r" \(after \d+ms in state [^)]*\)")
+
+
+class Admin:
+    """Asks Kafka for its topics and changes them; a thin driver of confluent_kafka's admin client.
+
+    `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
+    librdkafka does not know or take.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        self._servers = kafka.get("bootstrap.servers")
+        self._reason = "no answer"
+        self._none_is_up = False
+        try:
+            # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
+            settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
+            self._client = AdminClient(settings)
+        except ck.KafkaException as error:
+            raise ConfigError(explain_refused(error.args[0].str(), kafka)) from error
+
+    def topics(self) -> dict[str, int]:
+        """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""
+        metadata = self._ask_patiently()
+        return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
+
+    def create(
+        self,
+        topics: Collection[str],
+        partitions: int,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create Kafka topics, with the broker's own replication factor by default.
+
+        Raises `KafkaError`, and creates none, when one of them exists.
+        """
+        if existing := sorted(self.topics().keys() & set(topics)):
+            raise KafkaError(
+                f"Kafka has {_listed(existing)} already, and nothing was created. Choose another name, or delete what "
+                "is there first (`headway topics delete`)."
+            )
+        replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
+        wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
+        _wait(self._client.create_topics(wanted, operation_timeout=_CREATE_WITHIN), "create")
+
+    def delete(self, topics: Collection[str]) -> None:
+        """Delete Kafka topics with all their records."""
+        _wait(self._client.delete_topics(list(topics), operation_timeout=_CREATE_WITHIN), "delete")
+
+    def _ask_patiently(self) -> Any:
+        deadline = time.monotonic() + _GIVE_UP_AFTER
+        while True:
+            try:
+                return self._client.list_topics(timeout=_ASK_FOR)
+            except ck.KafkaException as error:
+                self._client.poll(0)  # serves the error callback, which knows the cause
+                if self._none_is_up or time.monotonic() > deadline:
+                    raise self._unreachable() from error
+
+    def _note(self, error: ck.KafkaError) -> None:
+        if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
+            self._none_is_up = True
+        else:
+            self._reason = describe(error)
+
+    def _unreachable(self) -> KafkaError:
+        return KafkaError(
+            f"Kafka cannot be reached at {self._servers} ({self._reason}). Start a local one with `headway broker "
+            "start`, or say where yours is (--bootstrap-servers, or the setting bootstrap.servers)."
+        )
+
+
+def describe(error: ck.KafkaError) -> str:
+    """What librdkafka says of a connection, without the counters that make each report another one."""
+    return _COUNTERS.sub("", error.str()).rstrip(". ")
+
+
+def _wait(futures: Mapping[str, Future[None]], action: str) -> None:
+    refused: dict[str, list[str]] = {}
+    for name, future in sorted(futures.items()):
+        try:
+            future.result()
+        except ck.KafkaException as error:
+            refused.setdefault(error.args[0].str().rstrip("."), []).append(name)
+    if refused:
+        reasons = "; ".join(f"{_listed(names)} ({reason})" for reason, names in refused.items())
+        raise KafkaError(f"Kafka did not {action} {reasons}.")
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,85 @@
+"""The `headway` command itself: its help, its subcommands, and how mistakes look."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from headway import cli
+from headway.cli.connection import connect
+from headway.errors import ConfigError
+
+
+def subcommand(monkeypatch: pytest.MonkeyPatch, run: click.Command) -> None:
+    """Make `headway levels` be another command."""
+    monkeypatch.setattr("headway.cli.levels.levels", run)
+
+
+def test_the_help_names_every_subcommand_and_imports_none() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from headway import cli\n"
+        "print(CliRunner().invoke(cli.headway, ['--help']).output)\n"
+        "print('imported:', [m for m in sys.modules if m.startswith(('headway.cli.', 'headway.broker', 'rich'))])"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert all(f"  {name} " in output for name in cli.SUMMARIES)
+    assert "imported: ['headway.cli.interrupt']" in output
+
+
+@pytest.mark.parametrize("name", cli.SUMMARIES)
+def test_the_line_in_the_help_is_what_the_subcommand_says_of_itself(name: str) -> None:
+    command = cli.headway.get_command(click.Context(cli.headway), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == cli.SUMMARIES[name]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["produce"], ["consume"], ["levels"], ["topics"], ["topics", "create"], ["topics", "delete"]]
+)
+def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli.headway, [*arguments, "--help"])
+    assert result.exit_code == 0
+    assert f"headway {' '.join(arguments)} " in result.output.partition("Usage")[2].partition("\n")[2]
+
+
+def test_a_mistake_is_one_sentence_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def refuses() -> None:
+        raise ConfigError("Something is wrong. Do it right.")
+
+    subcommand(monkeypatch, refuses)
+    result = CliRunner().invoke(cli.headway, ["levels"])
+    assert (result.exit_code, result.stderr) == (1, "headway: Something is wrong. Do it right.\n")
+
+
+def test_ctrl_c_is_one_sentence_and_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def waits() -> None:
+        raise KeyboardInterrupt
+
+    subcommand(monkeypatch, waits)
+    result = CliRunner().invoke(cli.headway, ["levels"])
+    assert (result.exit_code, result.stderr) == (130, "\nheadway: stopped by Ctrl-C.\n")
+
+
+def test_a_command_without_its_extra_says_how_to_install_it_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    for module in [name for name in sys.modules if name.startswith(("headway.broker", "headway.cli.broker"))]:
+        monkeypatch.delitem(sys.modules, module)
+    result = CliRunner().invoke(cli.headway, ["broker", "status"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("headway: ")
+    assert "pip install 'headway[broker]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert connect(None, [], None).config == {"bootstrap.servers": "localhost:9092"}
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = CliRunner().invoke(cli.headway, ["prodcue"])
+    assert result.exit_code == 2
+    assert "No such command 'prodcue'" in result.stderr

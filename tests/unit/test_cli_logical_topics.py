@@ -1,0 +1,60 @@
+"""Which of Kafka's topics are the levels of one topic."""
+
+import pytest
+
+from headway.cli.logical_topics import LogicalTopic, logical_topics, require_common_levels, require_levels
+from headway.errors import ConfigError
+
+KAFKA_TOPICS = {"orders-0": 6, "orders-1": 6, "orders-2": 12, "clicks-0": 1, "clicks-1": 1, "audit": 1}
+
+
+def test_consecutive_suffixes_from_0_are_the_levels_of_a_topic() -> None:
+    assert logical_topics(KAFKA_TOPICS) == [
+        LogicalTopic("audit", False, [1]),
+        LogicalTopic("clicks", True, [1, 1]),
+        LogicalTopic("orders", True, [6, 6, 12]),
+    ]
+
+
+@pytest.mark.parametrize("name", ["-0", "orders-1", "orders-00", "orders0", "0"])
+def test_another_suffix_is_a_part_of_the_name(name: str) -> None:
+    assert logical_topics({name: 1}) == [LogicalTopic(name, False, [1])]
+
+
+def test_what_comes_after_a_gap_is_no_level() -> None:
+    assert logical_topics({"a-0": 1, "a-2": 1}) == [LogicalTopic("a", True, [1]), LogicalTopic("a-2", False, [1])]
+
+
+def test_ten_levels_are_in_their_order() -> None:
+    [found] = logical_topics({f"a-{level}": level + 1 for level in reversed(range(11))})
+    assert found == LogicalTopic("a", True, list(range(1, 12)))
+
+
+def test_levels_are_found_and_fewer_can_be_asked_for() -> None:
+    assert require_levels("orders", KAFKA_TOPICS, None) == 3
+    assert require_levels("orders", KAFKA_TOPICS, 2) == 2
+
+
+def test_a_level_that_is_missing_is_named() -> None:
+    with pytest.raises(ConfigError, match="has 3 levels in Kafka, and 4 were asked for: orders-3 is missing"):
+        require_levels("orders", KAFKA_TOPICS, 4)
+
+
+def test_a_misspelt_topic_is_an_error_that_names_a_near_one() -> None:
+    with pytest.raises(ConfigError, match=r"no topic ordres-0.* Did you mean orders\? .*topics create ordres"):
+        require_levels("ordres", KAFKA_TOPICS, None)
+
+
+def test_topics_that_are_read_together_have_as_many_levels() -> None:
+    with pytest.raises(ConfigError, match=r"orders has 3, clicks has 2. Use --levels 2"):
+        require_common_levels(["orders", "clicks"], KAFKA_TOPICS, None)
+    assert require_common_levels(["orders", "clicks"], KAFKA_TOPICS, 2) == 2
+
+
+def test_a_pattern_has_the_most_levels_of_what_it_matches() -> None:
+    assert require_common_levels(["^(orders|clicks)$"], KAFKA_TOPICS, None) == 3
+    assert require_common_levels(["^later.*"], KAFKA_TOPICS, 4) == 4
+    with pytest.raises(ConfigError, match=r"No topic in Kafka matches .* how many --levels"):
+        require_common_levels(["^later.*"], KAFKA_TOPICS, None)
+    with pytest.raises(ConfigError, match="is not a pattern"):
+        require_common_levels(["^("], KAFKA_TOPICS, None)
