@@ -18,7 +18,7 @@ from headway.core.capacity import Distributor, distribute, exponential
 from headway.core.fairness import CapacityBurst, Fair, Policy, Strict
 from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
-from headway.errors import ClosedError, ConfigError, HeadwayError, WakeupError
+from headway.errors import ClosedError, ConfigError, FetchError, HeadwayError, WakeupError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
@@ -234,10 +234,14 @@ class PriorityConsumer:
             )
 
     def _returned_offsets(self) -> dict[TopicPartition, int]:
+        return self._returned_of(self._levels)
+
+    def _returned_of(self, levels: Iterable[LevelConsumer]) -> dict[TopicPartition, int]:
         positions: dict[TopicPartition, int] = {}
-        for level in self._levels:
+        for level in levels:
             positions |= level.positions()
-        return positions | self._first_unreturned()
+        unreturned = self._first_unreturned()
+        return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
 
     def _first_unreturned(self) -> dict[TopicPartition, int]:
         """The offset of the first record of each partition that was fetched and not handed out."""
@@ -366,15 +370,22 @@ class PriorityConsumer:
     # Life
 
     def close(self) -> None:
-        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups."""
-        if not self._closed:
-            try:
-                for level in self._levels:
-                    level.wake(None)
-                    level.close()  # this revokes its partitions, and the listener commits
-            finally:
-                self._closed = True
-                self.wake.close()
+        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups.
+
+        Raises what a rebalance callback raised on the way, when all is closed.
+        """
+        if self._closed:
+            return
+        try:
+            for level in self._levels:
+                level.wake(None)
+                level.close()  # this revokes its partitions, and the listener commits
+        finally:
+            self._closed = True
+            self.wake.close()
+        for error in itertools.chain.from_iterable(level.errors for level in self._levels):
+            if not isinstance(error, FetchError):
+                raise error
 
     def __enter__(self) -> Self:
         return self
@@ -422,7 +433,7 @@ class PriorityConsumer:
 
     def _commit_before_leaving(self, partitions: Collection[TopicPartition]) -> None:
         if self._auto_commits:
-            returned = self._returned_offsets()
+            returned = self._returned_of(self._levels[level] for level in {each.level for each in partitions})
             self._try_commit({each: returned[each] for each in partitions if each in returned}, asynchronous=False)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:

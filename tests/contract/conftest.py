@@ -1,5 +1,6 @@
 """Two clusters for one suite: librdkafka's mock, which is quick, and a real Apache Kafka, which is right."""
 
+import ctypes
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway.consumer import PriorityConsumer
 from headway.core.topics import level_topic
+from headway.kafka import native
 from headway.producer import PriorityProducer
 
 LEVELS = 3
@@ -65,6 +67,7 @@ class Cluster:
 def mock_cluster() -> Iterator[Cluster]:
     """librdkafka's own cluster, in this process."""
     holder = ck.Producer({"test.mock.num.brokers": 1, "log_level": 0})
+    _let_groups_start_at_once(holder)
     [broker] = holder.list_topics(timeout=10).brokers.values()
 
     def create_topics(names: list[str]) -> None:
@@ -73,6 +76,16 @@ def mock_cluster() -> Iterator[Cluster]:
 
     yield Cluster(f"{broker.host}:{broker.port}", create_topics)
     holder.close()
+
+
+def _let_groups_start_at_once(holder: ck.Producer) -> None:
+    """By default the mock lets each new group wait for 3 seconds, as brokers do."""
+    librdkafka = ctypes.CDLL(ck.cimpl.__file__)
+    librdkafka.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
+    librdkafka.rd_kafka_handle_mock_cluster.argtypes = [ctypes.c_void_p]
+    librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+    cluster = librdkafka.rd_kafka_handle_mock_cluster(native._handle(holder))
+    librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
 
 
 @pytest.fixture(scope="session")

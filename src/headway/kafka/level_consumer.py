@@ -30,6 +30,9 @@ _PARK_AFTER = 0.5
 _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
 
+# Asked for the ends of a partition, librdkafka does not itself wait for a leader, as it does when fetching.
+_LEADER_IS_CHANGING = (ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE)
+
 _message_error = ck.Message.error
 
 
@@ -243,7 +246,15 @@ class LevelConsumer:
 
     def bounds(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         """The first offset and the one after the last."""
-        return self._call(self._consumer.get_watermark_offsets, *self._to_kafka([partition]), timeout)  # type: ignore[no-any-return]
+        [kafka_partition] = self._to_kafka([partition])
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._consumer.get_watermark_offsets(kafka_partition, timeout)
+            except ck.KafkaException as error:
+                if error.args[0].code() not in _LEADER_IS_CHANGING or time.monotonic() > deadline:
+                    raise self._refused(error) from error
+                time.sleep(_SERVE_EVERY)
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """The offset after the last, as the latest fetch said; asks nobody."""
@@ -270,7 +281,10 @@ class LevelConsumer:
         try:
             return function(*args, **kwargs)
         except ck.KafkaException as error:
-            raise KafkaError(f"Level {self.level}: {error.args[0].str()}") from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: ck.KafkaException) -> KafkaError:
+        return KafkaError(f"Level {self.level}: {error.args[0].str()}")
 
     def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
         return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]
