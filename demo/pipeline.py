@@ -8,13 +8,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.flights import extract
 from matplotlib.figure import Figure
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from rich.console import Console
 from rich.table import Table
 
+from demo.flights import extract
 from headway.spark import local_session
 
 FLIGHT = (

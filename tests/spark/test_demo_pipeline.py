@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from demo import pipeline
-from demo.flights import records
 from pyspark.sql import SparkSession
 from rich.console import Console
+
+from demo import pipeline
+from demo.flights import records
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from demo.flights import COUNT, FlightRecord, disruption_level, extract, flight_record, records
 
 ROW = {
