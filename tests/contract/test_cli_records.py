@@ -244,3 +244,27 @@ def test_ctrl_c_delivers_what_a_producer_has_read(orders: str) -> None:
     assert count > 0
     assert f"{read[1]} records delivered" in stderr.decode()
     assert [int(each["value"]) for each in consumed(orders, count)] == list(range(count))
+
+
+def test_a_second_consumer_goes_on_where_the_first_had_written(headway_topic: str) -> None:
+    headway("topics", "create", headway_topic, "--levels", "1", "--partitions", "4")
+    produce(headway_topic, b"".join(b"%d\n" % number for number in range(400)))
+    options = ("-X", "heartbeat.interval.ms=100")
+    with running("consume", headway_topic, "--group", f"{headway_topic}-readers", *options) as first:
+        assert first.stdout is not None
+        before = [int(first.stdout.readline()) for _ in range(400)]
+        # Joining takes partitions from the first, which commits them when it lets go.
+        with running("consume", headway_topic, "--group", f"{headway_topic}-readers", *options) as second:
+            assert second.stderr is not None
+            produce(headway_topic, b"".join(b"%d\n" % number for number in range(400, 500)))
+            first.send_signal(signal.SIGINT)
+            first_out, first_err = first.communicate(timeout=20)
+            assert second.stdout is not None
+            rest = [int(line) for line in first_out.split()]
+            rest += [int(second.stdout.readline()) for _ in range(100 - len(rest))]
+            second.send_signal(signal.SIGINT)
+            left_over, _ = second.communicate(timeout=20)
+    assert sorted(before) == list(range(400))
+    assert sorted(rest) == list(range(400, 500))
+    assert left_over == b""
+    assert b"Traceback" not in first_err

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import cli
+from headway.cli.connection import connect
 
 if TYPE_CHECKING:
     from headway.broker import LocalBroker
@@ -75,3 +76,12 @@ def test_a_topic_that_there_is_not_cannot_be_deleted(headway_topic: str) -> None
     result = topics("delete", headway_topic, "--yes")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"headway: Kafka has no topic {headway_topic}-0")
+
+
+def test_the_local_broker_is_found_without_being_told(
+    headway_broker: "LocalBroker", headway_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS")
+    monkeypatch.setattr("headway.broker.data_dir.default_data_dir", lambda ephemeral=False: headway_broker.data_dir)
+    assert topics("create", headway_topic, "--levels", "1").exit_code == 0
+    assert connect(None, [], None).config["bootstrap.servers"] == headway_broker.bootstrap_servers

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Literal
 
@@ -12,7 +12,7 @@ from headway.cli.interrupt import INTERRUPTED, Interrupt
 from headway.cli.record_lines import Encode
 from headway.cli.terminal import Complaints, Progress, summary
 from headway.consumer import OnRebalance, PriorityConsumer
-from headway.errors import FetchError, HeadwayError
+from headway.errors import FetchError, HeadwayError, KafkaError
 from headway.records import ConsumerRecord, TopicPartition
 
 Start = Literal["beginning", "end", "committed"]
@@ -107,7 +107,13 @@ class Consumption:
         now = time.monotonic()
         if self._last > self._committed_at and now - self._committed_at > _COMMIT_EVERY:
             self._committed_at = now
-            self._consumer.commit(self._written, asynchronous=True)
+            self._try_commit(self._written, asynchronous=True)
+
+    def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
+        try:
+            self._consumer.commit(offsets, asynchronous=asynchronous)
+        except KafkaError as error:  # the last commit covers it, unless the partition is another member's by then
+            self._complaint.say(f"{str(error).rstrip('.')}. What was written since the last commit may come again.")
 
     def _starter(self, start: Start) -> OnRebalance | None:
         """Seeks in partitions when they come for the first time; when they come back, they go on."""
@@ -123,7 +129,8 @@ class Consumption:
         return on_assign
 
     def _leave(self, partitions: Iterable[TopicPartition]) -> None:
-        self._consumer.commit({each: self._written[each] for each in partitions if each in self._written})
+        leaving = {each: self._written[each] for each in partitions if each in self._written}
+        self._try_commit(leaving, asynchronous=False)
         self._forget(partitions)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:

@@ -16,7 +16,10 @@ _NAMED = {"exponential": exponential, "linear": linear}
 class DistributorType(click.ParamType[Distributor]):
     """`exponential`, `linear`, or `weighted:` with a weight for each level, lowest first."""
 
-    name = "exponential|linear|weighted:1,2,5"
+    name = "distributor"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "exponential|linear|weighted:1,2,5"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Distributor:
         name, _, weights = str(value).partition(":")
