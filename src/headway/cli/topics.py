@@ -79,7 +79,11 @@ def list_(as_json: bool, connection: Connection) -> None:
     if as_json:
         click.echo(json.dumps({"topics": [_describe(each) for each in found]}, indent=2))
     elif found:
-        columns = [Column("topic", overflow="fold"), Column("levels", justify="right"), Column("partitions", justify="right")]
+        columns = [
+            Column("topic", overflow="fold"),
+            Column("levels", justify="right"),
+            Column("partitions", justify="right"),
+        ]
         show_table(columns, map(_row, found))
     else:
         click.echo("There are no topics. Create one with `headway topics create orders --levels 3`.", err=True)
