@@ -7,16 +7,17 @@ something run on a thread, one at a time, since the clients beneath are not thre
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headway.config import Config
-from headway.consumer import LevelMetrics, OnRebalance, Partitions, PolicyName, PriorityConsumer, longest_wait
+from headway.consumer import LevelMetrics, OnRebalance, PolicyName, PriorityConsumer, longest_wait
 from headway.core.capacity import Distributor
 from headway.delivery import DeliveryFuture
 from headway.errors import DeliveryError, SerializationError
+from headway.kafka.level_consumers import Partitions
 from headway.producer import PriorityProducer, ProducerMetrics
 from headway.records import ConsumerRecord, Header, RecordMetadata, TopicPartition
 
@@ -62,7 +63,7 @@ class AsyncPriorityConsumer:
                 return records
             await self._consumer.wake.wait_async(longest_wait(now, deadline))
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    async def __aiter__(self) -> AsyncGenerator[ConsumerRecord, None]:
         """Record by record; one that was not handed out yet is not committed either."""
         while True:
             async with self._one_at_a_time:

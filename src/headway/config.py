@@ -82,6 +82,7 @@ class ConsumerSettings:
             "enable.auto.offset.store",
             "Headway itself keeps which records were returned. Remove it; enable.auto.commit decides about commits",
         )
+        reader.refuse("on_commit", "Pass it to commit(asynchronous=True, on_commit=...)")
         return settings
 
 

@@ -8,10 +8,10 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from headway.config import Config, ConsumerSettings
 from headway.core.capacity import Distributor, distribute, exponential
@@ -20,14 +20,14 @@ from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.errors import ClosedError, ConfigError, FetchError, HeadwayError, WakeupError
 from headway.kafka.level_consumer import LevelConsumer
+from headway.kafka.level_consumers import LevelConsumers, Partitions, SentCommit
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-Partitions = Iterable[TopicPartition]
+OnCommit = Callable[[Exception | None, Mapping[TopicPartition, int]], Any]
 OnRebalance = Callable[[list[TopicPartition]], Any]
 PolicyName = Literal["capacity_burst", "fair", "strict"]
 
@@ -79,9 +79,10 @@ class PriorityConsumer:
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
         readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-        self._levels = [
-            LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)
-        ]
+        self._levels = LevelConsumers(
+            [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
+        )
+        self._sent: deque[tuple[SentCommit, Mapping[TopicPartition, int], OnCommit]] = deque()
         for level in self._levels:
             level.wake(self.wake.fd)
 
@@ -126,7 +127,7 @@ class PriorityConsumer:
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions of all levels that this member reads."""
-        return set().union(*(level.assigned for level in self._levels))
+        return self._levels.assignment()
 
     # Records
 
@@ -148,6 +149,7 @@ class PriorityConsumer:
         """One poll that never waits; `now` is of `time.monotonic`."""
         self._check_open()
         self._raise_pending()
+        self._settle_commits()
         self._auto_commit(now)
         if self._batch:
             return self._rest_of_batch()
@@ -208,15 +210,27 @@ class PriorityConsumer:
 
     # Commits
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, asynchronous: bool = False) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        *,
+        asynchronous: bool = False,
+        on_commit: OnCommit | None = None,
+        timeout: float = _REQUEST_TIMEOUT,
+    ) -> None:
         """Commit offsets, each the next to read; without any, everything that was returned.
 
-        Synchronous, it raises `KafkaError` where Kafka refuses; asynchronous, the setting `on_commit` is told, and
-        by default a failure is logged.
+        Synchronous, it raises `KafkaError` where Kafka refuses, or does not answer within `timeout` seconds.
+        Asynchronous, a later poll calls `on_commit(error, offsets)`, by default logs an error: a commit that was
+        sent is not yet done.
         """
         self._check_open()
-        for level, of_level in self._by_level(self._returned_offsets() if offsets is None else offsets):
-            level.commit(of_level, asynchronous=asynchronous)
+        offsets = self._returned_offsets() if offsets is None else offsets
+        sent = self._levels.commit(offsets)
+        if asynchronous:
+            self._sent.append((sent, offsets, on_commit or _log_failed_commit))
+        else:
+            sent.wait(timeout)
 
     def _auto_commit(self, now: float) -> None:
         interval = self._settings.auto_commit_interval
@@ -228,19 +242,22 @@ class PriorityConsumer:
         try:
             self.commit(offsets, asynchronous=asynchronous)
         except HeadwayError as error:
-            log.warning(
-                "An automatic commit failed; the records will be returned again if no later one succeeds: %s",
-                error,
-            )
+            _log_failed_commit(error, offsets)
 
-    def _returned_offsets(self) -> dict[TopicPartition, int]:
-        return self._returned_of(self._levels)
+    def _settle_commits(self) -> None:
+        """Tell of the asynchronous commits that were answered, in the order in which they were sent."""
+        while self._sent:
+            sent, offsets, on_commit = self._sent[0]
+            try:
+                error = sent.error()
+            except TimeoutError:
+                return
+            self._sent.popleft()
+            on_commit(error, offsets)
 
-    def _returned_of(self, levels: Iterable[LevelConsumer]) -> dict[TopicPartition, int]:
-        positions: dict[TopicPartition, int] = {}
-        for level in levels:
-            positions |= level.positions()
+    def _returned_offsets(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
         unreturned = self._first_unreturned()
+        positions = self._levels.positions(levels)
         return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
 
     def _first_unreturned(self) -> dict[TopicPartition, int]:
@@ -254,20 +271,21 @@ class PriorityConsumer:
 
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next record of a partition that a poll returns."""
+        self._levels.of(partition)
         known = self._returned_offsets().get(partition)
-        return known if known is not None else self._start(self._assigned_level(partition), partition)
+        return self._start(partition) if known is None else known
 
-    def _start(self, level: LevelConsumer, partition: TopicPartition) -> int:
-        committed = level.committed([partition], _REQUEST_TIMEOUT)[partition]
+    def _start(self, partition: TopicPartition) -> int:
+        committed = self.committed([partition])[partition]
         if committed is not None:
             return committed
-        beginning, end = level.bounds(partition, _REQUEST_TIMEOUT)
         reset = str(self._settings.kafka.get("auto.offset.reset", "latest"))
-        return beginning if reset in ("earliest", "smallest", "beginning") else end
+        ends = self.beginning_offsets if reset in ("earliest", "smallest", "beginning") else self.end_offsets
+        return ends([partition])[partition]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Return records of an assigned partition from this offset on."""
-        level = self._assigned_level(partition)
+        level = self._levels.of(partition)
         level.seek(partition, offset)
         self._discard(level.level, lambda record: record.topic_partition == partition)
 
@@ -284,60 +302,43 @@ class PriorityConsumer:
     def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
         """Return nothing from these partitions, from a level, or from all, until they are resumed."""
         unreturned = self._first_unreturned()
-        for of_level, chosen in self._chosen(partitions, level):
+        for of_level, chosen in self._levels.chosen(partitions, level).items():
             of_level.pause(chosen)
             for partition in chosen & unreturned.keys():
                 self.seek(partition, unreturned[partition])
 
     def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
         """Return records from these partitions, from a level, or from all again."""
-        for of_level, chosen in self._chosen(partitions, level):
+        for of_level, chosen in self._levels.chosen(partitions, level).items():
             of_level.resume(chosen)
 
     def paused(self) -> set[TopicPartition]:
         """The assigned partitions that are paused."""
-        return set().union(*(level.paused for level in self._levels))
-
-    def _chosen(
-        self, partitions: Partitions | None, level: int | None
-    ) -> Iterator[tuple[LevelConsumer, set[TopicPartition]]]:
-        if partitions is None:
-            levels = self._levels if level is None else [self._level(level)]
-            return ((each, set(each.assigned)) for each in levels)
-        by_level: dict[int, set[TopicPartition]] = {}
-        for partition in partitions:
-            by_level.setdefault(self._assigned_level(partition).level, set()).add(partition)
-        return ((self._levels[each], chosen) for each, chosen in by_level.items())
+        return self._levels.paused()
 
     # What Kafka has
 
     def committed(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
         """The committed offset of each partition, None where there is none."""
-        return self._ask(
-            dict.fromkeys(partitions, 0), lambda level, of_level: level.committed(of_level.keys(), timeout)
-        )
+        return self._levels.committed(partitions, timeout)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
-        return self._ask(times, lambda level, of_level: level.offsets_for_times(of_level, timeout))
+        return self._levels.offsets_for_times(times, timeout)
 
     def beginning_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        return {each: self._level(each.level).bounds(each, timeout)[0] for each in partitions}
+        return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
 
     def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """The offset after the last of each partition."""
-        return {each: self._level(each.level).bounds(each, timeout)[1] for each in partitions}
+        return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
-        return [
-            TopicPartition(topic, partition, level.level)
-            for level in self._levels
-            for partition in range(level.topics(level.kafka_topic(topic), timeout).get(level.kafka_topic(topic), 0))
-        ]
+        return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
         """Kafka's topics and how many partitions each has."""
@@ -362,10 +363,7 @@ class PriorityConsumer:
 
     def transaction_offsets(self) -> list[tuple[list[Any], Any]]:
         """Per level what was returned, as a transactional producer commits it, and the group's metadata."""
-        return [
-            (level.at_offsets(offsets), level.group_metadata)
-            for level, offsets in self._by_level(self._returned_offsets())
-        ]
+        return self._levels.for_transaction(self._returned_offsets())
 
     # Life
 
@@ -376,6 +374,8 @@ class PriorityConsumer:
         """
         if self._closed:
             return
+        self._settle_commits()
+        self._sent.clear()
         try:
             for level in self._levels:
                 level.wake(None)
@@ -401,39 +401,11 @@ class PriorityConsumer:
         if self._closed:
             raise ClosedError("The consumer is closed. Make a new one to go on.")
 
-    # Levels
-
-    def _level(self, level: int) -> LevelConsumer:
-        if not 0 <= level < len(self._levels):
-            raise ConfigError(f"Level {level} does not exist; the levels are 0 to {len(self._levels) - 1}.")
-        return self._levels[level]
-
-    def _assigned_level(self, partition: TopicPartition) -> LevelConsumer:
-        level = self._level(partition.level)
-        if partition not in level.assigned:
-            raise ConfigError(
-                f"Partition {partition.partition} of {partition.topic} at level {partition.level} is not assigned to "
-                "this consumer now; assignment() says which are."
-            )
-        return level
-
-    def _by_level(self, of_all: Mapping[TopicPartition, T]) -> Iterator[tuple[LevelConsumer, dict[TopicPartition, T]]]:
-        for level in sorted({partition.level for partition in of_all}):
-            yield self._level(level), {each: value for each, value in of_all.items() if each.level == level}
-
-    def _ask(
-        self,
-        of_all: Mapping[TopicPartition, int],
-        ask: Callable[[LevelConsumer, dict[TopicPartition, int]], dict[TopicPartition, int | None]],
-    ) -> dict[TopicPartition, int | None]:
-        answers: dict[TopicPartition, int | None] = {}
-        for level, of_level in self._by_level(of_all):
-            answers |= ask(level, of_level)
-        return answers
+    # Rebalances
 
     def _commit_before_leaving(self, partitions: Collection[TopicPartition]) -> None:
         if self._auto_commits:
-            returned = self._returned_of(self._levels[level] for level in {each.level for each in partitions})
+            returned = self._returned_offsets({partition.level for partition in partitions})
             self._try_commit({each: returned[each] for each in partitions if each in returned}, asynchronous=False)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
@@ -481,6 +453,11 @@ class _Listener:
                 self._on_lost(partitions)
         finally:
             self._consumer._forget(partitions)
+
+
+def _log_failed_commit(error: Exception | None, offsets: Mapping[TopicPartition, int]) -> None:
+    if error is not None:
+        log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)
 
 
 def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:

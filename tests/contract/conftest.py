@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headway.broker import LocalBroker
 from headway.consumer import PriorityConsumer
 from headway.core.topics import level_topic
 from headway.kafka import native
@@ -89,15 +90,20 @@ def _let_groups_start_at_once(holder: ck.Producer) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_cluster(headway_broker: Any) -> Cluster:
+def kafka_cluster(headway_broker: LocalBroker) -> Cluster:
     """A real Apache Kafka."""
-    admin = AdminClient({"bootstrap.servers": headway_broker.bootstrap_servers})
+    return cluster_of(headway_broker)
+
+
+def cluster_of(broker: LocalBroker) -> Cluster:
+    """A running broker as a cluster."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
     def create_topics(names: list[str]) -> None:
         for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
             created.result(30)
 
-    return Cluster(headway_broker.bootstrap_servers, create_topics)
+    return Cluster(broker.bootstrap_servers, create_topics)
 
 
 @pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])

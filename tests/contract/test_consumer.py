@@ -9,12 +9,13 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
+from headway.broker import LocalBroker
 from headway.consumer import PriorityConsumer
 from headway.core.capacity import exponential, linear
-from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, WakeupError
+from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
 from headway.records import ConsumerRecord, TopicPartition
 
-from .conftest import Cluster
+from .conftest import Cluster, cluster_of
 
 Place = tuple[str, int, int, int]
 
@@ -221,7 +222,7 @@ def test_a_listener_may_seek_while_it_is_given_partitions(cluster: Cluster) -> N
     with cluster.consumer(topic) as consumer:
         consumer.subscribe(
             topic,
-            on_assign=lambda partitions: consumer.seek(next(each for each in partitions if each.partition == 0), 45),
+            on_assign=lambda given: consumer.seek(next(each for each in given if each.partition == 0), 45),
         )
         assert sorted(place(record)[1:] for record in read(consumer, 15)) == [
             (level, 0, offset) for level in range(3) for offset in range(45, 50)
@@ -466,3 +467,35 @@ def test_an_idle_consumer_does_not_spin(cluster: Cluster) -> None:
         before = time.thread_time()
         assert consumer.poll(3) == []
         assert time.thread_time() - before < 0.05 * 3
+
+
+def test_an_asynchronous_commit_is_done_when_kafka_says_so_and_then_told(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 10)
+    told: list[tuple[object, object]] = []
+    with cluster.consumer(topic) as consumer:
+        consumer.subscribe(topic)
+        read(consumer, 30)
+        offsets = dict.fromkeys(consumer.assignment(), 1)
+        consumer.commit(offsets, asynchronous=True, on_commit=lambda *answer: told.append(answer))
+        assert told == []
+        until(consumer, lambda: told)
+        assert told == [(None, offsets)]
+        assert consumer.committed(offsets) == offsets
+
+
+@pytest.mark.kafka
+def test_a_commit_ends_in_time_while_the_broker_is_down_and_works_when_it_is_back() -> None:
+    with LocalBroker() as broker:
+        cluster = cluster_of(broker)
+        topic = cluster.topic()
+        fill(cluster, topic, 10)
+        with cluster.consumer(topic, log_level=0) as consumer:
+            consumer.subscribe(topic)
+            read(consumer, 30)
+            broker.nodes[0].kill()
+            with pytest.raises(KafkaError, match="did not answer a commit within 1 s"):
+                consumer.commit(timeout=1)
+            broker.nodes[0].start()
+            consumer.commit(timeout=30)
+            assert sum(offset or 0 for offset in consumer.committed(consumer.assignment()).values()) == 30

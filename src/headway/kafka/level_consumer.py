@@ -4,7 +4,7 @@ It speaks Headway's addresses, turns errors that Kafka hands over as messages in
 exception out of a rebalance callback: the binding would drop what the same call has fetched.
 """
 
-import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,10 +15,9 @@ import confluent_kafka as ck
 from headway.config import explain_refused
 from headway.core.topics import LevelSubscription
 from headway.errors import ConfigError, FetchError, KafkaError
-from headway.kafka.native import wake_on_events
+from headway.kafka import native
+from headway.kafka.native import PendingCommit
 from headway.records import ConsumerRecord, RecordSource, TopicPartition
-
-log = logging.getLogger(__name__)
 
 # librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves.
 # With 1 ms a queue of 2 MB is as fast as one of 64, and prefetched records take little memory at each level.
@@ -67,7 +66,7 @@ class LevelConsumer:
         self._asked_at = 0.0
         self._served_at = 0.0
         self._incremental = _is_incremental(config)
-        self._consumer = _make_consumer({**_FETCH_DEFAULTS, "on_commit": _log_failed_commit, **config})
+        self._consumer = _make_consumer({**_FETCH_DEFAULTS, **config})
 
     @property
     def group_metadata(self) -> Any:
@@ -76,7 +75,7 @@ class LevelConsumer:
 
     def wake(self, fd: int | None) -> None:
         """Write to `fd` whenever there is something to fetch; None ends that."""
-        wake_on_events(self._consumer, fd)
+        native.wake_on_events(self._consumer, fd)
 
     # Subscription
 
@@ -102,7 +101,10 @@ class LevelConsumer:
 
     def close(self) -> None:
         """Leave the group and let go of everything."""
-        self._consumer.close()
+        # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
+        closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
+        closing.start()
+        closing.join()
 
     # Records
 
@@ -229,10 +231,12 @@ class LevelConsumer:
 
     # Offsets in Kafka
 
-    def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
-        """Commit the next offset to read of each partition."""
-        partitions = self._at_offsets(offsets)
-        self._call(self._consumer.commit, offsets=partitions, asynchronous=asynchronous)
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> PendingCommit:
+        """Send a commit of the next offset to read of each partition."""
+        return native.commit(
+            self._consumer,
+            {(self.kafka_topic(topic), partition): (offset, b"") for (topic, partition, _), offset in offsets.items()},
+        )
 
     def committed(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
         """The committed offset of each, None where there is none."""
@@ -242,7 +246,7 @@ class LevelConsumer:
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
-        return self._offsets(self._call(self._consumer.offsets_for_times, self._at_offsets(times), timeout))
+        return self._offsets(self._call(self._consumer.offsets_for_times, self.at_offsets(times), timeout))
 
     def bounds(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         """The first offset and the one after the last."""
@@ -267,13 +271,21 @@ class LevelConsumer:
         metadata = self._call(self._consumer.list_topics, topic, timeout)
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
+    def partition_count(self, topic: str, timeout: float) -> int:
+        """How many partitions this level of a topic has; 0 for one that does not exist."""
+        name = self.kafka_topic(topic)
+        return self.topics(name, timeout).get(name, 0)
+
     def kafka_topic(self, topic: str) -> str:
         """The Kafka topic that holds this level of a topic."""
         return self._subscription.kafka_topic(topic)
 
     def at_offsets(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
-        """Offsets as a transactional producer takes them."""
-        return self._at_offsets(offsets)
+        """Offsets as the binding takes them."""
+        return [
+            ck.TopicPartition(self.kafka_topic(topic), partition, offset)
+            for (topic, partition, _), offset in offsets.items()
+        ]
 
     # Addresses
 
@@ -288,12 +300,6 @@ class LevelConsumer:
 
     def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
         return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]
-
-    def _at_offsets(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
-        return [
-            ck.TopicPartition(self.kafka_topic(topic), partition, offset)
-            for (topic, partition, _), offset in offsets.items()
-        ]
 
     def _ours(self, partition: ck.TopicPartition) -> TopicPartition:
         return TopicPartition(partition.topic.removesuffix(self._subscription.suffix), partition.partition, self.level)
@@ -316,8 +322,3 @@ def _is_incremental(config: Mapping[str, Any]) -> bool:
     """Whether assignments come as differences (KIP-429, KIP-848)."""
     strategy = str(config.get("partition.assignment.strategy", ""))
     return "cooperative" in strategy or config.get("group.protocol") == "consumer"
-
-
-def _log_failed_commit(error: ck.KafkaError | None, partitions: list[ck.TopicPartition]) -> None:
-    if error is not None and error.code() != ck.KafkaError._NO_OFFSET:
-        log.warning("A commit failed (%s); the next one covers it. Partitions: %s", error.str(), partitions)

@@ -1,0 +1,156 @@
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
+from headway.errors import ConfigError, DeliveryError, WakeupError
+from headway.records import ConsumerRecord
+
+from .conftest import LEVELS, Cluster
+
+
+def producer(cluster: Cluster, **settings: object) -> AsyncPriorityProducer:
+    return AsyncPriorityProducer(cluster.config({"max.priority": LEVELS, "linger.ms": 0} | settings))
+
+
+def consumer(cluster: Cluster, group: str, **settings: object) -> AsyncPriorityConsumer:
+    return AsyncPriorityConsumer(cluster.consumer_config(group) | settings, policy="fair")
+
+
+async def take(records: AsyncPriorityConsumer, count: int) -> list[ConsumerRecord]:
+    taken: list[ConsumerRecord] = []
+    async with contextlib.aclosing(records.__aiter__()) as stream:
+        async for record in stream:
+            taken.append(record)
+            if len(taken) == count:
+                break
+    return taken
+
+
+async def test_awaiting_a_send_means_delivered(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends:
+        metadata = await sends.send(topic, b"v", b"k", priority=2, partition=1, headers=[("a", b"b")])
+        assert metadata[:4] == (topic, 1, 2, 0)
+        assert sends.metrics().delivered == [0, 0, 1]
+    async with consumer(cluster, topic) as reads:
+        reads.subscribe(topic)
+        [record] = await reads.poll(30)
+    assert (record.key, record.value, record.level, list(record.headers)) == (b"k", b"v", 2, [("a", b"b")])
+
+
+async def test_thousands_of_sends_can_be_under_way_and_a_small_queue_only_makes_them_wait(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster, **{"queue.buffering.max.messages": 500}) as sends:
+        places = await asyncio.gather(*(sends.send(topic, b"v", str(i), priority=i % 3) for i in range(5000)))
+    assert len({(place.level, place.partition, place.offset) for place in places}) == 5000
+
+
+async def test_async_for_gives_every_record_once(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends:
+        await asyncio.gather(*(sends.send(topic, str(i), str(i), priority=i % 3) for i in range(300)))
+    async with consumer(cluster, topic) as reads:
+        reads.subscribe(topic)
+        records = await take(reads, 300)
+    assert len({(record.level, record.partition, record.offset) for record in records}) == 300
+
+
+async def test_only_what_was_handed_out_is_committed(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends:
+        await asyncio.gather(*(sends.send(topic, str(i), str(i), priority=i % 3) for i in range(60)))
+    seen: list[tuple[int, int, int]] = []
+    for count in (20, 40):
+        async with consumer(cluster, topic, **{"enable.auto.commit": True}) as reads:
+            reads.subscribe(topic)
+            seen += [(record.level, record.partition, record.offset) for record in await take(reads, count)]
+    assert len(seen) == len(set(seen)) == 60
+
+
+async def test_the_loop_is_free_while_a_poll_waits(cluster: Cluster) -> None:
+    async with consumer(cluster, "nobody") as reads:
+        reads.subscribe(cluster.topic())
+        polling = asyncio.create_task(reads.poll(0.5))
+        turns = 0
+        while not polling.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+        assert turns > 10
+        assert polling.result() == []
+
+
+async def test_a_poll_that_is_cancelled_loses_nothing(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with consumer(cluster, topic) as reads, producer(cluster) as sends:
+        reads.subscribe(topic)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reads.poll(30), 0.2)
+        await asyncio.gather(*(sends.send(topic, b"v", priority=i % 3) for i in range(30)))
+        assert len(await take(reads, 30)) == 30
+
+
+async def test_wakeup_ends_a_waiting_poll(cluster: Cluster) -> None:
+    async with consumer(cluster, "nobody") as reads:
+        reads.subscribe(cluster.topic())
+        asyncio.get_running_loop().call_later(0.1, reads.wakeup)
+        with pytest.raises(WakeupError):
+            await reads.poll(30)
+
+
+async def test_commits_and_questions_can_run_beside_a_poll(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends:
+        await asyncio.gather(*(sends.send(topic, b"v", str(i), priority=i % 3) for i in range(90)))
+    async with consumer(cluster, topic) as reads:
+        reads.subscribe(topic)
+        await take(reads, 90)
+        _, _, committed = await asyncio.gather(reads.poll(0.3), reads.commit(), reads.committed(reads.assignment()))
+        committed = await reads.committed(reads.assignment())
+        assert sum(offset or 0 for offset in committed.values()) == 90
+        ends = await reads.end_offsets(reads.assignment())
+        assert sum(ends.values()) == 90
+        partition = next(iter(ends))
+        await reads.seek_to_end([partition])
+        assert await reads.position(partition) == ends[partition]
+
+
+async def test_a_refused_priority_and_a_refused_record_raise_where_they_are_awaited(cluster: Cluster) -> None:
+    async with producer(cluster, **{"message.max.bytes": 2000}) as sends:
+        with pytest.raises(ConfigError, match="must be from 0 to 2"):
+            await sends.send("orders", b"v", priority=3)
+        with pytest.raises(DeliveryError, match="was refused"):
+            await sends.send(cluster.topic(), b"x" * 3000)
+        assert sum(sends.metrics().failed) == 1
+
+
+async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "max.block.ms": 50, "log_level": 0}
+    sends = AsyncPriorityProducer(config | {"queue.buffering.max.messages": 1})
+    waiting = asyncio.create_task(sends.send("orders", b"1"))
+    await asyncio.sleep(0)
+    start = time.monotonic()
+    with pytest.raises(DeliveryError, match="No room"):
+        await sends.send("orders", b"2")
+    assert time.monotonic() - start < 5
+    assert await sends.close(timeout=0) == 1
+    with pytest.raises(DeliveryError):
+        await waiting
+
+
+@pytest.mark.kafka
+async def test_transactions_are_whole_or_not_at_all(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    async with producer(kafka_cluster, **{"transactional.id": topic}) as sends:
+        await sends.init_transactions()
+        with contextlib.suppress(ZeroDivisionError):
+            async with sends.transaction():
+                await sends.send(topic, b"no")
+                raise ZeroDivisionError
+        async with sends.transaction():
+            await asyncio.gather(*(sends.send(topic, b"yes", priority=level) for level in range(3)))
+    async with consumer(kafka_cluster, topic) as reads:
+        reads.subscribe(topic)
+        assert [record.value for record in await take(reads, 3)] == [b"yes"] * 3
