@@ -7,6 +7,7 @@ that both meet the same machine, and the median of their ratios is what counts.
 import statistics
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 
 import confluent_kafka as ck
@@ -15,9 +16,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import PriorityConsumer, PriorityProducer
+from headway.delivery import DeliveryFuture
 
 QUESTION = "How much do priority, futures and addresses cost, beside plain confluent-kafka?"
 PARTITIONS = 3
+IN_FLIGHT = 20_000
 SIZES = {"100 B": 100, "1 KB": 1000}
 FETCH = {"fetch.queue.backoff.ms": 1, "auto.offset.reset": "earliest"}
 PRODUCE = {"linger.ms": 5, "partitioner": "murmur2_random", "queue.buffering.max.messages": 1_000_000}
@@ -25,7 +28,7 @@ PRODUCE = {"linger.ms": 5, "partitioner": "murmur2_random", "queue.buffering.max
 
 def measure(report: Report, options: Options) -> None:
     """Produce and consume each size in alternating rounds."""
-    count, rounds = (100_000, 3) if options.quick else (500_000, 5)
+    count, rounds = (200_000, 3) if options.quick else (500_000, 7)
     with options.broker() as servers:
         for name, size in SIZES.items():
             records = count if size == 100 else count // 2
@@ -84,10 +87,15 @@ def _produce_plain(servers: str, topic: str, value: bytes, count: int) -> None:
 
 
 def _produce_ours(servers: str, topic: str, value: bytes, count: int) -> None:
+    in_flight: deque[DeliveryFuture] = deque()
     with PriorityProducer({"bootstrap.servers": servers, "max.priority": 3, **PRODUCE}) as producer:
-        futures = [producer.send(topic, value, str(i), priority=i % 3) for i in range(count)]
+        for i in range(count):
+            in_flight.append(producer.send(topic, value, str(i), priority=i % 3))
+            if len(in_flight) == IN_FLIGHT:  # each future is looked at, as a service would
+                assert in_flight.popleft().exception() is None
         producer.flush()
-        assert all(future.result(0).offset >= 0 for future in futures)
+        assert producer.metrics().delivered == [sum(i % 3 == level for i in range(count)) for level in range(3)]
+        assert not any(future.exception() for future in in_flight)
 
 
 def _consume_plain(servers: str, topic: str, count: int) -> float:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -24,12 +25,17 @@ class Report(Protocol):
     def timestamp(self) -> tuple[int, int]: ...
 
 
+ServeUntil = Callable[[Callable[[], bool], float | None], None]
+"""Take the client's reports on this thread until something is so, at most so many seconds."""
+
+
 class Destination:
     """One level of a topic, and what became of the records sent there."""
 
-    __slots__ = ("delivered", "failed", "kafka_topic", "level", "sent", "topic")
+    __slots__ = ("delivered", "failed", "kafka_topic", "level", "sent", "serve_until", "topic")
 
-    def __init__(self, topic: str, level: int, kafka_topic: str) -> None:
+    def __init__(self, topic: str, level: int, kafka_topic: str, serve_until: ServeUntil) -> None:
+        self.serve_until = serve_until
         self.topic = topic
         self.level = level
         self.kafka_topic = kafka_topic
@@ -71,17 +77,22 @@ class DeliveryFuture(Future[RecordMetadata]):
     def _result(self) -> RecordMetadata | None:  # type: ignore[override]
         if self._state != "FINISHED" or self._exception is not None:
             return None
-        partition, offset, (_, timestamp) = self._place
-        return RecordMetadata(self.destination.topic, partition, self.destination.level, offset, timestamp)
+        topic, level = self.destination.topic, self.destination.level
+        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp)
 
-    def report(self, error: Any, message: Report) -> None:
-        """Take the Kafka client's report, with its error or None."""
+    def __call__(self, error: Any, message: Report) -> None:
+        """Take the Kafka client's report, with its error or None.
+
+        The future is its own callback: a bound method would be one more object for each record.
+        """
         if error is not None:
             topic, level = self.destination.topic, self.destination.level
             self.fail(DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}."))
             return
         self.destination.delivered += 1
-        self._place: tuple[Any, Any, tuple[int, int]] = message.partition(), message.offset(), message.timestamp()
+        self._partition: Any = message.partition()
+        self._offset: Any = message.offset()
+        self._timestamp = message.timestamp()[1]
         self._state = "FINISHED"
         if self._watched or self._on_delivery is not None:
             self._announce()
@@ -94,6 +105,26 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._on_delivery is None:
             log.error("%s", error)
         self._announce()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record is; waits up to `timeout` seconds. Raises what hindered its delivery, or `TimeoutError`."""
+        left = self._wait(timeout)
+        if self._state == "FINISHED" and self._exception is None:
+            return self._result  # type: ignore[return-value]
+        return super().result(left)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What hindered the record's delivery, None if it was delivered; waits up to `timeout` seconds."""
+        left = self._wait(timeout)
+        return self._exception if self._state == "FINISHED" else super().exception(left)
+
+    def _wait(self, timeout: float | None) -> float | None:
+        """Help to take reports, rather than wait for the thread that does; what is left of the time."""
+        if self._state == "FINISHED":
+            return timeout
+        start = time.monotonic()
+        self.destination.serve_until(self.done, timeout)
+        return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
 
     def cancel(self) -> bool:
         """A record that was sent cannot be called back."""

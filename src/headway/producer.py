@@ -106,8 +106,7 @@ class PriorityProducer:
             value,
             key,
             _ANY_PARTITION if partition is None else partition,
-            future.report,
-            None,  # the second name that the binding has for the callback
+            future,
             timestamp or 0,
             headers,
         )
@@ -133,7 +132,8 @@ class PriorityProducer:
         )
 
     def _new_destination(self, topic: str, priority: int) -> Destination:
-        return self._levels[priority].setdefault(topic, Destination(topic, priority, level_topic(topic, priority)))
+        new = Destination(topic, priority, level_topic(topic, priority), self._client.serve_until)
+        return self._levels[priority].setdefault(topic, new)
 
     def _serialize(
         self, destination: Destination, key: Any, value: Any, headers: Sequence[Header] | None

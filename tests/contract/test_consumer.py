@@ -490,7 +490,7 @@ def test_a_commit_ends_in_time_while_the_broker_is_down_and_works_when_it_is_bac
         cluster = cluster_of(broker)
         topic = cluster.topic()
         fill(cluster, topic, 10)
-        with cluster.consumer(topic, log_level=0) as consumer:
+        with cluster.consumer(topic, log_level=0, **{"session.timeout.ms": 45_000}) as consumer:
             consumer.subscribe(topic)
             read(consumer, 30)
             broker.nodes[0].kill()

@@ -33,14 +33,18 @@ def _result_after(start: threading.Barrier, future: DeliveryFuture) -> RecordMet
 METADATA = RecordMetadata("orders", partition=4, level=2, offset=42, timestamp=1_000)
 
 
+def nobody_serves(done: object, timeout: float | None) -> None:
+    """Another thread is at it."""
+
+
 def a_future() -> DeliveryFuture:
-    return DeliveryFuture(Destination("orders", 2, "orders-2"), None)
+    return DeliveryFuture(Destination("orders", 2, "orders-2", nobody_serves), None)
 
 
 def test_it_resolves_to_where_the_record_is() -> None:
     future = a_future()
     assert not future.done()
-    future.report(None, Delivered())
+    future(None, Delivered())
     assert future.done()
     assert future.result() == METADATA
     assert future.exception() is None
@@ -48,7 +52,7 @@ def test_it_resolves_to_where_the_record_is() -> None:
 
 def test_it_raises_what_kafka_said(caplog: pytest.LogCaptureFixture) -> None:
     future = a_future()
-    future.report(Refused(), Delivered())
+    future(Refused(), Delivered())
     with pytest.raises(DeliveryError, match="orders at level 2 was not delivered: message timed out"):
         future.result()
     assert "message timed out" in caplog.text
@@ -58,7 +62,7 @@ def test_a_waiter_that_came_first_is_woken() -> None:
     future = a_future()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(future.result, 10)
-        future.report(None, Delivered())
+        future(None, Delivered())
         assert waiting.result(10) == METADATA
 
 
@@ -69,7 +73,7 @@ def test_no_waiter_misses_the_result_however_the_threads_interleave() -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(_result_after, start, future)
             start.wait()
-            future.report(None, Delivered())
+            future(None, Delivered())
             assert waiting.result(10) == METADATA
 
 
@@ -81,25 +85,25 @@ def test_a_time_out_is_the_standard_one() -> None:
 def test_callbacks_run_once_whether_added_before_or_after() -> None:
     future, calls = a_future(), list[str]()
     future.add_done_callback(lambda _: calls.append("before"))
-    future.report(None, Delivered())
+    future(None, Delivered())
     future.add_done_callback(lambda _: calls.append("after"))
     assert calls == ["before", "after"]
 
 
 def test_the_standard_waits_work() -> None:
     futures = [a_future() for _ in range(3)]
-    futures[0].report(None, Delivered())
+    futures[0](None, Delivered())
     done, pending = concurrent.futures.wait(futures, timeout=0)
     assert (len(done), len(pending)) == (1, 2)
     for future in futures[1:]:
-        future.report(None, Delivered())
+        future(None, Delivered())
     assert {future.result() for future in concurrent.futures.as_completed(futures)} == {METADATA}
 
 
 async def test_it_can_be_awaited_through_asyncio() -> None:
     future = a_future()
     wrapped = asyncio.wrap_future(future)
-    threading.Thread(target=future.report, args=(None, Delivered())).start()
+    threading.Thread(target=future, args=(None, Delivered())).start()
     assert await wrapped == METADATA
 
 
@@ -113,14 +117,14 @@ def test_a_callback_that_raises_is_logged_and_the_future_resolves(caplog: pytest
     def on_delivery(error: Exception | None, metadata: RecordMetadata | None) -> None:
         raise ValueError("a mistake")
 
-    future = DeliveryFuture(Destination("orders", 0, "orders-0"), on_delivery)
-    future.report(None, Delivered())
+    future = DeliveryFuture(Destination("orders", 0, "orders-0", nobody_serves), on_delivery)
+    future(None, Delivered())
     assert future.result().offset == 42
     assert "a mistake" in caplog.text
 
 
 def test_the_callback_is_told_where_the_record_is() -> None:
     told: list[object] = []
-    future = DeliveryFuture(Destination("orders", 2, "orders-2"), lambda *args: told.append(args))
-    future.report(None, Delivered())
+    future = DeliveryFuture(Destination("orders", 2, "orders-2", nobody_serves), lambda *args: told.append(args))
+    future(None, Delivered())
     assert told == [(None, METADATA)]

@@ -88,6 +88,22 @@ class Fair:
         self._advance(waiting, picks)
         return picks
 
+    def pick_one(self, waiting: Sequence[int]) -> int | None:
+        """The level of the next pick, None if nothing waits: for one slot at a time, at a fraction of the cost."""
+        self._welcome(waiting)
+        earliest, chosen = 0, None
+        for level, count in enumerate(waiting):
+            if count:
+                deadline = self._starts[level] + self._strides[level]
+                if chosen is None or deadline <= earliest:
+                    earliest, chosen = deadline, level
+            else:
+                self._idle[level] = True
+        if chosen is not None:
+            self._virtual_time = max(self._virtual_time, self._starts[chosen])
+            self._starts[chosen] = earliest
+        return chosen
+
     def _start_over(self) -> None:
         self._starts = [0] * len(self._strides)
         self._idle = [True] * len(self._strides)

@@ -4,6 +4,7 @@ It speaks Headway's addresses, turns errors that Kafka hands over as messages in
 exception out of a rebalance callback: the binding would drop what the same call has fetched.
 """
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from headway.core.topics import LevelSubscription
 from headway.errors import ConfigError, FetchError, KafkaError
 from headway.kafka import native
 from headway.kafka.native import PendingCommit
-from headway.records import ConsumerRecord, RecordSource, TopicPartition
+from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
 # librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves.
 # With 1 ms a queue of 2 MB is as fast as one of 64, and prefetched records take little memory at each level.
@@ -33,6 +34,7 @@ _LEAVE_WITHIN = 10.0
 _LEADER_IS_CHANGING = (ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE)
 
 _message_error = ck.Message.error
+_message_value = ck.Message.value
 
 
 class RebalanceListener(Protocol):
@@ -57,6 +59,7 @@ class LevelConsumer:
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
         self._readers = readers
+        self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
         self._source = RecordSource(level, "", *readers)
         self._subscription = LevelSubscription([], "")
         self._sought: dict[TopicPartition, int] = {}
@@ -141,8 +144,7 @@ class LevelConsumer:
             return []
         if any(map(_message_error, messages)):
             messages = self._without_errors(messages)
-        source = self._source
-        records = [ConsumerRecord(message, source) for message in messages]
+        records = list(map(self._record, messages, itertools.repeat(self._source), map(_message_value, messages)))
         if self._sought:
             for partition in {record.topic_partition for record in records}:
                 self._sought.pop(partition, None)

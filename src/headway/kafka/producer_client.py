@@ -16,7 +16,7 @@ from headway.kafka.wake import Wake
 _SERVE_AFTER = 100
 # Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
 _QUIET = 0.005
-_LONGEST_WAIT = 1.0
+_LONGEST_WAIT = 0.1
 
 
 class ProducerClient:
@@ -39,8 +39,17 @@ class ProducerClient:
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
         self._thread.start()
 
-    def produce(self, topic: str, *record: Any) -> None:
-        """Queue a record: value, key, partition, and so on, in the order of the binding's `produce`.
+    def produce(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        timestamp: int,
+        headers: Any,
+    ) -> None:
+        """Queue a record.
 
         Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
         cannot be sent.
@@ -49,7 +58,8 @@ class ProducerClient:
         if self._sends % _SERVE_AFTER == 0:
             self.serve(0)
         try:
-            self._produce(topic, *record)
+            # By position, which is quicker; None is the second name that the binding has for the callback.
+            self._produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
         except ck.KafkaException as error:
             raise DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.") from error
         except TypeError as error:
@@ -62,10 +72,23 @@ class ProducerClient:
         """Take the reports that are there, or come within `timeout` seconds; that makes room."""
         if self._serving.acquire(blocking=timeout > 0):
             try:
-                if self._producer.poll(timeout):
-                    self._after_reports()
+                self._poll(timeout)
             finally:
                 self._serving.release()
+
+    def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
+        """Take reports until something is so, unless another thread is at it: for one that would only wait."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._serving.acquire(blocking=False):
+            try:
+                while not done() and (deadline is None or time.monotonic() < deadline):
+                    self._poll(_LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - time.monotonic()))
+            finally:
+                self._serving.release()
+
+    def _poll(self, timeout: float) -> None:
+        if self._producer.poll(max(0.0, timeout)):
+            self._after_reports()
 
     def queued(self) -> int:
         """How many records are not yet reported on."""
@@ -126,7 +149,8 @@ class ProducerClient:
             while self._sends - seen > _SERVE_AFTER / 2:
                 seen = self._sends
                 time.sleep(_QUIET)
-            self.serve(0)
+            with self._serving:  # in its turn: what came while another served wakes nobody again
+                self._poll(0)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

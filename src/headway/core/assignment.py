@@ -1,0 +1,107 @@
+"""One partition while it is ours: from `assign` to `revoke`, or until it is read from elsewhere.
+
+Invariants: an assignment that has ended never becomes current again, so a work that belongs to it is stale for good;
+what it holds in bytes is the sum of its incomplete works' sizes; a finished work is in the progress and, if it has
+outputs, in `outputs`, both or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from headway.core.lanes import Lanes
+from headway.core.offset_map import Commit, OffsetMap, commit_of
+from headway.core.progress import Progress
+from headway.core.work import Work
+from headway.records import TopicPartition
+
+R = TypeVar("R")
+
+# A map cannot be above the pressure limit, 3,072 characters or 2,304 bytes, while its bitset is not, or while its runs
+# of four bytes are not. So most partitions are never measured.
+_NARROW = 18_000  # offsets
+_FEW = 280  # incomplete offsets; each makes at most two runs
+
+# An encoding takes up to some milliseconds: it is paid once in so many records, or when a part of them has changed.
+_MEASURE_EVERY = 512
+_MEASURE_PART = 16
+
+
+class Assignment(Generic[R]):
+    """The state of one assignment epoch."""
+
+    __slots__ = (
+        "_known_end",
+        "_measured_at",
+        "bytes",
+        "current",
+        "epoch",
+        "finished",
+        "held",
+        "lanes",
+        "level",
+        "outputs",
+        "partition",
+        "pressed",
+        "progress",
+        "saved",
+    )
+
+    def __init__(self, partition: TopicPartition, committed: OffsetMap, epoch: int) -> None:
+        self.partition = partition
+        self.level = partition.level
+        self.epoch = epoch
+        self.current = True
+        self.progress = Progress(committed)
+        self.lanes: Lanes[R] = Lanes()
+        self.bytes = 0
+        self.finished = 0  # grows with each change that is worth a commit
+        self.saved = 0  # `finished` as of the last commit that succeeded
+        self.outputs: list[Sequence[Any]] = []  # whole sets, since the last tick
+        self.held = False  # for now it shall not be fetched from
+        self.pressed = False
+        self._known_end = committed.end
+        self._measured_at = 0
+
+    def finish(self, work: Work[R], outputs: Sequence[Any]) -> None:
+        """The work is done, and this is all that came of it."""
+        self.progress.complete(work.offset)
+        self.bytes -= work.size
+        self.finished += 1
+        if outputs:
+            self.outputs.append(outputs)
+
+    def commit(self) -> Commit:
+        """Offset and map of this moment."""
+        commit = commit_of(self.progress.snapshot())
+        self.pressed = commit.pressed
+        self._measured_at = self.progress.end + self.finished
+        return commit
+
+    def is_pressed(self) -> bool:
+        """Whether the map has become so large that new records would make it be dropped.
+
+        Records that were committed above, in the map, are not new: without them nothing would ever ease.
+        """
+        if self._cannot_be_pressed():
+            self.pressed = False
+        elif self.progress.end + self.finished - self._measured_at >= self._measure_after():
+            self.commit()
+        return self.pressed
+
+    def _cannot_be_pressed(self) -> bool:
+        progress = self.progress
+        if progress.end < self._known_end:
+            return True
+        incomplete = progress.incomplete_count
+        return incomplete <= _FEW or progress.highest_complete - progress.committable < _NARROW
+
+    def _measure_after(self) -> int:
+        return max(_MEASURE_EVERY, self.progress.incomplete_count // _MEASURE_PART)
+
+    def end(self) -> None:
+        """It is no longer ours, or not from where it was read."""
+        self.current = False
+        self.lanes.clear()
+        self.outputs.clear()

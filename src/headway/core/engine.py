@@ -1,0 +1,363 @@
+"""The engine: records in, works out, outcomes in, commits out.
+
+A state machine without a clock: time is an argument, effects are return values, the next wake-up is asked for. A
+driver fetches what `demand` says from the partitions that `held` does not name, runs what `take` gives, reports each
+work, and commits what `tick` says.
+
+Invariants:
+- Of each lane at most one work (or one batch) is running; it is the first of the lane that is not done.
+- A record that was received and is not done is exactly one of: running, ready, behind another in its lane, or waiting
+  for its time.
+- What ended with its assignment is never committed: a report from another epoch changes nothing but the slot.
+- A tick is one moment: of each partition the offset, the map, and all outputs of the works that both count as done.
+- The bytes held are the sum over the records that are not done.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count, islice, pairwise, repeat
+from operator import lt
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from headway.core.assignment import Assignment
+from headway.core.lanes import LaneNames, Ordering
+from headway.core.offset_map import Commit, OffsetMap
+from headway.core.ready import Ready
+from headway.core.retry import Again, Retries, Verdict
+from headway.core.room import Room
+from headway.core.slots import FairSlots, SlotPolicy
+from headway.core.work import Work
+from headway.records import TopicPartition
+
+R = TypeVar("R")
+
+
+class Tick(NamedTuple):
+    """What to commit together: per partition offset and map, and the outputs of what they count as done."""
+
+    commits: dict[TopicPartition, Commit]
+    outputs: list[Any]
+    parts: list[tuple[Assignment[Any], int, list[Sequence[Any]]]]
+
+
+class Engine(Generic[R]):
+    """Decides what runs when, and what may be committed. Not thread-safe: its driver lets one thread at a time in.
+
+    Args:
+        ordering: What must run in order; or a function that names the lanes of records.
+        slots: The policy that shares the slots over the levels; by default fair, each level twice the one below.
+        levels: How many there are.
+        buffer: How many ready records each level keeps, so that no slot waits for a fetch.
+        room: How many bytes each level may hold.
+        size_of: The bytes that a record takes in memory.
+        due: The time before which a record shall not run, of the same clock as `now`.
+        retries: What becomes of failed works.
+    """
+
+    def __init__(
+        self,
+        ordering: Ordering | LaneNames = Ordering.KEY,
+        *,
+        levels: int = 1,
+        slots: SlotPolicy | None = None,
+        buffer: int = 1000,
+        room: int = 64 * 2**20,
+        size_of: Callable[[R], int] = lambda record: 1024,
+        due: Callable[[R], float] | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
+        self._slots = slots or FairSlots([2**level for level in range(levels)])
+        self._buffer = buffer
+        self._size_of = size_of
+        self._due = due
+        self._retries = retries or Retries()
+        self._assignments: dict[TopicPartition, Assignment[R]] = {}
+        self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
+        self._rooms = [Room(room) for _ in range(levels)]
+        self._held: set[TopicPartition] = set()
+        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come
+        self._orders = count()
+        self._epochs = count(1)
+        self._open: Tick | None = None  # has outputs, and is neither committed nor aborted
+
+    # Partitions
+
+    def assign(self, partition: TopicPartition, committed: OffsetMap) -> int:
+        """The partition is ours, to be read from its committed offset; returns the new epoch.
+
+        One that we have already is read from elsewhere from now on, and what is known of it is forgotten.
+        """
+        self.revoke([partition])
+        assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs))
+        self._assignments[partition] = assignment
+        self._rooms[partition.level].partitions += 1
+        return assignment.epoch
+
+    def revoke(self, partitions: Iterable[TopicPartition]) -> None:
+        """The partitions are not ours any more; what still runs of them is stale."""
+        for partition in partitions:
+            if assignment := self._assignments.pop(partition, None):
+                self._drop(assignment)
+
+    def _drop(self, assignment: Assignment[R]) -> None:
+        assignment.end()
+        self._held.discard(assignment.partition)
+        self._levels[assignment.level].drop(assignment)
+        self._later = [entry for entry in self._later if entry[2].assignment is not assignment]
+        heapify(self._later)
+        room = self._rooms[assignment.level]
+        room.partitions -= 1
+        room.used -= assignment.bytes
+
+    def assigned(self) -> Collection[TopicPartition]:
+        """The partitions that are ours."""
+        return self._assignments.keys()
+
+    # Intake
+
+    def demand(self) -> list[int]:
+        """How many records to fetch next of each level: what its buffer lacks of *ready* ones.
+
+        Those that wait behind others or for their time do not count, so they never keep ready ones out; what bounds
+        them is the room, through `held`.
+        """
+        held = [0] * len(self._levels)
+        for partition in self._held:
+            held[partition.level] += 1
+        return [
+            max(0, min(self._buffer - level.ready, room.records_left())) if room.partitions > held_of_level else 0
+            for level, room, held_of_level in zip(self._levels, self._rooms, held, strict=True)
+        ]
+
+    def held(self) -> set[TopicPartition]:
+        """The partitions to fetch nothing from for now: their share of the room is full, or their map is too large.
+
+        What was fetched already is received all the same.
+        """
+        for partition in list(self._held):
+            self._hold_or_free(self._assignments[partition])
+        return set(self._held)
+
+    def receive(self, partition: TopicPartition, records: Sequence[R], now: float) -> None:
+        """Take in what was fetched of a partition, in the order of its log; nothing if it is not ours.
+
+        Where the offsets go back, by a seek or because the log was truncated, a new epoch begins.
+        """
+        offsets: list[int] = [record.offset for record in records]  # type: ignore[attr-defined]
+        start = 0
+        for stop in _ascending_ends(offsets):
+            if partition in self._assignments:
+                self._receive(partition, records[start:stop], offsets[start:stop], now)
+            start = stop
+
+    def _receive(self, partition: TopicPartition, records: Sequence[R], offsets: Sequence[int], now: float) -> None:
+        if offsets[0] < self._assignments[partition].progress.end:
+            self.assign(partition, OffsetMap(offsets[0]))
+        assignment = self._assignments[partition]
+        fresh = assignment.progress.receive(offsets)
+        if len(fresh) < len(offsets):
+            is_fresh = set(fresh)
+            records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
+        if records:
+            self._enqueue(assignment, records, fresh, now)
+            self._hold_or_free(assignment)
+
+    def _enqueue(self, assignment: Assignment[R], records: Sequence[R], offsets: Sequence[int], now: float) -> None:
+        sizes = list(map(self._size_of, records))
+        lanes = self._lane_names(records)
+        works = list(map(Work, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
+        assignment.bytes += (size := sum(sizes))
+        self._rooms[assignment.level].fill(size, len(sizes))
+        if self._due is None:
+            self._levels[assignment.level].arrive(assignment.lanes.extend(works))
+            return
+        for work in works:
+            work.not_before = self._due(work.record)
+        for head in assignment.lanes.extend(works):
+            self._place(head, now)
+
+    def advance(self, partition: TopicPartition, position: int) -> None:
+        """Nothing below the consumer's position is still to come: transaction markers do not look like lag."""
+        if (assignment := self._assignments.get(partition)) and position > assignment.progress.end:
+            assignment.progress.advance(position)
+            assignment.finished += 1
+
+    def _hold_or_free(self, assignment: Assignment[R]) -> None:
+        full = self._rooms[assignment.level].is_full_for(assignment.bytes, assignment.held)
+        assignment.held = full or assignment.is_pressed()
+        if assignment.held:
+            self._held.add(assignment.partition)
+        else:
+            self._held.discard(assignment.partition)
+
+    # Work
+
+    def take(self, limit: int, now: float) -> list[Work[R]]:
+        """Up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
+        self._release_due(now)
+        works: list[Work[R]] = []
+        while len(works) < limit and (level := self._pick(now)):
+            works.append(level.take())
+        return works
+
+    def take_batches(self, limit: int, max_size: int, now: float) -> list[list[Work[R]]]:
+        """Up to `limit` batches: each of the first works of one lane, or of works that have no lane.
+
+        Each work of a batch is reported on its own. A lane goes on when all of its batch are; those that failed
+        come first again.
+        """
+        self._release_due(now)
+        batches: list[list[Work[R]]] = []
+        while len(batches) < limit and (level := self._pick(now)):
+            batches.append(level.take_batch(max_size, now))
+        return batches
+
+    def _pick(self, now: float) -> Ready[R] | None:
+        if len(self._levels) == 1:
+            return self._levels[0] if self._levels[0].ready else None
+        picked = self._slots.pick(self._levels, now)
+        return None if picked is None else self._levels[picked]
+
+    # Outcomes
+
+    def finish(self, work: Work[R], now: float, outputs: Sequence[Any] = ()) -> bool:
+        """The work is done, its dead letter stored if it is one; `outputs` ride with its offset in the next tick.
+
+        False if that is not ours to say any more: it was reported already, or its partition is no longer ours.
+        """
+        assignment = work.assignment
+        if work.running and assignment.current:
+            assignment.finish(work, outputs)
+            self._rooms[assignment.level].used -= work.size
+            self._settle(work, (), now)
+            return True
+        self._free_slot(work)
+        return False
+
+    def retry(self, work: Work[R], at: float, error: BaseException | None, now: float) -> bool:
+        """The work is to be tried again, at the head of its lane, not before `at`; False as for `finish`."""
+        if work.running and work.assignment.current:
+            self._settle(work, (work.again(at, error, now),), now)
+            return True
+        self._free_slot(work)
+        return False
+
+    def fail(self, work: Work[R], error: BaseException, now: float, chance: float) -> Verdict | None:
+        """The work failed: it is tried again as the retries say, or else its dead letter is to be stored.
+
+        With the verdict `DeadLetter` the work still runs, and its lane waits, until `finish` says that the letter is
+        stored (or rides in `outputs`). None if the work is not ours any more. `chance` is from 0 to 1.
+        """
+        if not (work.running and work.assignment.current):
+            self._free_slot(work)
+            return None
+        verdict = self._retries.decide(work.record, work.attempt, error, now, chance)
+        if isinstance(verdict, Again):
+            self.retry(work, verdict.at, error, now)
+        return verdict
+
+    # Commits
+
+    def tick(self, partitions: Collection[TopicPartition] | None = None) -> Tick:
+        """What to commit now of these partitions, or of all: those for which more is done than was committed.
+
+        Until `committed` says that it was, it is due again. Outputs are handed out once, and put back by `aborted`;
+        raises `RuntimeError` while a tick with outputs is neither, for one transaction runs at a time.
+        """
+        if self._open:
+            raise RuntimeError("The last tick's outputs were neither committed nor aborted.")
+        tick = Tick({}, [], [])
+        for partition, assignment in self._assignments.items():
+            if assignment.finished > assignment.saved and (partitions is None or partition in partitions):
+                tick.commits[partition] = assignment.commit()
+                tick.parts.append((assignment, assignment.finished, assignment.outputs))
+                tick.outputs.extend(output for outputs in assignment.outputs for output in outputs)
+                assignment.outputs = []
+                self._hold_or_free(assignment)
+        self._open = tick if tick.outputs else None
+        return tick
+
+    def committed(self, tick: Tick) -> None:
+        """Kafka has acknowledged the tick."""
+        self._open = None if tick is self._open else self._open
+        for assignment, finished, _ in tick.parts:
+            assignment.saved = max(assignment.saved, finished)
+
+    def aborted(self, tick: Tick) -> None:
+        """The tick was not committed: its outputs ride in the next one; works of lost partitions are redone there."""
+        self._open = None if tick is self._open else self._open
+        for assignment, _, outputs in tick.parts:
+            if assignment.current:
+                assignment.outputs[:0] = outputs
+
+    # State
+
+    def next_wake(self) -> float | None:
+        """When there may be something to take though nothing else has happened."""
+        times = [self._slots.next_change(), self._later[0][0] if self._later else None]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
+    def ready(self) -> list[int]:
+        """How many works of each level may run now."""
+        return [level.ready for level in self._levels]
+
+    @property
+    def running(self) -> list[int]:
+        """How many works of each level hold a slot, those of lost partitions included."""
+        return [level.running for level in self._levels]
+
+    @property
+    def bytes_held(self) -> list[int]:
+        """How many bytes of each level's records are in memory."""
+        return [room.used for room in self._rooms]
+
+    def committable(self, partition: TopicPartition) -> int:
+        """The lowest offset of an assigned partition that is not done."""
+        return self._assignments[partition].progress.committable
+
+    @property
+    def work_remaining(self) -> int:
+        """How many received records are not done."""
+        return sum(assignment.progress.incomplete_count for assignment in self._assignments.values())
+
+    # How a work moves on
+
+    def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
+        self._free_slot(work)
+        if work.batch:
+            settled = work.batch.report(again)
+            if settled is None:
+                return
+            work, again = settled
+        head = work.assignment.lanes.settle(work, again)
+        if head:
+            self._place(head, now)
+
+    def _free_slot(self, work: Work[R]) -> None:
+        if work.running:
+            work.running = False
+            self._levels[work.assignment.level].running -= 1
+
+    def _place(self, head: Work[R], now: float) -> None:
+        if head.not_before > now:
+            heappush(self._later, (head.not_before, head.order, head))
+        else:
+            self._levels[head.assignment.level].release(head)
+
+    def _release_due(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            head = heappop(self._later)[2]
+            self._levels[head.assignment.level].release(head)
+
+
+def _ascending_ends(offsets: Sequence[int]) -> list[int]:
+    """Where stretches of ascending offsets end; nearly always there is one.
+
+    >>> _ascending_ends([5, 6, 9]), _ascending_ends([5, 6, 6, 3]), _ascending_ends([])
+    ([3], [2, 3, 4], [])
+    """
+    if all(map(lt, offsets, islice(offsets, 1, None))):
+        return [len(offsets)] if offsets else []
+    return [end for end, (a, b) in enumerate(pairwise(offsets), 1) if a >= b] + [len(offsets)]

@@ -1,0 +1,79 @@
+"""The works of one level that may run now, and how many of it run.
+
+Invariants: `take` gives the work whose record arrived first; `ready` is how many it can still give. What becomes ready
+as it arrives comes in order already, so a deque holds it; only what waited behind another or for its time needs
+a heap.
+"""
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+from headway.core.assignment import Assignment
+from headway.core.lanes import ALONE
+from headway.core.work import Batch, Work
+
+R = TypeVar("R")
+
+
+class Ready(Generic[R]):
+    """A queue of lane heads in order of arrival."""
+
+    __slots__ = ("_arrived", "_released", "ready", "running")
+
+    def __init__(self) -> None:
+        self._arrived: deque[Work[R]] = deque()
+        self._released: list[tuple[int, Work[R]]] = []
+        self.ready = 0
+        self.running = 0  # stale ones too: they hold a slot until they are reported
+
+    def arrive(self, works: list[Work[R]]) -> None:
+        """Works that are ready as they come, after all that came before."""
+        self._arrived.extend(works)
+        self.ready += len(works)
+
+    def release(self, work: Work[R]) -> None:
+        """A work whose turn, or time, has come."""
+        heappush(self._released, (work.order, work))
+        self.ready += 1
+
+    def take(self) -> Work[R]:
+        """The first of them, which runs from now on."""
+        work = heappop(self._released)[1] if self._released_is_first() else self._arrived.popleft()
+        self.ready -= 1
+        self.running += 1
+        work.running = True
+        return work
+
+    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
+        """The first of them with those behind it in its lane; without a lane, with the next ones that have none."""
+        works = [self.take()]
+        if works[0].lane is ALONE:
+            while self.ready and len(works) < max_size and self._first().lane is ALONE:
+                works.append(self.take())
+            return works
+        while len(works) < max_size and (behind := works[-1].next) and behind.not_before <= now:
+            works.append(behind)
+        batch = Batch(works)
+        for work in works:
+            work.batch, work.running = batch, True
+        self.running += len(works) - 1
+        return works
+
+    def oldest(self) -> float | None:
+        """When the record of the first one arrived."""
+        return self._first().arrived if self.ready else None
+
+    def drop(self, assignment: Assignment[R]) -> None:
+        """Forget the works of an assignment that ended."""
+        self._arrived = deque(work for work in self._arrived if work.assignment is not assignment)
+        self._released = [entry for entry in self._released if entry[1].assignment is not assignment]
+        heapify(self._released)
+        self.ready = len(self._arrived) + len(self._released)
+
+    def _first(self) -> Work[R]:
+        return self._released[0][1] if self._released_is_first() else self._arrived[0]
+
+    def _released_is_first(self) -> bool:
+        released = self._released
+        return bool(released) and (not self._arrived or released[0][0] < self._arrived[0].order)

@@ -1,0 +1,120 @@
+"""Whether a failed record is tried again, and when.
+
+Invariants: a decision is a function of its arguments, time and chance included; whatever the user's delay function
+does, the record is decided on; a delay is never negative.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class RetriableError(Exception):
+    """Raised by a handler: trying again can help, whatever else is configured."""
+
+
+class FatalError(Exception):
+    """Raised by a handler: trying again cannot help."""
+
+
+class Again(NamedTuple):
+    """Try again, not before `at`. `delay_error` is what the delay function raised, if the default replaced it."""
+
+    at: float
+    delay_error: Exception | None = None
+
+
+class DeadLetter(NamedTuple):
+    """Do not try again; why, in words."""
+
+    reason: str
+
+
+Verdict = Again | DeadLetter
+
+Backoff = Callable[[int, float], float]
+"""(attempt that failed, from 1; chance from 0 to 1) -> seconds to wait."""
+
+Delay = Callable[[Any, int, BaseException], float]
+"""(record, attempt that failed, error) -> seconds to wait: a user's own function."""
+
+
+def fixed(seconds: float) -> Backoff:
+    """The same delay each time.
+
+    >>> fixed(1.5)(7, 0.5)
+    1.5
+    """
+    return lambda attempt, chance: seconds
+
+
+def exponential(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
+    """Delays that grow by a factor up to the longest, each shortened by chance, by at most the part `jitter`.
+
+    >>> backoff = exponential(first=1, longest=60, jitter=0.5)
+    >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
+    ([1.0, 2.0, 4.0, 60.0], 2.0)
+    """
+
+    def delay(attempt: int, chance: float) -> float:
+        try:
+            whole = min(longest, first * float(factor) ** (attempt - 1))
+        except OverflowError:
+            whole = longest
+        return float(whole) * (1 - jitter * chance)
+
+    return delay
+
+
+_DEFAULT_BACKOFF = exponential()
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How failed records are retried.
+
+    Args:
+        backoff: The delay after each attempt.
+        max_attempts: After so many attempts a record is a dead letter; None tries for ever.
+        fatal: Errors that are not retried. `RetriableError` always is, `FatalError` never.
+        delay: A function of (record, attempt, error) instead of the backoff. Where it raises, or gives what is not
+            a number of seconds, the backoff decides.
+
+    >>> Retries(fixed(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
+    Again(at=102.0, delay_error=None)
+    >>> Retries(fixed(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
+    DeadLetter(reason='attempt 2 of 2 failed')
+    """
+
+    backoff: Backoff = _DEFAULT_BACKOFF
+    max_attempts: int | None = None
+    fatal: tuple[type[BaseException], ...] = ()
+    delay: Delay | None = None
+
+    def decide(self, record: object, attempt: int, error: BaseException, now: float, chance: float) -> Verdict:
+        """What to do after an attempt failed."""
+        if isinstance(error, (FatalError, *self.fatal)) and not isinstance(error, RetriableError):
+            return DeadLetter(f"{type(error).__name__} is not retried")
+        if self.max_attempts is not None and attempt >= self.max_attempts:
+            return DeadLetter(f"attempt {attempt} of {self.max_attempts} failed")
+        seconds, delay_error = self._seconds(record, attempt, error, chance)
+        return Again(now + seconds, delay_error)
+
+    def _seconds(
+        self, record: object, attempt: int, error: BaseException, chance: float
+    ) -> tuple[float, Exception | None]:
+        default = max(0.0, self.backoff(attempt, chance))
+        if self.delay is None:
+            return default, None
+        try:
+            return _checked(self.delay(record, attempt, error)), None
+        except Exception as delay_error:  # whatever a user's function does, the record must not be stuck
+            return default, delay_error
+
+
+def _checked(seconds: float) -> float:
+    seconds = float(seconds)
+    if not math.isfinite(seconds):
+        raise ValueError(f"The delay function gave {seconds} seconds.")
+    return max(0.0, seconds)

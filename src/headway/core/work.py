@@ -1,0 +1,124 @@
+"""A work: one attempt at a record.
+
+Invariants: a work is tried once; a retry is another work for the same record, so that what comes late from an
+earlier attempt is known by its work and ignored. A work is running from `take` until it is reported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from headway.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from headway.core.assignment import Assignment
+
+R = TypeVar("R")
+
+
+class Failure(NamedTuple):
+    """What became of the attempts so far: the last error and when, when the first was, and how many."""
+
+    error: BaseException | None
+    at: float
+    first_at: float
+    attempts: int
+
+
+class Work(Generic[R]):
+    """A record with what its handler's context shows, and its place in its lane."""
+
+    __slots__ = (
+        "arrived",
+        "assignment",
+        "batch",
+        "failure",
+        "lane",
+        "next",
+        "not_before",
+        "offset",
+        "order",
+        "record",
+        "running",
+        "size",
+    )
+
+    def __init__(
+        self,
+        record: R,
+        offset: int,
+        size: int,
+        lane: Hashable,
+        assignment: Assignment[R],
+        arrived: float,
+        order: int,
+    ) -> None:
+        self.record = record
+        self.offset = offset
+        self.size = size
+        self.lane = lane
+        self.assignment = assignment
+        self.arrived = arrived
+        self.order = order  # of arrival, over all partitions
+        self.next: Work[R] | None = None  # the one behind it in its lane
+        self.not_before = 0.0
+        self.running = False
+        self.failure: Failure | None = None
+        self.batch: Batch[R] | None = None
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Where the record is from."""
+        return self.assignment.partition
+
+    @property
+    def level(self) -> int:
+        """Its priority, 0 lowest."""
+        return self.assignment.partition.level
+
+    @property
+    def epoch(self) -> int:
+        """The assignment under which the record was received."""
+        return self.assignment.epoch
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return 1 if self.failure is None else self.failure.attempts + 1
+
+    @property
+    def first_failed_at(self) -> float | None:
+        """When the first attempt failed."""
+        return None if self.failure is None else self.failure.first_at
+
+    def again(self, not_before: float, error: BaseException | None, now: float) -> Work[R]:
+        """The next attempt, after this one failed; its lane puts it in the same place."""
+        again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
+        first_at = now if self.failure is None else self.failure.first_at
+        again.failure = Failure(error, now, first_at, self.attempt)
+        again.not_before = not_before
+        return again
+
+    def __repr__(self) -> str:
+        return f"Work({self.partition}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
+
+
+class Batch(Generic[R]):
+    """Works of one lane that run together: the lane goes on when the last of them was reported."""
+
+    __slots__ = ("_again", "_running", "_works")
+
+    def __init__(self, works: Sequence[Work[R]]) -> None:
+        self._works = works
+        self._running = len(works)
+        self._again: list[Work[R]] = []
+
+    def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
+        """One was reported: None while others run, then the last work and what to try again, in the lane's order."""
+        self._running -= 1
+        self._again += again
+        if self._running:
+            return None
+        return self._works[-1], sorted(self._again, key=lambda work: work.order)
