@@ -66,7 +66,15 @@ class EngineOfALog(RuleBasedStateMachine):
 
     # What happens
 
-    @rule()
+    @rule(upset=st.sampled_from(["crash", "assign", "revoke", "nothing", "nothing", "nothing"]), partition=partitions)
+    def upset(self, upset: str, partition: TopicPartition) -> None:
+        if upset == "crash":
+            self.crash()
+        elif upset == "assign":
+            self.assign(partition)
+        elif upset == "revoke":
+            self.revoke(partition)
+
     def crash(self) -> None:
         self.engine: Engine[Record] = Engine(
             self.ordering, levels=2, buffer=8, room=100, size_of=lambda record: record.size
@@ -76,7 +84,6 @@ class EngineOfALog(RuleBasedStateMachine):
         for partition in PARTITIONS:
             self.assign(partition)
 
-    @rule(partition=partitions)
     def assign(self, partition: TopicPartition) -> None:
         self.forget(partition)
         start = self.committed(partition)
@@ -84,7 +91,6 @@ class EngineOfALog(RuleBasedStateMachine):
         self.stays[partition] = Stay(start.offset, done, committable=start.offset)
         self.engine.assign(partition, start)
 
-    @rule(partition=partitions)
     def revoke(self, partition: TopicPartition) -> None:
         self.forget(partition)
         self.engine.revoke([partition])
@@ -106,7 +112,7 @@ class EngineOfALog(RuleBasedStateMachine):
             stay.entries += [Entry(record) for record in batch if record.offset not in stay.done]
             stay.position = batch[-1].offset + 1
 
-    @rule(limit=st.integers(0, 6))
+    @rule(limit=st.integers(0, 8))
     def take(self, limit: int) -> None:
         ready = self.ready()
         works = self.engine.take(limit, self.now)
@@ -117,7 +123,7 @@ class EngineOfALog(RuleBasedStateMachine):
             taken = [work.offset for work in works if work.level == level]
             assert len(taken) == len(set(zip(taken, [w.partition for w in works if w.level == level], strict=True)))
 
-    @rule(limit=st.integers(0, 3), max_size=st.integers(1, 4))
+    @rule(limit=st.integers(0, 4), max_size=st.integers(1, 4))
     def take_batches(self, limit: int, max_size: int) -> None:
         ready = len(self.ready())
         batches = self.engine.take_batches(limit, max_size, self.now)
@@ -143,7 +149,11 @@ class EngineOfALog(RuleBasedStateMachine):
         assert all(other.record.offset in (together or []) for other in ahead)
         entry.work = work
 
-    @rule(data=st.data())
+    @rule(data=st.data(), count=st.integers(1, 8))
+    def finish_some(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            self.finish(data)
+
     def finish(self, data: st.DataObject) -> None:
         if (found := self.choose_running(data)) is None:
             return
@@ -288,5 +298,5 @@ class EngineOfALog(RuleBasedStateMachine):
         assert sorted(self.published) == sorted(whole)
 
 
-EngineOfALog.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+EngineOfALog.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 test_the_engine_agrees_with_a_model_of_lists = EngineOfALog.TestCase
