@@ -6,9 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headway.core.engine import Engine, Tick
+from headway.core.engine import Engine
 from headway.core.lanes import Ordering
 from headway.core.offset_map import Commit, OffsetMap, decode
+from headway.core.ticks import Tick
 from headway.core.work import Work
 from headway.records import TopicPartition
 

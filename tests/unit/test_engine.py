@@ -155,6 +155,11 @@ def test_capacity_burst_keeps_slots_free_for_the_high_level_until_it_was_idle_fo
         works = engine.take(10, NOW + look / 10 + 0.001)
     assert len(works) == 7
     assert engine.running == [10, 0]
+    assert len(engine.take(1, NOW + 1)) == 0
+    assert engine.next_wake() is not None
+    engine.revoke([LOW])
+    assert engine.take(1, NOW + 1) == []
+    assert engine.next_wake() is None
 
 
 def test_a_low_flood_takes_no_room_of_the_high_level() -> None:

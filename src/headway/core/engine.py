@@ -17,31 +17,26 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, islice, pairwise, repeat
 from operator import lt
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headway.core.assignment import Assignment
 from headway.core.lanes import LaneNames, Ordering
-from headway.core.offset_map import Commit, OffsetMap
+from headway.core.offset_map import OffsetMap
 from headway.core.ready import Ready
 from headway.core.retry import Again, Retries, Verdict
 from headway.core.room import Room
 from headway.core.slots import FairSlots, SlotPolicy
+from headway.core.ticks import Tick, Ticks
 from headway.core.work import Work
 from headway.records import TopicPartition
 
 R = TypeVar("R")
 
 
-class Tick(NamedTuple):
-    """What to commit together: per partition offset and map, and the outputs of what they count as done."""
-
-    commits: dict[TopicPartition, Commit]
-    outputs: list[Any]
-    parts: list[tuple[Assignment[Any], int, list[Sequence[Any]]]]
-
-
 class Engine(Generic[R]):
     """Decides what runs when, and what may be committed. Not thread-safe: its driver lets one thread at a time in.
+
+    Records have an `offset` and, where lanes are keys, a `raw_key`. The functions given must not raise.
 
     Args:
         ordering: What must run in order; or a function that names the lanes of records.
@@ -79,7 +74,7 @@ class Engine(Generic[R]):
         self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come
         self._orders = count()
         self._epochs = count(1)
-        self._open: Tick | None = None  # has outputs, and is neither committed nor aborted
+        self._ticks = Ticks()
 
     # Partitions
 
@@ -265,31 +260,22 @@ class Engine(Generic[R]):
         Until `committed` says that it was, it is due again. Outputs are handed out once, and put back by `aborted`;
         raises `RuntimeError` while a tick with outputs is neither, for one transaction runs at a time.
         """
-        if self._open:
-            raise RuntimeError("The last tick's outputs were neither committed nor aborted.")
-        tick = Tick({}, [], [])
-        for partition, assignment in self._assignments.items():
-            if assignment.finished > assignment.saved and (partitions is None or partition in partitions):
-                tick.commits[partition] = assignment.commit()
-                tick.parts.append((assignment, assignment.finished, assignment.outputs))
-                tick.outputs.extend(output for outputs in assignment.outputs for output in outputs)
-                assignment.outputs = []
-                self._hold_or_free(assignment)
-        self._open = tick if tick.outputs else None
+        tick = self._ticks.take(
+            assignment
+            for partition, assignment in self._assignments.items()
+            if partitions is None or partition in partitions
+        )
+        for partition in tick.commits:
+            self._hold_or_free(self._assignments[partition])
         return tick
 
     def committed(self, tick: Tick) -> None:
         """Kafka has acknowledged the tick."""
-        self._open = None if tick is self._open else self._open
-        for assignment, finished, _ in tick.parts:
-            assignment.saved = max(assignment.saved, finished)
+        self._ticks.committed(tick)
 
     def aborted(self, tick: Tick) -> None:
         """The tick was not committed: its outputs ride in the next one; works of lost partitions are redone there."""
-        self._open = None if tick is self._open else self._open
-        for assignment, _, outputs in tick.parts:
-            if assignment.current:
-                assignment.outputs[:0] = outputs
+        self._ticks.aborted(tick)
 
     # State
 

@@ -82,6 +82,7 @@ class BurstSlots:
         """The highest level that is ready and below its share of this moment."""
         if self._look_at is None or now >= self._look_at:
             self._look(levels, now)
+        self._refused = False
         for index in range(len(levels) - 1, -1, -1):
             if levels[index].ready and levels[index].running < self._now_shares[index]:
                 return index
