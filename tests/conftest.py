@@ -1,6 +1,12 @@
 """What all tests share. The real Apache Kafka comes from `headway.testing.fixtures`, as it does for users."""
 
+import signal
+
 import pytest
+
+# A test run in the background ignores Ctrl-C, and all that it starts would too; what Ctrl-C does is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -48,7 +48,7 @@ class Message:
 def record(
     key: bytes | None = None, value: bytes | None = None, headers: list[tuple[str, Any]] | None = None
 ) -> ConsumerRecord:
-    return ConsumerRecord(Message(key, value, headers), RecordSource(2, "-2", Message.key, Message.value))  # type: ignore[arg-type]
+    return ConsumerRecord(Message(key, value, headers), RecordSource(2, "-2", Message.key, Message.value), value)  # type: ignore[arg-type]
 
 
 def test_a_line_of_text_is_the_value_as_it_is() -> None:
