@@ -167,10 +167,10 @@ class AsyncPriorityProducer:
     """
 
     def __init__(self, config: Config) -> None:
-        self._producer = PriorityProducer(config, after_reports=self._after_reports)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reported: deque[tuple[asyncio.Future[RecordMetadata], Exception | None, RecordMetadata | None]] = deque()
         self._room = asyncio.Event()
+        self._producer = PriorityProducer(config, after_reports=self._after_reports)
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
 
     async def send(
