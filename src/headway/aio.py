@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from headway.config import Config
-from headway.consumer import LevelMetrics, OnRebalance, PolicyName, PriorityConsumer, longest_wait
+from headway.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
 from headway.core.capacity import Distributor
+from headway.core.fairness import PolicyName
 from headway.delivery import DeliveryFuture
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.level_consumers import Partitions

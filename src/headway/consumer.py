@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from headway.config import Config, ConsumerSettings
-from headway.core.capacity import Distributor, distribute, exponential
-from headway.core.fairness import CapacityBurst, Fair, Policy, Strict
+from headway.core.capacity import Distributor
+from headway.core.fairness import PolicyName, make_policy
 from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
-from headway.errors import ClosedError, ConfigError, FetchError, HeadwayError, WakeupError
+from headway.errors import ClosedError, FetchError, HeadwayError, WakeupError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers, Partitions, SentCommit
 from headway.kafka.serialization import key_reader, value_reader
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 OnCommit = Callable[[Exception | None, Mapping[TopicPartition, int]], Any]
 OnRebalance = Callable[[list[TopicPartition]], Any]
-PolicyName = Literal["capacity_burst", "fair", "strict"]
 
 # A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
 _LONGEST_TURN = 1.0
@@ -68,7 +67,15 @@ class PriorityConsumer:
         self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
     ) -> None:
         self._settings = settings = ConsumerSettings.parse(config)
-        self._shares, self._policy = _make_policy(policy, distributor, settings)
+        self._shares, self._policy = make_policy(
+            policy,
+            distributor,
+            settings.levels,
+            settings.capacity,
+            window_size=settings.window_size,
+            threshold=settings.threshold,
+            max_wait=settings.max_wait,
+        )
         self.wake = Wake()
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
         self._batch: deque[ConsumerRecord] = deque()  # polled by an iteration, not yet handed out
@@ -471,18 +478,3 @@ def _level_config(settings: ConsumerSettings, level: int) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
     }
-
-
-def _make_policy(
-    name: PolicyName, distributor: Distributor | None, settings: ConsumerSettings
-) -> tuple[list[int], Policy]:
-    if name == "strict":
-        if distributor is not None:
-            raise ConfigError("The policy strict takes no distributor: the highest level may use the whole capacity.")
-        return [settings.capacity] * settings.levels, Strict(settings.capacity, settings.max_wait)
-    shares = distribute(distributor or exponential, settings.levels, settings.capacity)
-    if name == "capacity_burst":
-        return shares, CapacityBurst(shares, settings.window_size, settings.threshold)
-    if name == "fair":
-        return shares, Fair(shares)
-    raise ConfigError(f"The policy {name!r} is not one of capacity_burst, fair and strict.")

@@ -10,8 +10,9 @@ from headway.cli.levels import DistributorType
 from headway.cli.logical_topics import require_common_levels
 from headway.cli.record_lines import json_line, text_line
 from headway.cli.terminal import Progress, complaints, stderr_is_terminal
-from headway.consumer import PolicyName, PriorityConsumer
+from headway.consumer import PriorityConsumer
 from headway.core.capacity import Distributor
+from headway.core.fairness import PolicyName
 
 
 @click.command()

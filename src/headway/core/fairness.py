@@ -10,10 +10,11 @@ share of every stretch of service, and under `strict` no record waits for ever.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from headway.core.capacity import BurstWindow, burst_shares
+from headway.core.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential
 from headway.core.level_buffer import LevelBuffer
+from headway.errors import ConfigError
 
 Buffers = Sequence[LevelBuffer[Any]]
 
@@ -90,18 +91,18 @@ class Fair:
 
     def pick_one(self, waiting: Sequence[int]) -> int | None:
         """The level of the next pick, None if nothing waits: for one slot at a time, at a fraction of the cost."""
-        self._welcome(waiting)
+        starts, idle = self._starts, self._idle
         earliest, chosen = 0, None
         for level, count in enumerate(waiting):
-            if count:
-                deadline = self._starts[level] + self._strides[level]
-                if chosen is None or deadline <= earliest:
-                    earliest, chosen = deadline, level
-            else:
-                self._idle[level] = True
+            if count and idle[level]:
+                starts[level] = max(starts[level], self._virtual_time)
+            idle[level] = not count
+            deadline = starts[level] + self._strides[level]
+            if count and (chosen is None or deadline <= earliest):
+                earliest, chosen = deadline, level
         if chosen is not None:
-            self._virtual_time = max(self._virtual_time, self._starts[chosen])
-            self._starts[chosen] = earliest
+            self._virtual_time = max(self._virtual_time, starts[chosen])
+            starts[chosen] = earliest
         return chosen
 
     def _start_over(self) -> None:
@@ -168,6 +169,36 @@ class Strict:
             (level for level, count in enumerate(counts) if count), key=lambda i: buffers[i].oldest() or now
         )
         return _in_order(by_wait, counts, limit)
+
+
+PolicyName = Literal["capacity_burst", "fair", "strict"]
+
+
+def make_policy(
+    name: PolicyName,
+    distributor: Distributor | None,
+    levels: int,
+    capacity: int,
+    *,
+    window_size: int = 6,
+    threshold: int = 4,
+    max_wait: float = 5.0,
+) -> tuple[list[int], Policy]:
+    """The shares of the levels and the policy of that name; `exponential` is the distributor where there is none.
+
+    Raises `ConfigError` for another name, for shares that the capacity does not allow, and for a distributor where
+    shares play no part.
+    """
+    if name == "strict":
+        if distributor is not None:
+            raise ConfigError("The policy strict takes no distributor: the highest level may use the whole capacity.")
+        return [capacity] * levels, Strict(capacity, max_wait)
+    shares = distribute(distributor or exponential, levels, capacity)
+    if name == "capacity_burst":
+        return shares, CapacityBurst(shares, window_size, threshold)
+    if name == "fair":
+        return shares, Fair(shares)
+    raise ConfigError(f"The policy {name!r} is not one of capacity_burst, fair and strict.")
 
 
 def _highest_first(waiting: Sequence[int], limit: int) -> list[int]:
