@@ -271,6 +271,7 @@ class EngineOfALog(RuleBasedStateMachine):
 
     @invariant()
     def it_wakes_when_the_next_work_is_due(self) -> None:
+        self.engine.take(0, self.now)
         later = [entry.not_before for entry in self.heads() if entry.not_before > self.now]
         assert self.engine.next_wake() == min(later, default=None)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from headway.core.lanes import Lanes
-from headway.core.offset_map import Commit, OffsetMap, commit_of
+from headway.core.offset_map import PRESSURE_CHARACTERS, Commit, OffsetMap, commit_of
 from headway.core.progress import Progress
 from headway.core.work import Work
 from headway.records import TopicPartition
@@ -23,9 +23,9 @@ R = TypeVar("R")
 _NARROW = 18_000  # offsets
 _FEW = 280  # incomplete offsets; each makes at most two runs
 
-# An encoding takes up to some milliseconds: it is paid once in so many records, or when a part of them has changed.
+# An encoding takes up to some milliseconds. A change, a record received or done, seldom adds more than a character, so
+# the next one is due after as many changes as the last one left characters, and at the least after so many.
 _MEASURE_EVERY = 512
-_MEASURE_PART = 16
 
 
 class Assignment(Generic[R]):
@@ -33,7 +33,7 @@ class Assignment(Generic[R]):
 
     __slots__ = (
         "_known_end",
-        "_measured_at",
+        "_measure_at",
         "bytes",
         "current",
         "epoch",
@@ -62,7 +62,7 @@ class Assignment(Generic[R]):
         self.held = False  # for now it shall not be fetched from
         self.pressed = False
         self._known_end = committed.end
-        self._measured_at = 0
+        self._measure_at = 0
 
     def finish(self, work: Work[R], outputs: Sequence[Any]) -> None:
         """The work is done, and this is all that came of it."""
@@ -76,7 +76,8 @@ class Assignment(Generic[R]):
         """Offset and map of this moment."""
         commit = commit_of(self.progress.snapshot())
         self.pressed = commit.pressed
-        self._measured_at = self.progress.end + self.finished
+        left = 0 if commit.pressed else PRESSURE_CHARACTERS - len(commit.metadata)
+        self._measure_at = self.progress.end + self.finished + max(_MEASURE_EVERY, left)
         return commit
 
     def is_pressed(self) -> bool:
@@ -86,7 +87,7 @@ class Assignment(Generic[R]):
         """
         if self._cannot_be_pressed():
             self.pressed = False
-        elif self.progress.end + self.finished - self._measured_at >= self._measure_after():
+        elif self.progress.end + self.finished >= self._measure_at:
             self.commit()
         return self.pressed
 
@@ -96,9 +97,6 @@ class Assignment(Generic[R]):
             return True
         incomplete = progress.incomplete_count
         return incomplete <= _FEW or progress.highest_complete - progress.committable < _NARROW
-
-    def _measure_after(self) -> int:
-        return max(_MEASURE_EVERY, self.progress.incomplete_count // _MEASURE_PART)
 
     def end(self) -> None:
         """It is no longer ours, or not from where it was read."""
