@@ -1,0 +1,106 @@
+"""Step 1 while it runs: a table that changes where there is a terminal, a line now and then where there is none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from demo.evidence import Evidence
+
+MEANINGS = ("on time, at most 15 min late", "over 15 min late", "cancelled or over 60 min late")
+"""What the levels of the flights are, lowest first."""
+
+_REDRAW_S = 0.25
+_LINE_S = 5.0
+_BAR_WIDTH = 78
+
+
+class Display:
+    """Shows how the consumer gets on; call `show` as often as you like."""
+
+    def __init__(self, console: Console, records: int, shares: Sequence[int]) -> None:
+        self._console = console
+        self._records = records
+        self._shares = shares
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._every = _REDRAW_S if self._live else _LINE_S
+        self._shown_at = 0.0
+        self._polls = 0
+        self._counts = [0] * len(shares)
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, at: float, delivered: Sequence[int], evidence: Evidence) -> None:
+        """Show how things are `at` seconds after the start, if it is time to."""
+        if at - self._shown_at < self._every and evidence.total < self._records:
+            return
+        if self._live:
+            self._live.update(self._picture(at, delivered, evidence), refresh=True)
+        else:
+            self._console.print(line(at, delivered, evidence.per_level), soft_wrap=True)
+        self._shown_at, self._polls, self._counts = at, evidence.polls, evidence.per_level
+
+    def _picture(self, at: float, delivered: Sequence[int], evidence: Evidence) -> Group:
+        title = f"{at:.1f} s   in Kafka {sum(delivered):,}   consumed {evidence.total:,} of {self._records:,}"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        table.add_column("level", min_width=max(map(len, MEANINGS)) + 3)
+        for name in ("backlog", "share", "burst", "records/s", "total"):
+            table.add_column(name, justify="right", min_width=7)
+        lately = Lately(at - self._shown_at, evidence.polls - self._polls, self._counts)
+        for row in rows(self._shares, delivered, evidence.per_level, lately):
+            table.add_row(*row)
+        return Group(table, ProgressBar(total=self._records, completed=evidence.total, width=_BAR_WIDTH))
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """How many seconds and polls ago it was shown last, and what was consumed of each level then."""
+
+    seconds: float
+    polls: int
+    consumed: Sequence[int]
+
+
+def rows(
+    shares: Sequence[int], delivered: Sequence[int], consumed: Sequence[int], lately: Lately
+) -> list[tuple[str, ...]]:
+    """A row for each level, highest first: share and burst are records in a poll, the burst what is above the share.
+
+    >>> rows([2, 4], [900, 80], [500, 80], Lately(0.5, 10, [400, 60]))[1]
+    ('0  on time, at most 15 min late', '400', '2', '8', '200', '500')
+    """
+    shown = []
+    for level in reversed(range(len(shares))):
+        taken = consumed[level] - lately.consumed[level]
+        burst = max(0.0, taken / max(1, lately.polls) - shares[level])
+        rate = taken / max(lately.seconds, 0.001)
+        numbers = (delivered[level] - consumed[level], shares[level], burst, rate, consumed[level])
+        shown.append((f"{level}  {MEANINGS[level]}", *(f"{max(0, number):,.0f}" for number in numbers)))
+    return shown
+
+
+def line(at: float, delivered: Sequence[int], consumed: Sequence[int]) -> str:
+    """The same in a few words.
+
+    >>> line(5, [900, 80], [500, 80])
+    '  5.0 s  980 in Kafka, 580 consumed; backlog: 0 of level 1, 400 of level 0'
+    """
+    backlog = ", ".join(
+        f"{max(0, delivered[level] - consumed[level]):,} of level {level}" for level in reversed(range(len(consumed)))
+    )
+    return f"{at:5.1f} s  {sum(delivered):,} in Kafka, {sum(consumed):,} consumed; backlog: {backlog}"

@@ -1,0 +1,193 @@
+"""Step 1: the flights go through Kafka by priority, and are consumed while they are still being produced.
+
+The consumer does work that takes a while for each record, so that it keeps up with three quarters of what is sent:
+what does not fit must wait, and who waits is what priority is about.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+
+from demo.evidence import NUMBER, Evidence
+from demo.flights import LEVELS, FlightRecord
+from demo.live import Display
+from headway import PriorityConsumer, PriorityProducer
+from headway.core.fairness import PolicyName
+from headway.core.topics import level_topic
+from headway.kafka.admin import Admin
+
+TOPIC = "flights"
+PARTITIONS = 6
+
+# Each of the 18 partitions is a request of its own: with less linger there are more of them than two cores can serve.
+_LINGER_MS = 20
+
+_LATEST_S = 0.05  # who has fallen behind its pace by more does not make up for it
+_BATCH = 25
+_JOIN_WITHIN_S = 30.0
+_GIVE_UP_AFTER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How fast the flights are sent and worked off: a year takes half a minute, a short run five seconds."""
+
+    records: int
+    at_least_s: float = 4.0
+
+    @property
+    def sent_per_s(self) -> float:
+        """How many records are sent in a second."""
+        return min(16_000, self.records / self.at_least_s)
+
+    @property
+    def worked_per_s(self) -> float:
+        """How many records the consumer's work allows in a second."""
+        return 0.75 * self.sent_per_s
+
+    @property
+    def capacity(self) -> int:
+        """`max.poll.records`: work for 8 ms, and no less than the shares need."""
+        return max((1 << LEVELS) - 1, round(self.worked_per_s * 0.008))
+
+
+class Pace:
+    """Lets so many records a second through, evenly."""
+
+    def __init__(self, per_s: float) -> None:
+        self._seconds = 1 / per_s
+        self._free_at = 0.0
+
+    def work(self, records: int) -> None:
+        """Take the time of so many records."""
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now - _LATEST_S) + records * self._seconds
+        if self._free_at > now:
+            time.sleep(self._free_at - now)
+
+
+class Sending:
+    """The flights on their way into Kafka, on a thread of their own."""
+
+    def __init__(self, servers: str, topic: str, flights: Iterable[FlightRecord], pace: Pace) -> None:
+        self.sent = [0] * LEVELS
+        self._topic = topic
+        self._flights = flights
+        self._pace = pace
+        config = {"bootstrap.servers": servers, "max.priority": LEVELS, "linger.ms": _LINGER_MS}
+        self._producer = PriorityProducer(config)
+        self._stop = threading.Event()
+
+    @property
+    def delivered(self) -> list[int]:
+        """How many records of each level are in Kafka."""
+        return self._producer.metrics().delivered
+
+    def run(self) -> None:
+        """Send all, unless `stop` is called."""
+        with self._producer:
+            for number, flight in enumerate(self._flights):
+                if self._stop.is_set():
+                    return
+                self._send(number, flight)
+                if number % _BATCH == 0:
+                    self._pace.work(_BATCH)
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stop.set()
+
+    def _send(self, number: int, flight: FlightRecord) -> None:
+        headers = [(NUMBER, str(number).encode())]
+        self._producer.send(self._topic, flight.value, flight.key, priority=flight.level, headers=headers)
+        self.sent[flight.level] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was sent at each level, and what the consumer saw of it."""
+
+    sent: list[int]
+    evidence: Evidence
+
+
+def run(
+    servers: str,
+    flights: Iterable[FlightRecord],
+    plan: Plan,
+    policy: PolicyName,
+    display: Display | None = None,
+    topic: str = TOPIC,
+) -> Outcome:
+    """Send the flights and consume them at the same time, until all that was sent has come or no more comes."""
+    create_topics(servers, topic)
+    config = {
+        "bootstrap.servers": servers,
+        "group.id": topic,
+        "max.priority": LEVELS,
+        "max.poll.records": plan.capacity,
+        "auto.offset.reset": "earliest",
+    }
+    sending = Sending(servers, topic, _ready(flights), Pace(plan.sent_per_s))
+    evidence = Evidence(LEVELS, plan.records, plan.capacity)
+    with PriorityConsumer(config, policy=policy) as consumer, ThreadPoolExecutor(1) as thread:
+        _join(consumer, topic)
+        sender = thread.submit(sending.run)
+        try:
+            with display or nullcontext():
+                _consume(consumer, sending, sender, evidence, Pace(plan.worked_per_s), display)
+        finally:
+            sending.stop()
+    return Outcome(sending.sent, evidence)
+
+
+def warm_up(servers: str, flights: Iterable[FlightRecord]) -> None:
+    """The same with some flights and topics of its own: a Java that has just started takes seconds to be quick."""
+    flights = list(flights)
+    run(servers, flights, Plan(len(flights), at_least_s=1.0), "fair", topic="warm-up")
+
+
+def create_topics(servers: str, topic: str) -> None:
+    """Create the level topics of a topic."""
+    Admin({"bootstrap.servers": servers}).create([level_topic(topic, level) for level in range(LEVELS)], PARTITIONS)
+
+
+def _ready(flights: Iterable[FlightRecord]) -> Iterator[FlightRecord]:
+    """The first flight takes as long as reading all of them."""
+    remaining = iter(flights)
+    return chain([next(remaining)], remaining)
+
+
+def _join(consumer: PriorityConsumer, topic: str) -> None:
+    """Wait for the partitions before anything is sent, or the first records would wait for the group."""
+    consumer.subscribe(topic)
+    deadline = time.monotonic() + _JOIN_WITHIN_S
+    while len(consumer.assignment()) < LEVELS * PARTITIONS and time.monotonic() < deadline:
+        consumer.poll(0.05)
+
+
+def _consume(
+    consumer: PriorityConsumer,
+    sending: Sending,
+    sender: "Future[None]",
+    evidence: Evidence,
+    pace: Pace,
+    display: Display | None,
+) -> None:
+    start = heard = time.monotonic()
+    while not sender.done() or evidence.total < sum(sending.sent):
+        backlog = sum(sending.delivered) - evidence.total
+        records = consumer.poll(0.1)
+        now = time.monotonic()
+        evidence.note_poll(records, backlog, now - start, time.time_ns() // 1_000_000)
+        if display:
+            display.show(now - start, sending.delivered, evidence)
+        pace.work(len(records))
+        heard = now if records else heard
+        if sender.done() and now - heard > _GIVE_UP_AFTER_S:
+            break  # lost: the evidence shows it
+    sender.result()
