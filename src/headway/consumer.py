@@ -5,7 +5,6 @@ policy then splits. What is in the buffers was not returned: positions and commi
 """
 
 import itertools
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,15 +18,13 @@ from headway.core.fairness import PolicyName, make_policy
 from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.errors import ClosedError, FetchError, HeadwayError, WakeupError
+from headway.kafka.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.level_consumer import LevelConsumer
-from headway.kafka.level_consumers import LevelConsumers, Partitions, SentCommit
+from headway.kafka.level_consumers import LevelConsumers, Partitions
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 
-log = logging.getLogger(__name__)
-
-OnCommit = Callable[[Exception | None, Mapping[TopicPartition, int]], Any]
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
 # A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
@@ -89,7 +86,7 @@ class PriorityConsumer:
         self._levels = LevelConsumers(
             [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
         )
-        self._sent: deque[tuple[SentCommit, Mapping[TopicPartition, int], OnCommit]] = deque()
+        self._commits = AsyncCommits()
         for level in self._levels:
             level.wake(self.wake.fd)
 
@@ -156,7 +153,7 @@ class PriorityConsumer:
         """One poll that never waits; `now` is of `time.monotonic`."""
         self._check_open()
         self._raise_pending()
-        self._settle_commits()
+        self._commits.settle()
         self._auto_commit(now)
         if self._batch:
             return self._rest_of_batch()
@@ -235,7 +232,7 @@ class PriorityConsumer:
         offsets = self._returned_offsets() if offsets is None else offsets
         sent = self._levels.commit(offsets)
         if asynchronous:
-            self._sent.append((sent, offsets, on_commit or _log_failed_commit))
+            self._commits.add(sent, offsets, on_commit)
         else:
             sent.wait(timeout)
 
@@ -249,18 +246,7 @@ class PriorityConsumer:
         try:
             self.commit(offsets, asynchronous=asynchronous)
         except HeadwayError as error:
-            _log_failed_commit(error, offsets)
-
-    def _settle_commits(self) -> None:
-        """Tell of the asynchronous commits that were answered, in the order in which they were sent."""
-        while self._sent:
-            sent, offsets, on_commit = self._sent[0]
-            try:
-                error = sent.error()
-            except TimeoutError:
-                return
-            self._sent.popleft()
-            on_commit(error, offsets)
+            log_failure(error, offsets)
 
     def _returned_offsets(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
         unreturned = self._first_unreturned()
@@ -381,8 +367,8 @@ class PriorityConsumer:
         """
         if self._closed:
             return
-        self._settle_commits()
-        self._sent.clear()
+        self._commits.settle()
+        self._commits.forget()
         try:
             for level in self._levels:
                 level.wake(None)
@@ -460,11 +446,6 @@ class _Listener:
                 self._on_lost(partitions)
         finally:
             self._consumer._forget(partitions)
-
-
-def _log_failed_commit(error: Exception | None, offsets: Mapping[TopicPartition, int]) -> None:
-    if error is not None:
-        log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)
 
 
 def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:

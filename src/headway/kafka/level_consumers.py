@@ -1,49 +1,15 @@
 """The members of all levels' groups together: what is asked of partitions goes to the level that has them."""
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headway.errors import ConfigError, KafkaError
+from headway.errors import ConfigError
+from headway.kafka.commits import SentCommit
 from headway.kafka.level_consumer import LevelConsumer
-from headway.kafka.native import PendingCommit
 from headway.records import TopicPartition
 
 T = TypeVar("T")
 Partitions = Iterable[TopicPartition]
-
-# A wait for librdkafka is made of such slices (seconds), so that Ctrl-C ends it at once.
-_SLICE = 0.1
-
-
-class SentCommit:
-    """A commit that is on its way to the groups of one or more levels."""
-
-    def __init__(self, parts: Sequence[PendingCommit]) -> None:
-        self._parts = parts
-
-    def error(self) -> KafkaError | None:
-        """Why it was refused; None when it is done. Raises `TimeoutError` while there is no answer."""
-        for part in self._parts:
-            refused = part.refused()
-            if refused is None:
-                raise TimeoutError
-            if refused:
-                return next(iter(refused.values()))
-        return None
-
-    def wait(self, timeout: float) -> None:
-        """Until it is done; raises `KafkaError` when it is refused, or not answered within `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        for part in self._parts:
-            while (refused := part.refused(_SLICE)) is None:
-                if time.monotonic() > deadline:
-                    raise KafkaError(
-                        f"Kafka did not answer a commit within {timeout:g} s; it may have happened or not. Commit "
-                        "again, or the records since the last commit may be returned again."
-                    )
-            for error in refused.values():
-                raise error
 
 
 class LevelConsumers:

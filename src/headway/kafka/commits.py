@@ -1,0 +1,81 @@
+"""Commits in the groups of several levels: sent together, and done when Kafka says so."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headway.errors import KafkaError
+from headway.kafka.native import PendingCommit
+from headway.records import TopicPartition
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, int]
+OnCommit = Callable[[Exception | None, Offsets], Any]
+
+# A wait for librdkafka is made of such slices (seconds), so that Ctrl-C ends it at once.
+_SLICE = 0.1
+
+
+class SentCommit:
+    """A commit that is on its way to the groups of one or more levels."""
+
+    def __init__(self, parts: Sequence[PendingCommit]) -> None:
+        self._parts = parts
+
+    def error(self) -> KafkaError | None:
+        """Why it was refused; None when it is done. Raises `TimeoutError` while there is no answer."""
+        for part in self._parts:
+            refused = part.refused()
+            if refused is None:
+                raise TimeoutError
+            if refused:
+                return next(iter(refused.values()))
+        return None
+
+    def wait(self, timeout: float) -> None:
+        """Until it is done; raises `KafkaError` when it is refused, or not answered within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        for part in self._parts:
+            while (refused := part.refused(_SLICE)) is None:
+                if time.monotonic() > deadline:
+                    raise KafkaError(
+                        f"Kafka did not answer a commit within {timeout:g} s; it may have happened or not. Commit "
+                        "again, or the records since the last commit may be returned again."
+                    )
+            for error in refused.values():
+                raise error
+
+
+class AsyncCommits:
+    """Commits that nobody waits for, and whom to tell when they are answered."""
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[SentCommit, Offsets, OnCommit]] = deque()
+
+    def add(self, sent: SentCommit, offsets: Offsets, on_commit: OnCommit | None) -> None:
+        """Tell `on_commit(error, offsets)` of it; without one, errors are logged."""
+        self._sent.append((sent, offsets, on_commit or log_failure))
+
+    def settle(self) -> None:
+        """Tell of those that were answered, in the order in which they were sent."""
+        while self._sent:
+            sent, offsets, on_commit = self._sent[0]
+            try:
+                error = sent.error()
+            except TimeoutError:
+                return
+            self._sent.popleft()
+            on_commit(error, offsets)
+
+    def forget(self) -> None:
+        """Let go of those that were not answered; librdkafka wants that before its consumer is closed."""
+        self._sent.clear()
+
+
+def log_failure(error: Exception | None, offsets: Offsets) -> None:
+    """Say that a commit failed."""
+    if error is not None:
+        log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)
