@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
@@ -12,8 +13,8 @@ from demo import flights, plots, priority
 from demo.evidence import Promise, promises
 from demo.live import Display
 from demo.report import show_promises, waits_table
-from headway import exponential
 from headway.broker import LocalBroker
+from headway.core.fairness import PolicyName, make_policy
 from headway.errors import HeadwayError
 
 LEAST = 1_000
@@ -41,9 +42,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--records", type=_records, default=flights.COUNT, metavar="N", help="so many flights, not the whole year"
     )
     parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="for the results")
-    parser.add_argument(
-        "--policy", choices=["fair", "strict", "capacity_burst"], default="fair", help="how the levels share a poll"
-    )
+    parser.add_argument("--policy", choices=get_args(PolicyName), default="fair", help="how the levels share a poll")
     return parser.parse_args(arguments)
 
 
@@ -75,7 +74,8 @@ def _by_priority(servers: str, options: argparse.Namespace, console: Console) ->
         f"[bold]Step 1:[/] {plan.records:,} flights by priority: {plan.sent_per_s:,.0f} are sent a second, and the "
         f"consumer's\nwork allows {plan.worked_per_s:,.0f}. Policy {options.policy}, {plan.capacity} records in a poll."
     )
-    display = Display(console, plan.records, exponential(flights.LEVELS, plan.capacity))
+    shares, _ = make_policy(options.policy, None, flights.LEVELS, plan.capacity)
+    display = Display(console, plan.records, shares)
     outcome = priority.run(servers, flights.records(plan.records), plan, options.policy, display)
     console.print()
     console.print(waits_table(outcome.evidence))

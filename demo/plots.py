@@ -41,7 +41,7 @@ def percentiles(at: Floats, values: Floats, edges: Floats, percent: float) -> Fl
 def finding(evidence: Evidence) -> str:
     """What the picture shows, in a sentence."""
     high, low = percentile(evidence.waits_ms[-1], 99), percentile(evidence.waits_ms[0], 50)
-    return f"99 % of the urgent flights wait under {high:,} ms, while half of those on time wait over {low:,} ms"
+    return f"99 % of the urgent flights wait less than {high:,} ms; half of those on time more than {low / 1000:.1f} s"
 
 
 def draw(evidence: Evidence, path: Path) -> Path:

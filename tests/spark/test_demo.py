@@ -1,0 +1,28 @@
+"""The demo, from its command to its results."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "demo", "--records", "5000", "--output", str(tmp_path / "out")]
+
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "Traceback" not in demo.stderr
+    assert "✗" not in demo.stdout
+    assert demo.stdout.count("✓") == 7
+    assert re.search(r"✓ every flight once, at its level +[\d,]+ \+ [\d,]+ \+ [\d,]+\n", demo.stdout)
+    assert re.search(r"✓ every flight once in Parquet +5,000 rows, 5,000 different ones", demo.stdout)
+    for picture in ("priority.png", "delays.png"):
+        assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
+    assert list((tmp_path / "out" / "flights").glob("*.parquet"))
