@@ -1,112 +1,15 @@
 """`python -m demo`: a year of flights by priority through a real Apache Kafka, and then through Spark."""
 
-import argparse
 import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import get_args
 
-from rich.console import Console
-
-from demo import flights, plots, priority
-from demo.evidence import Promise, promises
-from demo.live import Display
-from demo.report import show_promises, waits_table
-from headway.broker import LocalBroker
-from headway.core.fairness import PolicyName, make_policy
-from headway.errors import HeadwayError
-
-LEAST = 1_000
-WARM_UP = 12_000
-INTERRUPTED = 130
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit code is 1 when a promise was broken, or the demo could not run."""
-    options = _parse(arguments)
-    console = Console(highlight=False)
-    try:
-        return 0 if _run(options, console) else 1
-    except KeyboardInterrupt:
-        console.print("\nStopped, and nothing is left running.")
-        return INTERRUPTED
-    except HeadwayError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
-    parser.add_argument(
-        "--records", type=_records, default=flights.COUNT, metavar="N", help="so many flights, not the whole year"
-    )
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR", help="for the results")
-    parser.add_argument("--policy", choices=get_args(PolicyName), default="fair", help="how the levels share a poll")
-    return parser.parse_args(arguments)
-
-
-def _records(text: str) -> int:
-    if not text.isdigit() or not LEAST <= int(text) <= flights.COUNT:
-        raise argparse.ArgumentTypeError(f"it must be from {LEAST} to {flights.COUNT}, not {text}")
-    return int(text)
-
-
-def _run(options: argparse.Namespace, console: Console) -> bool:
-    started = time.monotonic()
-    options.output.mkdir(parents=True, exist_ok=True)
-    console.print("Starting Apache Kafka …")
-    with LocalBroker(ephemeral=True) as broker:
-        console.print(
-            f"Apache Kafka is ready at {broker.bootstrap_servers} after {time.monotonic() - started:.1f} s.\n"
-        )
-        kept = _by_priority(broker.bootstrap_servers, options, console)
-        kept &= _through_spark(broker.bootstrap_servers, options, console)
-    _end(options, console, time.monotonic() - started)
-    return kept
-
-
-def _by_priority(servers: str, options: argparse.Namespace, console: Console) -> bool:
-    plan = priority.Plan(options.records)
-    with console.status("Warming up …"):
-        priority.warm_up(servers, flights.records(WARM_UP))
-    console.print(
-        f"[bold]Step 1:[/] {plan.records:,} flights by priority: {plan.sent_per_s:,.0f} are sent a second, and the "
-        f"consumer's\nwork allows {plan.worked_per_s:,.0f}. Policy {options.policy}, {plan.capacity} records in a poll."
-    )
-    shares, _ = make_policy(options.policy, None, flights.LEVELS, plan.capacity)
-    display = Display(console, plan.records, shares)
-    outcome = priority.run(servers, flights.records(plan.records), plan, options.policy, display)
-    console.print()
-    console.print(waits_table(outcome.evidence))
-    plots.draw(outcome.evidence, options.output / "priority.png")
-    conserves_work = options.policy != "capacity_burst"
-    return show_promises(console, promises(outcome.evidence, outcome.sent, conserves_work=conserves_work))
-
-
-def _through_spark(servers: str, options: argparse.Namespace, console: Console) -> bool:
-    from demo import pipeline  # noqa: PLC0415 - PySpark takes a second to import, and step 1 can do without
-
-    console.print("\n[bold]Step 2:[/] the same topics through Spark, with weather and airports, into Parquet")
-    with console.status("Spark reads, joins and writes the flights …"):
-        outcome = pipeline.run(servers, priority.TOPIC, flights.LEVELS, options.records, options.output, console)
-    seen = (
-        f"{outcome.rows:,} rows, {outcome.distinct:,} different ones, in {outcome.micro_batches} micro-batches and "
-        f"{outcome.streaming_s:.0f} s"
-    )
-    return show_promises(console, [Promise("every flight once in Parquet", seen, outcome.each_once)])
-
-
-def _end(options: argparse.Namespace, console: Console, seconds: float) -> None:
-    console.print(f"\nDone in {seconds:.0f} s. The results are in {options.output}:", soft_wrap=True)
-    console.print("  priority.png  records per second by level, and how long they waited")
-    console.print("  delays.png    delays by destination, and by visibility")
-    console.print("  flights/      the flights with weather and airports, as Parquet")
-    console.print(
-        "\nNext: look at the pictures, try another policy (python -m demo --policy strict), or keep a broker:"
-    )
-    console.print("  headway broker start\n  headway topics create orders --levels 3 --partitions 6")
+INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from demo.command import main  # a Ctrl-C can come while this is imported
+
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("\nStopped, and nothing is left running.")
+        sys.exit(INTERRUPTED)

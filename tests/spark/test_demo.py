@@ -1,6 +1,7 @@
 """The demo, from its command to its results."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,3 +27,17 @@ def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path
     for picture in ("priority.png", "delays.png"):
         assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / "out" / "flights").glob("*.parquet"))
+
+
+def test_ctrl_c_ends_the_demo_in_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "demo", "--records", "5000", "--output", str(tmp_path)]
+
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert any(line.startswith("Step 1") for line in demo.stdout)
+        demo.send_signal(signal.SIGINT)
+        rest, errors = demo.communicate(timeout=30)
+
+    assert demo.returncode == 130
+    assert rest.endswith("\nStopped, and nothing is left running.\n")
+    assert errors == ""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from demo.__main__ import main
+from demo.command import main
 from demo.evidence import Evidence, Promise
 from demo.live import Display, Lately, line, rows
 from demo.plots import draw, finding, percentiles, rates
