@@ -30,6 +30,8 @@ OnRebalance = Callable[[list[TopicPartition]], Any]
 # A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
 _LONGEST_TURN = 1.0
 _REQUEST_TIMEOUT = 30.0
+# A member that leaves does not keep its group waiting for a commit that is not answered.
+_LEAVE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,7 @@ class PriorityConsumer:
 
     def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         try:
-            self.commit(offsets, asynchronous=asynchronous)
+            self.commit(offsets, asynchronous=asynchronous, timeout=_LEAVE_TIMEOUT)
         except HeadwayError as error:
             log_failure(error, offsets)
 

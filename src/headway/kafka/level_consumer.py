@@ -5,6 +5,7 @@ exception out of a rebalance callback: the binding would drop what the same call
 """
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -20,15 +21,19 @@ from headway.kafka import native
 from headway.kafka.native import PendingCommit
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
+log = logging.getLogger(__name__)
+
 # librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves.
-# With 1 ms a queue of 2 MB is as fast as one of 64, and prefetched records take little memory at each level.
-_FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 2048}
+# With 1 ms a small queue is as fast as one of 64 MB. It must hold about a fetch of 1 MB for each partition, though, or
+# whichever partition answers first fills it again and again, and others get nothing (seen with 2 MB and 6 partitions).
+_FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16_384}
 
 # A level asked for nothing this long is paused, so that its callbacks can be served without its records. Waking
 # it costs a refetch of about 10 ms.
 _PARK_AFTER = 0.5
 _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
+_CLOSE_WITHIN = 30.0
 
 # Asked for the ends of a partition, librdkafka does not itself wait for a leader, as it does when fetching.
 _LEADER_IS_CHANGING = (ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE)
@@ -63,6 +68,7 @@ class LevelConsumer:
         self._source = RecordSource(level, "", *readers)
         self._subscription = LevelSubscription([], "")
         self._sought: dict[TopicPartition, int] = {}
+        self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
         self._starting: dict[TopicPartition, int] | None = None
         self._rebalanced = False
         self._parked = False
@@ -95,19 +101,32 @@ class LevelConsumer:
 
     def unsubscribe(self) -> None:
         """Leave the group, and wait until the listener was told."""
+        if self.assigned:
+            self._consumer.pause(self._to_kafka(self.assigned))
         self._consumer.unsubscribe()
         deadline = time.monotonic() + _LEAVE_WITHIN
         while self.assigned and time.monotonic() < deadline:
-            self._consumer.consume(1, _SERVE_EVERY)  # a record that still comes was not returned, nor committed
+            for record in self._consume(1, _SERVE_EVERY):
+                # It was on its way and is not wanted any more: what is committed must stop before it.
+                self._unwanted.setdefault(record.topic_partition, record.offset)
         self._forget(list(self.assigned))
         self._subscription = LevelSubscription([], "")
 
     def close(self) -> None:
         """Leave the group and let go of everything."""
+        # A cooperative member that closes while its group rebalances hangs in librdkafka 2.16, for seconds or for ever;
+        # one that has left before does not.
+        self.unsubscribe()
         # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
         closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
         closing.start()
-        closing.join()
+        closing.join(_CLOSE_WITHIN)
+        if closing.is_alive():
+            log.warning(
+                "The consumer of level %d did not close within %g s; its group notices when this process ends.",
+                self.level,
+                _CLOSE_WITHIN,
+            )
 
     # Records
 
@@ -136,9 +155,9 @@ class LevelConsumer:
         self._parked = False
         self._consumer.resume(self._to_kafka(self.assigned - self.paused))
 
-    def _consume(self, count: int) -> list[ConsumerRecord]:
+    def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
         try:
-            messages = self._consumer.consume(count, 0)
+            messages = self._consumer.consume(count, timeout)
         except ck.KafkaException as error:
             self.errors.append(FetchError(self.level, str(error)))
             return []
@@ -203,6 +222,7 @@ class LevelConsumer:
         self.paused.difference_update(partitions)
         for partition in partitions:
             self._sought.pop(partition, None)
+            self._unwanted.pop(partition, None)
 
     # Places in the log
 
@@ -229,16 +249,32 @@ class LevelConsumer:
         """The next offset to be fetched of each assigned partition that was fetched from, or sought."""
         fetched = self._consumer.position(self._to_kafka(self.assigned))
         positions = {self._ours(partition): partition.offset for partition in fetched if partition.offset >= 0}
-        return positions | {partition: offset for partition, offset in self._sought.items() if offset >= 0}
+        sought = {partition: offset for partition, offset in self._sought.items() if offset >= 0}
+        return positions | sought | self._unwanted
 
     # Offsets in Kafka
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> PendingCommit:
         """Send a commit of the next offset to read of each partition."""
+        return self.commit_with_metadata({partition: (offset, "") for partition, offset in offsets.items()})
+
+    def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
+        """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
         return native.commit(
             self._consumer,
-            {(self.kafka_topic(topic), partition): (offset, b"") for (topic, partition, _), offset in offsets.items()},
+            {
+                (self.kafka_topic(topic), partition): (offset, metadata.encode())
+                for (topic, partition, _), (offset, metadata) in commits.items()
+            },
         )
+
+    def committed_with_metadata(
+        self, partitions: Collection[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, tuple[int, bytes] | None]:
+        """The committed offset of each with its exact metadata, None where there is none."""
+        names = {(self.kafka_topic(each.topic), each.partition): each for each in partitions}
+        answers = native.committed(self._consumer, list(names), timeout)
+        return {names[name]: answer for name, answer in answers.items()}
 
     def committed(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
         """The committed offset of each, None where there is none."""
