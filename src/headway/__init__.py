@@ -3,6 +3,10 @@
 from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
 from headway.consumer import LevelMetrics, PriorityConsumer
 from headway.core.capacity import exponential, linear, weighted
+from headway.core.lanes import Ordering
+from headway.core.retry import FatalError, RetriableError, Retries
+from headway.parallel.consumer import ParallelConsumer
+from headway.parallel.context import Context
 from headway.producer import PriorityProducer, ProducerMetrics
 from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
 
@@ -10,11 +14,17 @@ __all__ = [
     "AsyncPriorityConsumer",
     "AsyncPriorityProducer",
     "ConsumerRecord",
+    "Context",
+    "FatalError",
     "LevelMetrics",
+    "Ordering",
+    "ParallelConsumer",
     "PriorityConsumer",
     "PriorityProducer",
     "ProducerMetrics",
     "RecordMetadata",
+    "RetriableError",
+    "Retries",
     "TopicPartition",
     "exponential",
     "linear",

@@ -16,6 +16,9 @@ checked here; the others go to librdkafka as they are.
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
 | `max.block.ms` | producer | 60000 | how long `send` waits for room in a full queue |
+
+A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms` and the deserialisers; without `max.priority`, its
+topics and its group have the names given.
 """
 
 import difflib
@@ -83,6 +86,35 @@ class ConsumerSettings:
             "Headway itself keeps which records were returned. Remove it; enable.auto.commit decides about commits",
         )
         reader.refuse("on_commit", "Pass it to commit(asynchronous=True, on_commit=...)")
+        return settings
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSettings:
+    """A parallel consumer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+
+    levels: int | None
+    group: str
+    commit_interval: float
+    key_deserializer: Callable[..., Any] | None
+    value_deserializer: Callable[..., Any] | None
+    kafka: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, config: Config) -> Self:
+        """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
+        reader = _Reader(config)
+        settings = cls(
+            levels=reader.integer("max.priority") if "max.priority" in config else None,
+            group=reader.text("group.id"),
+            commit_interval=reader.integer("auto.commit.interval.ms", default=5000) / 1000,
+            key_deserializer=reader.function("key.deserializer"),
+            value_deserializer=reader.function("value.deserializer"),
+            kafka=reader.rest,
+        )
+        reader.refuse("max.poll.records", "Nobody polls; max_concurrency says how many records are handled at a time")
+        for key in ("enable.auto.commit", "enable.auto.offset.store", "on_commit"):
+            reader.refuse(key, "What was done is committed, every auto.commit.interval.ms. Remove it")
         return settings
 
 

@@ -9,6 +9,7 @@ HeadwayError
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
 ├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
+├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
 
@@ -58,6 +59,10 @@ class DeserializationError(HeadwayError):
 
 class OffsetMapError(HeadwayError):
     """Commit metadata is not an offset map that can be read; the offset stands, the map is dropped."""
+
+
+class HandlerError(HeadwayError):
+    """A record failed for good, and there is no dead-letter topic to keep it; its error is the cause."""
 
 
 class WakeupError(HeadwayError):

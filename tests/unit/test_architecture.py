@@ -19,6 +19,7 @@ ALLOWED = {
     "producer": {"core", "config", "delivery", "errors", "kafka", "records", "consumer"},
     "consumer": {"core", "config", "errors", "kafka", "records"},
     "aio": {"core", "config", "consumer", "delivery", "errors", "kafka", "producer", "records"},
+    "parallel": {"core", "config", "errors", "kafka", "records"},
     "broker": {"errors"},
     "spark": {"broker", "core", "config", "errors", "kafka", "records"},
     "testing": {"broker"},

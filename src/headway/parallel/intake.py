@@ -1,0 +1,153 @@
+"""From Kafka into the engine: fetching what it demands, partitions that come and go, offset maps read at the start."""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from headway.core.engine import Engine
+from headway.core.offset_map import OffsetMap, decode
+from headway.core.topics import LevelSubscription
+from headway.errors import FetchError, KafkaError, OffsetMapError
+from headway.kafka.level_consumer import LevelConsumer
+from headway.kafka.level_consumers import LevelConsumers
+from headway.records import ConsumerRecord, TopicPartition
+
+log = logging.getLogger(__name__)
+
+HandOver = Callable[[Collection[TopicPartition]], None]
+
+_ANSWER_WITHIN = 1.0  # so long a rebalance may wait for us
+_address = attrgetter("kafka_topic", "partition")
+
+
+class Intake:
+    """Keeps the engine's buffers filled, and tells it which partitions are ours.
+
+    `hand_over` is called before partitions go to another member: it sees to what runs of them and commits.
+    """
+
+    def __init__(
+        self, engine: Engine[ConsumerRecord], levels: LevelConsumers, buffer: int, hand_over: HandOver
+    ) -> None:
+        self._engine = engine
+        self._levels = levels
+        self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
+        self._hand_over = hand_over
+        self._held: set[TopicPartition] = set()
+        # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
+        self._starting: dict[TopicPartition, int | None] = {}
+
+    def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
+        """Join the groups."""
+        for level, subscription in zip(self._levels, subscriptions, strict=True):
+            if subscription.topics:
+                level.subscribe(subscription, self)
+
+    def fetch(self, now: float, paused: bool) -> bool:
+        """Take in what the engine demands and Kafka has; never waits. Whether something came.
+
+        Rebalances happen in here. Raises what one of them raised; errors of Kafka's are logged, for librdkafka goes on.
+        """
+        self._hold()
+        demand = self._demand(paused)
+        came = False
+        for level in reversed(self._levels):
+            records = level.fetch(demand[level.level], now)
+            came = came or bool(records)
+            self._receive(level.level, records, now)
+            _raise_unless_fetching(level)
+            self._begin(level)
+        return came
+
+    def _demand(self, paused: bool) -> list[int]:
+        if paused:
+            return [0] * len(self._levels)
+        pairs = zip(self._engine.demand(), self._engine.ready, strict=True)
+        return [demand if ready <= self._enough else 0 for demand, ready in pairs]
+
+    def _receive(self, level: int, records: Sequence[ConsumerRecord], now: float) -> None:
+        for _, group in groupby(records, _address):
+            of_one = list(group)
+            partition = of_one[0].topic_partition
+            if self._starting.get(partition, 0) is None:
+                self._starting[partition] = of_one[0].offset
+            self._engine.receive(partition, of_one, now)  # which ignores it if it is starting
+
+    def _hold(self) -> None:
+        """Ask nothing of partitions whose records would have no room."""
+        held = self._engine.held()
+        if held != self._held:
+            for level, partitions in self._levels.chosen(held - self._held, None).items():
+                level.pause(partitions)
+            eased = (self._held - held) & set(self._engine.assigned())
+            for level, partitions in self._levels.chosen(eased, None).items():
+                level.resume(partitions)
+            self._held = held
+
+    def _begin(self, level: LevelConsumer) -> None:
+        """Go on where the last owners' commits say, without what they say is done.
+
+        Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
+        """
+        partitions = [partition for partition in self._starting if partition.level == level.level]
+        if not partitions:
+            return
+        try:
+            starts = _starts(level, partitions)
+        except KafkaError as error:
+            log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
+            return
+        for partition, start in starts.items():
+            self._engine.assign(partition, start)
+            came = self._starting.pop(partition)
+            if came is not None:
+                level.seek(partition, came)
+
+    # What a level is told in a rebalance
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """They begin when the rebalance is over."""
+        self._starting.update(dict.fromkeys(partitions))
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """Hand over what is done, and let go."""
+        try:
+            self._hand_over(partitions)
+        finally:
+            self.lost(partitions)
+
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        """Somebody else may have them already: nothing is committed."""
+        self._engine.revoke(partitions)
+        self._held.difference_update(partitions)
+        for partition in partitions:
+            self._starting.pop(partition, None)
+
+
+def _starts(level: LevelConsumer, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
+    """Where nothing is committed, any start that is not too late will do: offsets that do not come do not exist."""
+    committed = level.committed_with_metadata(partitions, _ANSWER_WITHIN)
+    return {
+        partition: OffsetMap(0) if answer is None else _offset_map(level, partition, *answer)
+        for partition, answer in committed.items()
+    }
+
+
+def _offset_map(level: LevelConsumer, partition: TopicPartition, offset: int, metadata: bytes) -> OffsetMap:
+    if not metadata:
+        return OffsetMap(offset)
+    try:
+        _, log_end = level.bounds(partition, _ANSWER_WITHIN)
+        return decode(metadata, offset, log_end)
+    except OffsetMapError as error:
+        log.warning("%s is read from its committed offset %d, without an offset map: %s", partition, offset, error)
+        return OffsetMap(offset)
+
+
+def _raise_unless_fetching(level: LevelConsumer) -> None:
+    while level.errors:
+        error = level.errors.popleft()
+        if not isinstance(error, FetchError):
+            raise error
+        log.warning("%s", error)
