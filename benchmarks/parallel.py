@@ -33,7 +33,8 @@ def measure(report: Report, options: Options) -> None:
                 for milliseconds in (0, 1, 10):
                     rate = _rate(servers, topic, count, executor, in_flight, milliseconds / 1000)
                     _note(report, executor, in_flight, milliseconds, rate)
-        AdminClient({"bootstrap.servers": servers}).delete_topics([topic])[topic].result()
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.delete_topics([topic])[topic].result()
 
 
 def _note(report: Report, executor: str, in_flight: int, milliseconds: int, rate: float) -> None:
@@ -50,7 +51,8 @@ def _note(report: Report, executor: str, in_flight: int, milliseconds: int, rate
 
 def _filled_topic(servers: str, count: int) -> str:
     topic = f"parallel-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
     producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     for i in range(count):
         producer.produce(topic, b"x" * 100, str(i % KEYS))
