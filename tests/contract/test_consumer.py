@@ -150,6 +150,23 @@ def test_what_was_returned_is_committed_and_a_new_member_goes_on_from_there(clus
     assert len({place(record) for record in before + after}) == 300
 
 
+@pytest.mark.parametrize("policy", ["capacity_burst", "fair", "strict"])
+def test_leaving_in_the_midst_of_a_backlog_loses_nothing_and_repeats_nothing(cluster: Cluster, policy: str) -> None:
+    topic = cluster.topic()
+    fill(cluster, topic, 700)
+    seen: list[Place] = []
+    with cluster.consumer(topic, policy, **{"enable.auto.commit": True}) as consumer:
+        consumer.subscribe(topic)
+        seen += [place(record) for record in read(consumer, 200)]
+        consumer.unsubscribe()
+        consumer.subscribe(topic)
+        seen += [place(record) for record in read(consumer, 200)]
+    with cluster.consumer(topic, policy) as successor:
+        successor.subscribe(topic)
+        seen += [place(record) for record in read(successor, 2100 - len(seen))]
+    assert len(seen) == len(set(seen)) == 2100
+
+
 def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)
