@@ -101,8 +101,6 @@ class LevelConsumer:
 
     def unsubscribe(self) -> None:
         """Leave the group, and wait until the listener was told."""
-        if self.assigned:
-            self._consumer.pause(self._to_kafka(self.assigned))
         self._consumer.unsubscribe()
         deadline = time.monotonic() + _LEAVE_WITHIN
         while self.assigned and time.monotonic() < deadline:
@@ -218,6 +216,9 @@ class LevelConsumer:
             self.errors.append(error)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        # librdkafka would keep a partition paused when it comes back.
+        if held := set(partitions) if self._parked else self.paused.intersection(partitions):
+            self._consumer.resume(self._to_kafka(held))
         self.assigned.difference_update(partitions)
         self.paused.difference_update(partitions)
         for partition in partitions:
