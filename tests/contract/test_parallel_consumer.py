@@ -395,7 +395,8 @@ def test_ctrl_c_ends_a_run_whose_handlers_never_end(kafka_cluster: Cluster) -> N
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=20)
     assert "KeyboardInterrupt" in error
-    assert complete_in(committed(kafka_cluster, topic)) == len(done)
+    # The last that said so may have been interrupted before its handler returned.
+    assert len(done) - 1 <= complete_in(committed(kafka_cluster, topic)) <= len(done)
 
 
 def test_settings_that_have_no_place_are_refused_with_a_sentence() -> None:

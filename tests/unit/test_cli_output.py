@@ -103,6 +103,14 @@ def test_no_rate_is_said_of_next_to_no_time() -> None:
     assert summary("delivered", [0, 0], 0, 5.0).startswith("0 records delivered\n")
 
 
+@pytest.fixture(autouse=True)
+def _pythons_own_ctrl_c() -> Iterator[None]:
+    """A Spark session of other tests leaves a handler of its own behind."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupted_input() -> Iterator[int]:
     yield 1
     signal.raise_signal(signal.SIGINT)
