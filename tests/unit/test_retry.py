@@ -1,6 +1,7 @@
 """Decisions about failed records: pure, whatever the user's function does."""
 
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -66,3 +67,56 @@ def test_an_exponential_delay_is_within_its_bounds(
     delay = exponential(first, factor, 60.0, jitter)(attempt, chance)
     assert 0 <= delay <= 60
     assert delay >= min(60, first) * (1 - jitter) * 0.999
+
+
+@given(
+    st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.none(),
+    st.none() | st.floats(allow_nan=True) | st.text(),
+    st.floats(0, 100),
+    st.integers(1, 1000),
+)
+def test_a_delay_is_never_less_than_the_error_asks_for_up_to_a_day(
+    asked: float | None, given_by_function: Any, backoff: float, attempt: int
+) -> None:
+    delay = None if given_by_function is None else lambda record, attempt, error: given_by_function
+    plain = Retries(fixed(backoff), delay=delay)
+    without, with_wait = (
+        plain.decide("record", attempt, error, now=0.0, chance=0.0)
+        for error in (RetriableError(), RetriableError("busy", retry_after=asked))
+    )
+    assert isinstance(without, Again)
+    assert isinstance(with_wait, Again)
+    least = 0.0 if asked is None or math.isnan(asked) or asked < 0 else min(asked, 86_400)
+    assert with_wait.at == max(without.at, least)
+    assert type(with_wait.delay_error) is type(without.delay_error)
+
+
+def test_what_asks_for_a_wait_that_is_no_number_is_tried_again_all_the_same() -> None:
+    error = RetriableError(retry_after="soon")  # type: ignore[arg-type]
+    assert decide(Retries(fixed(2)), error=error) == Again(102.0)
+
+
+def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
+    busy = RetriableError("busy", retry_after=5)
+    assert decide(Retries(max_attempts=3), 2, busy) == Again(105.0)
+    assert decide(Retries(max_attempts=3), 3, busy) == DeadLetter("attempt 3 of 3 failed")
+
+
+def test_attempts_that_tried_nothing_do_not_count() -> None:
+    retries = Retries(exponential(jitter=0), max_attempts=2)
+    assert decide(retries, 7, RetriableError(untried=7)) == Again(101.0)
+    assert decide(retries, 8, RetriableError(untried=7)) == Again(101.0)
+    assert decide(retries, 9, RetriableError(untried=7)) == DeadLetter("attempt 2 of 2 failed")
+
+
+def test_a_subclass_need_not_know_of_the_wait() -> None:
+    class BusyError(RetriableError):
+        def __init__(self, host: str) -> None:
+            Exception.__init__(self, host)
+
+    assert decide(Retries(fixed(2)), error=BusyError("a")) == Again(102.0)
+
+
+def test_the_wait_survives_a_copy_through_pickle() -> None:
+    copy = pickle.loads(pickle.dumps(RetriableError("busy", retry_after=3, untried=1)))  # noqa: S301 - our own bytes
+    assert (copy.args, copy.retry_after, copy.untried) == (("busy",), 3, 1)

@@ -1,7 +1,7 @@
 """Whether a failed record is tried again, and when.
 
 Invariants: a decision is a function of its arguments, time and chance included; whatever the user's delay function
-does, the record is decided on; a delay is never negative.
+does, the record is decided on; a delay is never negative, nor less than what a `RetriableError` asks for, up to a day.
 """
 
 import math
@@ -11,7 +11,21 @@ from typing import Any, NamedTuple
 
 
 class RetriableError(Exception):
-    """Raised by a handler: trying again can help, whatever else is configured."""
+    """Raised by a handler: trying again can help, whatever else is configured.
+
+    Args:
+        retry_after: How many seconds to wait at the least, up to a day; None leaves it to the retries.
+        untried: How many of the record's attempts, this one included, ended before anything was tried. They do not
+            count towards `max_attempts`.
+    """
+
+    retry_after: float | None = None  # here too: a subclass may have an __init__ of its own
+    untried: int = 0
+
+    def __init__(self, *args: object, retry_after: float | None = None, untried: int = 0) -> None:
+        super().__init__(*args)
+        self.retry_after = retry_after
+        self.untried = untried
 
 
 class FatalError(Exception):
@@ -68,6 +82,7 @@ def exponential(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, 
 
 
 _DEFAULT_BACKOFF = exponential()
+_LONGEST_ASKED_FOR = 86_400.0  # beyond a day, what an error asks for is more likely a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +91,12 @@ class Retries:
 
     Args:
         backoff: The delay after each attempt.
-        max_attempts: After so many attempts a record is a dead letter; None tries for ever.
+        max_attempts: After so many attempts a record is a dead letter, `RetriableError` or not; None tries for ever.
         fatal: Errors that are not retried. `RetriableError` always is, `FatalError` never.
         delay: A function of (record, attempt, error) instead of the backoff. Where it raises, or gives what is not
             a number of seconds, the backoff decides.
+
+    Either way the delay is at least the `retry_after` of a `RetriableError`.
 
     >>> Retries(fixed(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
     Again(at=102.0, delay_error=None)
@@ -96,10 +113,11 @@ class Retries:
         """What to do after an attempt failed."""
         if isinstance(error, (FatalError, *self.fatal)) and not isinstance(error, RetriableError):
             return DeadLetter(f"{type(error).__name__} is not retried")
-        if self.max_attempts is not None and attempt >= self.max_attempts:
-            return DeadLetter(f"attempt {attempt} of {self.max_attempts} failed")
-        seconds, delay_error = self._seconds(record, attempt, error, chance)
-        return Again(now + seconds, delay_error)
+        tried = attempt - error.untried if isinstance(error, RetriableError) else attempt
+        if self.max_attempts is not None and tried >= self.max_attempts:
+            return DeadLetter(f"attempt {tried} of {self.max_attempts} failed")
+        seconds, delay_error = self._seconds(record, max(1, tried), error, chance)
+        return Again(now + max(seconds, _asked_for(error)), delay_error)
 
     def _seconds(
         self, record: object, attempt: int, error: BaseException, chance: float
@@ -111,6 +129,12 @@ class Retries:
             return _checked(self.delay(record, attempt, error)), None
         except Exception as delay_error:  # whatever a user's function does, the record must not be stuck
             return default, delay_error
+
+
+def _asked_for(error: BaseException) -> float:
+    """The least wait that an error asks for, in seconds; what is no number asks for nothing."""
+    seconds: object = error.retry_after if isinstance(error, RetriableError) else None
+    return min(max(0.0, seconds), _LONGEST_ASKED_FOR) if isinstance(seconds, int | float) else 0.0
 
 
 def _checked(seconds: float) -> float:
