@@ -2,6 +2,7 @@ import contextlib
 import itertools
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -165,6 +166,18 @@ def test_leaving_in_the_midst_of_a_backlog_loses_nothing_and_repeats_nothing(clu
         successor.subscribe(topic)
         seen += [place(record) for record in read(successor, 2100 - len(seen))]
     assert len(seen) == len(set(seen)) == 2100
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_closing_before_an_assignment_was_looked_at_does_not_hang(cluster: Cluster, strategy: str) -> None:
+    topic = cluster.topic()
+    for _ in range(5):
+        consumer = cluster.consumer(uuid.uuid4().hex, **{"partition.assignment.strategy": strategy})
+        consumer.subscribe(topic)
+        consumer.wake.wait(10)  # the assignment of a level is in its queue
+        start = time.monotonic()
+        consumer.close()
+        assert time.monotonic() - start < 5
 
 
 def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Cluster) -> None:

@@ -103,17 +103,24 @@ class LevelConsumer:
         """Leave the group, and wait until the listener was told."""
         self._consumer.unsubscribe()
         deadline = time.monotonic() + _LEAVE_WITHIN
-        while self.assigned and time.monotonic() < deadline:
-            for record in self._consume(1, _SERVE_EVERY):
-                # It was on its way and is not wanted any more: what is committed must stop before it.
-                self._unwanted.setdefault(record.topic_partition, record.offset)
+        while not self._has_left() and time.monotonic() < deadline:
+            pass
         self._forget(list(self.assigned))
         self._subscription = LevelSubscription([], "")
 
+    def _has_left(self) -> bool:
+        """Serve what is queued: an assignment from before we left may still be there, and its end then follows."""
+        records = self._consume(1, _SERVE_EVERY if self.assigned else 0)
+        for record in records:
+            # It was on its way and is not wanted any more: what is committed must stop before it.
+            self._unwanted.setdefault(record.topic_partition, record.offset)
+        return not records and not self.assigned
+
     def close(self) -> None:
         """Leave the group and let go of everything."""
-        # A cooperative member that closes while its group rebalances hangs in librdkafka 2.16, for seconds or for ever;
-        # one that has left before does not.
+        # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still in
+        # there is then answered by nobody: the binding's callback waits for ever, and keeps the GIL. So the queue is
+        # emptied first.
         self.unsubscribe()
         # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
         closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
