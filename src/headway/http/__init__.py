@@ -1,0 +1,15 @@
+"""A handler that sends a request for each record: `consumer.run(HttpHandler(to_request))`."""
+
+from headway import errors
+
+try:
+    from headway.http.handler import HttpHandler
+    from headway.http.messages import Request, Response
+except ModuleNotFoundError as error:
+    if error.name != "aiohttp":
+        raise
+    raise errors.ConfigError(
+        "headway.http needs aiohttp, which is not installed: pip install 'headway[http]'."
+    ) from error
+
+__all__ = ["HttpHandler", "Request", "Response"]

@@ -1,0 +1,207 @@
+"""The handler: a request for each record, and what its answer means for the record."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Collection
+from typing import Any, NamedTuple
+
+import aiohttp
+from multidict import CIMultiDict
+
+from headway import ConsumerRecord, Context, FatalError, RetriableError, errors
+from headway.http.hosts import Hosts
+from headway.http.messages import Request, Response
+from headway.http.retry_after import retry_after
+
+_TRANSIENT = {408, 425, 429}  # of the 4xx; another attempt may go well (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
+_NOT_IDEMPOTENT = {"POST", "PATCH"}  # by their definition (RFC 9110 §9.2.2, RFC 5789)
+
+
+def open_session() -> aiohttp.ClientSession:
+    """A session that leaves limits to the handler and keeps no cookies, which one record would hand to the next."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
+
+
+class _Client(NamedTuple):
+    """What the requests of one event loop share; `keeper` closes the session when the loop ends."""
+
+    session: aiohttp.ClientSession
+    hosts: Hosts
+    keeper: AsyncGenerator[None, None]
+
+
+class HttpHandler:
+    """Sends a request for each record; a record is done when the answer is a 2xx, and its handler returns the answer.
+
+    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are tried again, and not before `Retry-After`: until
+    then nothing goes to that host. Any other status is a `FatalError`; redirects are not followed. TLS certificates are
+    verified. Connections are kept, and closed when the consumer's `run` ends.
+
+    Args:
+        to_request: Makes the request of a record; what it raises is a failed attempt.
+        per_host: How many requests one host (scheme, name and port) gets at a time.
+        timeout: How many seconds a request may take, from connecting to the last byte of the answer.
+        accept: Statuses besides 2xx that mean done, such as 409 where a repeated request is answered so.
+        on_response: Is called with record and answer before the record is done; what it raises is a failed attempt.
+        idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key: <topic>-<partition>-<offset>`, the
+            same at each attempt, unless the request has one of its own.
+        max_retry_after: The longest wait, in seconds, that a server may ask for.
+        max_body: How many bytes of an answer are read; a longer body is cut.
+        session: Opens the session, for proxies, client certificates and the like; called in the event loop.
+
+    Raises `ConfigError` for arguments out of bounds.
+    """
+
+    def __init__(
+        self,
+        to_request: Callable[[ConsumerRecord], Request],
+        *,
+        per_host: int = 20,
+        timeout: float = 10.0,
+        accept: Collection[int] = (),
+        on_response: Callable[[ConsumerRecord, Response], Any] | None = None,
+        idempotency_key: bool = True,
+        max_retry_after: float = 3600.0,
+        max_body: int = 1 << 20,
+        session: Callable[[], aiohttp.ClientSession] = open_session,
+    ) -> None:
+        _check("per_host", per_host, 1, "at a time")
+        _check("timeout", timeout, 0.001, "seconds")
+        _check("max_retry_after", max_retry_after, 0, "seconds")
+        _check("max_body", max_body, 0, "bytes")
+        self._to_request = to_request
+        self._per_host = per_host
+        self._timeout = timeout
+        self._accept = frozenset(accept)
+        self._on_response = on_response
+        self._idempotency_key = idempotency_key
+        self._max_retry_after = max_retry_after
+        self._max_body = max_body
+        self._open_session = session
+        self._clients: dict[asyncio.AbstractEventLoop, _Client] = {}
+
+    async def __call__(self, record: ConsumerRecord, context: Context) -> Response:
+        """Send the record's request; the answer, if it means that the record is done."""
+        try:
+            return await self._handle(record)
+        except RetriableError as error:
+            # Attempts that were only held back do not count, now or later.
+            error.untried += context.last_error.untried if isinstance(context.last_error, RetriableError) else 0
+            raise
+
+    async def _handle(self, record: ConsumerRecord) -> Response:
+        request = self._to_request(record)
+        host = str(request.target.origin())
+        client = await self._client()
+        async with client.hosts.place(host):
+            response = await self._send(client.session, request, self._headers(request, record))
+            wait = self._wait(response)
+            if wait:  # before the place is free again: the next in line is not to send any more
+                client.hosts.hold(host, wait)
+        self._judge(request, response, wait)
+        if self._on_response:
+            self._on_response(record, response)
+        return response
+
+    def _headers(self, request: Request, record: ConsumerRecord) -> CIMultiDict[str]:
+        headers = CIMultiDict(request.headers)
+        if self._idempotency_key and request.method.upper() in _NOT_IDEMPOTENT:
+            headers.setdefault("Idempotency-Key", f"{record.kafka_topic}-{record.partition}-{record.offset}")
+        return headers
+
+    # Sending
+
+    async def _send(self, session: aiohttp.ClientSession, request: Request, headers: CIMultiDict[str]) -> Response:
+        """The answer, whatever its status.
+
+        Errors are raised without what caused them: the messages of those can hold the URL, secrets included.
+        """
+        sending = session.request(
+            request.method,
+            request.target,
+            headers=headers,
+            json=request.json,
+            data=request.body,
+            allow_redirects=False,
+            raise_for_status=False,
+            timeout=aiohttp.ClientTimeout(),
+        )
+        try:
+            # Ours and not aiohttp's: a server that answers but reads no more would outlast that one.
+            async with asyncio.timeout(self._timeout), sending as answer:
+                return await self._read(answer)
+        except TimeoutError:
+            raise RetriableError(f"{request} had no whole answer within {self._timeout:g} s.") from None
+        except aiohttp.InvalidURL:
+            raise FatalError(f"{request} cannot be sent: its URL is not valid.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise RetriableError(f"{request} failed: {_reason(error)}.") from None
+        except (TypeError, ValueError) as error:
+            raise FatalError(f"{request} cannot be sent: {error}") from None
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> Response:
+        body = bytearray()
+        while len(body) <= self._max_body and (chunk := await answer.content.read(self._max_body + 1 - len(body))):
+            body += chunk
+        truncated = len(body) > self._max_body
+        if truncated:
+            answer.close()  # the connection with it: what is left on it is not read
+        return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
+
+    # What an answer means
+
+    def _is_done(self, response: Response) -> bool:
+        return 200 <= response.status < 300 or response.status in self._accept
+
+    def _wait(self, response: Response) -> float | None:
+        """How long the host asks to be left alone, in seconds, if the request is to be tried again."""
+        if self._is_done(response) or not _is_transient(response):
+            return None
+        wait = retry_after(response.headers, time.time())
+        return None if wait is None else min(wait, self._max_retry_after)
+
+    def _judge(self, request: Request, response: Response, wait: float | None) -> None:
+        if self._is_done(response):
+            return
+        answered = f"{request} was answered {response}"
+        if _is_transient(response):
+            raise RetriableError(f"{answered}.", retry_after=wait)
+        if 300 <= response.status < 400:
+            raise FatalError(f"{answered}, and redirects are not followed. Send to the address it leads to.")
+        raise FatalError(f"{answered}. If that means that the record is done, name the status in `accept`.")
+
+    # The client
+
+    async def _client(self) -> _Client:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            session = self._open_session()
+            keeper = self._keep(loop, session)
+            self._clients[loop] = _Client(session, Hosts(self._per_host), keeper)
+            await anext(keeper)
+        return self._clients[loop]
+
+    async def _keep(
+        self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
+    ) -> AsyncGenerator[None, None]:
+        """Close the session in its own loop, and nobody has to think of it: a loop that ends closes its generators."""
+        async with session:
+            try:
+                yield
+            finally:
+                del self._clients[loop]
+
+
+def _is_transient(response: Response) -> bool:
+    return response.status >= 500 or response.status in _TRANSIENT
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in the words of the operating system, or else by its name; never the error's own text."""
+    name = type(error).__name__
+    return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name
+
+
+def _check(name: str, value: float, least: float, unit: str) -> None:
+    if not value >= least:
+        raise errors.ConfigError(f"{name} is {value} {unit}; it must be at least {least}.")

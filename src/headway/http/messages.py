@@ -1,0 +1,77 @@
+"""What is sent and what is answered. Neither shows what can be secret: headers, bodies, queries, credentials."""
+
+import json as json_module
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from yarl import URL
+
+from headway import FatalError, errors
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Request:
+    """What to send for a record: a method, an absolute URL, headers, and a body or a value to send as JSON.
+
+    Raises `ConfigError` for both a body and JSON, and for headers that are not text.
+    """
+
+    method: str
+    url: str
+    _: KW_ONLY
+    headers: Mapping[str, str] = field(default_factory=dict)
+    json: Any = None
+    body: str | bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.body is not None and self.json is not None:
+            raise errors.ConfigError("A request has both a body and json. Give one of them.")
+        if not isinstance(self.body, str | bytes | None):
+            raise errors.ConfigError(f"A request's body is a {type(self.body).__name__}; it must be bytes or a str.")
+        for name, value in self.headers.items():
+            if not isinstance(value, str):  # which aiohttp would show in its error
+                raise errors.ConfigError(f"The header {name} is a {type(value).__name__}; it must be a str.")
+
+    @property
+    def target(self) -> URL:
+        """The URL; raises `FatalError` for what is not an absolute one of http or https."""
+        try:
+            url = URL(self.url)
+            if url.scheme in ("http", "https") and url.host:
+                return url
+        except ValueError:  # whose message has the URL, and with it all that is secret in it
+            pass
+        raise FatalError(
+            f"A {self.method} request has a URL that cannot be used. It must be absolute, as https://host/path; it is "
+            "not shown, as it may hold secrets."
+        )
+
+    def __repr__(self) -> str:
+        try:
+            return f"{self.method} {self.target.origin()}{self.target.raw_path}"
+        except FatalError:
+            return f"{self.method} (no URL that can be used)"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Response:
+    """What was answered; names of headers are found in any case. `truncated` tells of a body that was too long."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    truncated: bool = False
+
+    def json(self) -> Any:
+        """The body's value; raises `ValueError` where it is no JSON, `FatalError` where it was cut."""
+        if self.truncated:
+            raise FatalError(f"The body of the answer was cut after {len(self.body)} bytes. Raise max_body.")
+        return json_module.loads(self.body)
+
+    def __repr__(self) -> str:
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:  # a status of the server's own
+            return str(self.status)
