@@ -10,12 +10,15 @@ HeadwayError
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
 ├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
+├── BatchError            raised by a batch's handler: some of its records failed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
 
 A message is a sentence that names the setting or the topic, the value, the bound, and what to do. The command
 line prints it as it is.
 """
+
+from collections.abc import Mapping
 
 
 class HeadwayError(Exception):
@@ -63,6 +66,14 @@ class OffsetMapError(HeadwayError):
 
 class HandlerError(HeadwayError):
     """A record failed for good, and there is no dead-letter topic to keep it; its error is the cause."""
+
+
+class BatchError(HeadwayError):
+    """Raised by a batch's handler: which of its records failed, by their index in the batch; the others are done."""
+
+    def __init__(self, failures: Mapping[int, BaseException]) -> None:
+        super().__init__(f"{len(failures)} records of a batch failed: {dict(failures)!r}")
+        self.failures = failures
 
 
 class WakeupError(HeadwayError):

@@ -45,6 +45,7 @@ class Assignment(Generic[R]):
         "partition",
         "pressed",
         "progress",
+        "retired",
         "saved",
     )
 
@@ -61,6 +62,7 @@ class Assignment(Generic[R]):
         self.outputs: list[Sequence[Any]] = []  # whole sets, since the last tick
         self.held = False  # for now it shall not be fetched from
         self.pressed = False
+        self.retired = False  # about to be revoked: nothing more starts
         self._known_end = committed.end
         self._measure_at = 0
 

@@ -95,15 +95,25 @@ class Engine(Generic[R]):
             if assignment := self._assignments.pop(partition, None):
                 self._drop(assignment)
 
+    def retire(self, partitions: Iterable[TopicPartition]) -> None:
+        """Start nothing more of these, which are about to be revoked; what runs may still be reported and committed."""
+        for partition in partitions:
+            if assignment := self._assignments.get(partition):
+                assignment.retired = True
+                self._forget_waiting(assignment)
+
     def _drop(self, assignment: Assignment[R]) -> None:
         assignment.end()
         self._held.discard(assignment.partition)
-        self._levels[assignment.level].drop(assignment)
-        self._later = [entry for entry in self._later if entry[2].assignment is not assignment]
-        heapify(self._later)
+        self._forget_waiting(assignment)
         room = self._rooms[assignment.level]
         room.partitions -= 1
         room.used -= assignment.bytes
+
+    def _forget_waiting(self, assignment: Assignment[R]) -> None:
+        self._levels[assignment.level].drop(assignment)
+        self._later = [entry for entry in self._later if entry[2].assignment is not assignment]
+        heapify(self._later)
 
     def assigned(self) -> Collection[TopicPartition]:
         """The partitions that are ours."""
@@ -154,7 +164,7 @@ class Engine(Generic[R]):
         if len(fresh) < len(offsets):
             is_fresh = set(fresh)
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
-        if records:
+        if records and not assignment.retired:
             self._enqueue(assignment, records, fresh, now)
             self._hold_or_free(assignment)
 
@@ -289,6 +299,10 @@ class Engine(Generic[R]):
         """How many works of each level may run now."""
         return [level.ready for level in self._levels]
 
+    def ready_of(self, level: int) -> int:
+        """How many works of this level may run now."""
+        return self._levels[level].ready
+
     @property
     def running(self) -> list[int]:
         """How many works of each level hold a slot, those of lost partitions included."""
@@ -318,7 +332,7 @@ class Engine(Generic[R]):
                 return
             work, again = settled
         head = work.assignment.lanes.settle(work, again)
-        if head:
+        if head and not work.assignment.retired:
             self._place(head, now)
 
     def _free_slot(self, work: Work[R]) -> None:

@@ -2,28 +2,50 @@
 
 import logging
 from collections.abc import Collection
-from typing import Any
+from typing import Literal, Protocol
 
-from headway.core.engine import Engine
 from headway.core.ticks import Tick
 from headway.errors import KafkaError
 from headway.kafka.commits import SentCommit
 from headway.kafka.level_consumers import LevelConsumers
+from headway.parallel.dispatch import Dispatch
 from headway.records import TopicPartition
 
 log = logging.getLogger(__name__)
+
+CommitMode = Literal["async", "sync", "transactional"]
 
 _ANSWER_WITHIN = 10.0
 _ASK_EVERY = 0.05
 
 
-class Committing:
-    """Commits what the engine's ticks say; a tick is done when Kafka has said so, and due again until then."""
+class Transactions(Protocol):
+    """Commits a tick with its outputs, all or nothing; raises `KafkaError` when it was nothing."""
 
-    def __init__(self, engine: Engine[Any], levels: LevelConsumers, interval: float, now: float) -> None:
-        self._engine = engine
+    def commit(self, tick: Tick) -> None: ...
+
+
+class Committing:
+    """Commits what the engine's ticks say; a tick is done when Kafka has said so, and due again until then.
+
+    With `transactions`, or if not `asynchronous`, each commit is waited for by the control thread; handlers go on.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        levels: LevelConsumers,
+        interval: float,
+        now: float,
+        *,
+        asynchronous: bool,
+        transactions: Transactions | None,
+    ) -> None:
+        self._dispatch = dispatch
         self._levels = levels
         self._interval = interval
+        self._asynchronous = asynchronous
+        self._transactions = transactions
         self._due_at = now + interval
         self._sent: tuple[Tick, SentCommit] | None = None
 
@@ -31,16 +53,23 @@ class Committing:
         """When to look again though nothing else has happened: an answer wakes nobody."""
         return now + _ASK_EVERY if self._sent else self._due_at
 
+    def request(self) -> None:
+        """Commit at the next turn."""
+        self._due_at = 0.0
+
     def turn(self, now: float) -> None:
-        """See to the commit that was sent, and send the next one when it is due; never waits."""
+        """See to the commit that was sent, and make the next one when it is due."""
         if self._sent:
             self._settle(*self._sent)
         if self._sent is None and now >= self._due_at:
             self._due_at = now + self._interval
-            self._send()
+            if self._asynchronous:
+                self._send()
+            else:
+                self.commit()
 
     def _send(self) -> None:
-        tick = self._engine.tick()
+        tick = self._tick(None)
         if tick.commits:
             try:
                 self._sent = tick, self._request(tick)
@@ -49,19 +78,29 @@ class Committing:
 
     def commit(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Commit what is done of these partitions, or of all, and wait for the answer; a refusal is logged."""
-        tick = self._engine.tick(partitions)
+        tick = self._tick(partitions)
         if not tick.commits:
             return
         try:
-            self._request(tick).wait(_ANSWER_WITHIN)
+            if self._transactions:
+                self._transactions.commit(tick)
+            else:
+                self._request(tick).wait(_ANSWER_WITHIN)
         except KafkaError as error:
             self._refused(tick, error)
+        except BaseException as error:  # Ctrl-C: nobody knows what came of it
+            self._refused(tick, KafkaError(f"It was interrupted by {error!r}."))
+            raise
         else:
-            self._engine.committed(tick)
+            self._done(tick)
 
     def forget(self) -> None:
         """Let go of the commit that was not answered; librdkafka wants that before its consumer is closed."""
         self._sent = None
+
+    def _tick(self, partitions: Collection[TopicPartition] | None) -> Tick:
+        with self._dispatch.lock:
+            return self._dispatch.engine.tick(partitions)
 
     def _request(self, tick: Tick) -> SentCommit:
         return self._levels.commit_with_metadata({each: commit[:2] for each, commit in tick.commits.items()})
@@ -75,8 +114,13 @@ class Committing:
         if error:
             self._refused(tick, error)
         else:
-            self._engine.committed(tick)
+            self._done(tick)
+
+    def _done(self, tick: Tick) -> None:
+        with self._dispatch.lock:
+            self._dispatch.engine.committed(tick)
 
     def _refused(self, tick: Tick, error: KafkaError) -> None:
-        self._engine.aborted(tick)
+        with self._dispatch.lock:
+            self._dispatch.engine.aborted(tick)
         log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(tick.commits), error)

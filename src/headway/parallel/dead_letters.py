@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headway.config import Config
@@ -10,7 +11,7 @@ from headway.core.work import Work
 from headway.errors import DeliveryError
 from headway.kafka.producer_client import ProducerClient
 from headway.parallel.context import wall_time
-from headway.parallel.reports import Report, Reports
+from headway.parallel.dispatch import RecordWork
 from headway.records import ConsumerRecord, Header
 
 log = logging.getLogger(__name__)
@@ -25,11 +26,11 @@ _CONNECTION = tuple(_REACH.split())
 
 
 class DeadLetters:
-    """Sends dead letters, and reports the work when Kafka has acknowledged, or refused, its letter."""
+    """Sends dead letters, and tells `stored(work, error)` when Kafka has acknowledged, or refused, one."""
 
-    def __init__(self, topic: str, config: Config, reports: Reports) -> None:
+    def __init__(self, topic: str, config: Config, stored: Callable[[RecordWork, BaseException | None], None]) -> None:
         self._topic = topic
-        self._reports = reports
+        self._stored = stored
         connection = {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
         settings = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
         self._client = ProducerClient(connection | settings)
@@ -53,7 +54,7 @@ class DeadLetters:
     def _report(self, work: Work[ConsumerRecord], error: BaseException, refused: Any) -> None:
         if refused:
             log.warning("A dead letter for %s was not stored, its record is handled again: %s", self._topic, refused)
-        self._reports.add(Report(work, error if refused else None))
+        self._stored(work, error if refused else None)
 
     def close(self, timeout: float) -> None:
         """Send what is on its way, within `timeout` seconds; the record of what is not stays undone."""

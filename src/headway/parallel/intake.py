@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from headway.core.engine import Engine
 from headway.core.offset_map import OffsetMap, decode
 from headway.core.topics import LevelSubscription
 from headway.errors import FetchError, KafkaError, OffsetMapError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
+from headway.parallel.dispatch import Dispatch
 from headway.records import ConsumerRecord, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 HandOver = Callable[[Collection[TopicPartition]], None]
 
 _ANSWER_WITHIN = 1.0  # so long a rebalance may wait for us
+_AT_ONCE = 500  # records; while they are made and taken in, handlers wait for the GIL
 _address = attrgetter("kafka_topic", "partition")
 
 
@@ -27,10 +28,10 @@ class Intake:
     `hand_over` is called before partitions go to another member: it sees to what runs of them and commits.
     """
 
-    def __init__(
-        self, engine: Engine[ConsumerRecord], levels: LevelConsumers, buffer: int, hand_over: HandOver
-    ) -> None:
-        self._engine = engine
+    def __init__(self, dispatch: Dispatch, levels: LevelConsumers, buffer: int, hand_over: HandOver) -> None:
+        self._dispatch = dispatch
+        self._engine = dispatch.engine
+        self._lock = dispatch.lock
         self._levels = levels
         self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
         self._hand_over = hand_over
@@ -45,26 +46,37 @@ class Intake:
                 level.subscribe(subscription, self)
 
     def fetch(self, now: float, paused: bool) -> bool:
-        """Take in what the engine demands and Kafka has; never waits. Whether something came.
+        """Take in what the engine demands and Kafka has; never waits. Whether there may be more at once.
 
         Rebalances happen in here. Raises what one of them raised; errors of Kafka's are logged, for librdkafka goes on.
         """
         self._hold()
         demand = self._demand(paused)
-        came = False
+        more = False
         for level in reversed(self._levels):
             records = level.fetch(demand[level.level], now)
-            came = came or bool(records)
-            self._receive(level.level, records, now)
+            with self._lock:
+                self._receive(level.level, records, now)
+            more = more or 0 < len(records) == demand[level.level]
             _raise_unless_fetching(level)
             self._begin(level)
-        return came
+        return more
 
     def _demand(self, paused: bool) -> list[int]:
-        if paused:
-            return [0] * len(self._levels)
-        pairs = zip(self._engine.demand(), self._engine.ready, strict=True)
-        return [demand if ready <= self._enough else 0 for demand, ready in pairs]
+        with self._lock:
+            if paused:
+                return [self._dispatch.alarm(level, -1) for level in range(len(self._levels))]
+            pairs = zip(self._engine.demand(), self._engine.ready, strict=True)
+            return [self._wanted(level, demand, ready) for level, (demand, ready) in enumerate(pairs)]
+
+    def _wanted(self, level: int, demand: int, ready: int) -> int:
+        """How much to fetch of a level. If nothing: at how much less to look again."""
+        if ready > self._enough:
+            return self._dispatch.alarm(level, self._enough)
+        if demand == 0:  # there is no room
+            return self._dispatch.alarm(level, ready // 2)
+        self._dispatch.alarm(level, -1)  # librdkafka says when something comes
+        return min(demand, _AT_ONCE)
 
     def _receive(self, level: int, records: Sequence[ConsumerRecord], now: float) -> None:
         for _, group in groupby(records, _address):
@@ -76,12 +88,13 @@ class Intake:
 
     def _hold(self) -> None:
         """Ask nothing of partitions whose records would have no room."""
-        held = self._engine.held()
+        with self._lock:
+            held = self._engine.held()
+            assigned = set(self._engine.assigned())
         if held != self._held:
             for level, partitions in self._levels.chosen(held - self._held, None).items():
                 level.pause(partitions)
-            eased = (self._held - held) & set(self._engine.assigned())
-            for level, partitions in self._levels.chosen(eased, None).items():
+            for level, partitions in self._levels.chosen((self._held - held) & assigned, None).items():
                 level.resume(partitions)
             self._held = held
 
@@ -99,7 +112,8 @@ class Intake:
             log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
             return
         for partition, start in starts.items():
-            self._engine.assign(partition, start)
+            with self._lock:
+                self._engine.assign(partition, start)
             came = self._starting.pop(partition)
             if came is not None:
                 level.seek(partition, came)
@@ -119,7 +133,8 @@ class Intake:
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Somebody else may have them already: nothing is committed."""
-        self._engine.revoke(partitions)
+        with self._lock:
+            self._engine.revoke(partitions)
         self._held.difference_update(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)

@@ -1,64 +1,71 @@
-"""Handlers that are coroutine functions, on an event loop in a thread of its own."""
+"""Handlers that are coroutine functions, on an event loop: the one that runs, or one in a thread of its own."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from headway.core.work import Work
-from headway.parallel.context import Context
-from headway.parallel.reports import Report, Reports
-from headway.records import ConsumerRecord
+from headway.parallel.calls import Calls
+from headway.parallel.dispatch import Job
 
-AsyncHandler = Callable[[ConsumerRecord, Context], Awaitable[Any]]
+# A task that never waits gives way to others after so many jobs.
+_TURN = 16
 
 
 class EventLoop:
-    """A running event loop; what its handlers share (a client, a pool) is to be made in one of them."""
+    """Handlers as tasks of a loop; each takes its next job as it ends one, and ends when there is none.
 
-    def __init__(self, handler: AsyncHandler, reports: Reports) -> None:
-        self._handler = handler
-        self._reports = reports
-        self._ended: list[Report] = []  # in this turn of the loop
+    What handlers share (a client, a pool) is to be made in one of them, unless the loop is given.
+    """
+
+    def __init__(self, calls: Calls, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._calls = calls
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="headway-event-loop", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_serve, args=(loop,), name="headway-event-loop", daemon=True)
+            self._thread.start()
+        self._loop = loop
 
-    def start(self, works: Sequence[Work[ConsumerRecord]], running: int) -> None:
-        """Run these, a task each."""
-        self._loop.call_soon_threadsafe(self._start, works)
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run these, from any thread."""
+        self._loop.call_soon_threadsafe(self._start, jobs)
 
     def close(self, timeout: float) -> None:
-        """Cancel what still runs and end the loop; waits up to `timeout` seconds for it."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout)
+        """Cancel what still runs; waits up to `timeout` seconds for it."""
+        if self._thread:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout)
+        else:
+            self._loop.call_soon_threadsafe(self._cancel)
 
-    def _serve(self) -> None:
-        # As `asyncio.run` ends: what was left is cancelled and seen through, generators are closed.
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
-
-    def _start(self, works: Sequence[Work[ConsumerRecord]]) -> None:
-        for work in works:
-            task = self._loop.create_task(self._run(work))
+    def _start(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            task = self._loop.create_task(self._run(job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, work: Work[ConsumerRecord]) -> None:
-        try:
-            await self._handler(work.record, Context(work))
-        except BaseException as error:  # a cancellation too: the attempt did not succeed
-            self._report(Report(work, error))
-        else:
-            self._report(Report(work, None))
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
-    def _report(self, report: Report) -> None:
-        # Once a turn: woken by the first of many, the control thread would fight for the GIL with the others.
-        self._ended.append(report)
-        if len(self._ended) == 1:
-            self._loop.call_soon(self._report_all)
+    async def _run(self, first: Job) -> None:
+        call, returned, raised, _ = self._calls
+        job: Job | None = first
+        count = 0
+        while job:
+            try:
+                result = await call(job)
+            except BaseException as error:  # a cancellation too: the attempt did not succeed
+                job = raised(job, error)
+            else:
+                job = returned(job, result)
+            count += 1
+            if count % _TURN == 0:
+                await asyncio.sleep(0)
 
-    def _report_all(self) -> None:
-        ended, self._ended = self._ended, []
-        self._reports.add_all(ended)
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    # As `asyncio.run` ends: what was left is cancelled and seen through, generators are closed.
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()

@@ -2,51 +2,46 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any
 
-from headway.core.work import Work
-from headway.parallel.context import Context
-from headway.parallel.reports import Report, Reports
-from headway.records import ConsumerRecord
-
-Handler = Callable[[ConsumerRecord, Context], Any]
+from headway.parallel.calls import Calls
+from headway.parallel.dispatch import Job
 
 
 class Threads:
-    """Threads that stay, as many as were ever needed at a time."""
+    """Threads that stay, as many as were ever needed at a time; each takes its next job as it ends one."""
 
-    def __init__(self, handler: Handler, reports: Reports) -> None:
-        self._handler = handler
-        self._reports = reports
-        self._queue: SimpleQueue[Work[ConsumerRecord] | None] = SimpleQueue()
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
 
-    def start(self, works: Sequence[Work[ConsumerRecord]], running: int) -> None:
-        """Run these, with which `running` works run in all: so many threads never let one wait."""
-        while len(self._threads) < running:
-            self._add_thread()
-        for work in works:
-            self._queue.put(work)
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run these, from any thread; a job never waits for a thread."""
+        for job in jobs:
+            self._queue.put(job)
+            if not self._idle.acquire(blocking=False):
+                self._add_thread()
 
     def _add_thread(self) -> None:
         # As daemons, so that a handler that never ends does not keep the program from ending.
-        name = f"headway-handler-{len(self._threads)}"
-        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def _serve(self) -> None:
-        while work := self._queue.get():
-            self._reports.add(self._run(work))
-
-    def _run(self, work: Work[ConsumerRecord]) -> Report:
-        try:
-            self._handler(work.record, Context(work))
-        except BaseException as error:  # whatever a handler raises is that record's failure, and not the thread's
-            return Report(work, error)
-        return Report(work, None)
+        call, returned, raised, _ = self._calls
+        while job := self._queue.get():
+            while job:
+                try:
+                    result = call(job)
+                except BaseException as error:  # whatever a handler raises is that record's failure, not the thread's
+                    job = raised(job, error)
+                else:
+                    job = returned(job, result)
+            self._idle.release()
 
     def close(self, timeout: float) -> None:
         """End the threads; waits for handlers that still run, up to `timeout` seconds in all."""

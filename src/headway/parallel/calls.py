@@ -1,0 +1,65 @@
+"""How handlers are called: for one record or for a batch, and what becomes of what they return or raise.
+
+An executor calls, tells what came of it, and is given the next job in return.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headway.errors import BatchError
+from headway.parallel.context import Context
+from headway.parallel.dispatch import Dispatch, Job, RecordWork
+from headway.records import ConsumerRecord
+
+Handler = Callable[[ConsumerRecord, Context], Any]
+BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any]
+Settle = Callable[[RecordWork, Any], Job | None]
+"""(work, what its handler returned) -> the next job."""
+
+
+class Calls(NamedTuple):
+    """What an executor does with a job: call, and report what came of it."""
+
+    call: Callable[[Job], Any]
+    returned: Callable[[Job, Any], Job | None]
+    raised: Callable[[Job, BaseException], Job | None]
+    handler: Callable[..., Any]
+
+
+def for_each_record(handler: Handler, settle: Settle, dispatch: Dispatch) -> Calls:
+    """`handler(record, context)`, whose result `settle` takes."""
+    failed = dispatch.failed
+    return Calls(
+        lambda job: handler(job[0].record, Context(job[0])),
+        lambda job, result: settle(job[0], result),
+        lambda job, error: failed(job[0], error),
+        handler,
+    )
+
+
+def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
+    """`handler(records, contexts)`, which raises `BatchError` to tell which of them failed; else all or none did."""
+
+    def raised(job: Job, error: BaseException) -> Job | None:
+        failures = _failures(job, error)
+        done = [(work, ()) for work in job if work not in failures]
+        return dispatch.settle(done, failures.items())
+
+    return Calls(
+        lambda job: handler([work.record for work in job], [Context(work) for work in job]),
+        lambda job, result: dispatch.settle([(work, ()) for work in job], ()),
+        raised,
+        handler,
+    )
+
+
+def is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    """Whether it is an `async def`, or an object with such a `__call__`."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def _failures(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
+    if not isinstance(error, BatchError):
+        return dict.fromkeys(job, error)
+    return {work: error.failures[index] for index, work in enumerate(job) if index in error.failures}

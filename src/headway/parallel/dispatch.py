@@ -1,0 +1,210 @@
+"""The engine, shared: executors report to it and take from it, the control thread feeds it and commits.
+
+Who has ended a job takes the next one in the same breath, so a slot that gets free is filled at once and nobody is
+woken for it. The control thread is woken only where there is something for it to do. The lock is held for some
+microseconds at a time, never during a handler or a call to Kafka.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+from headway.core.admission import Admission
+from headway.core.engine import Engine
+from headway.core.retry import Again, DeadLetter, Verdict
+from headway.core.work import Work
+from headway.errors import HandlerError
+from headway.kafka.wake import Wake
+from headway.records import ConsumerRecord, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_STORE_AGAIN_AFTER = 1.0  # seconds
+
+RecordWork = Work[ConsumerRecord]
+Job = Sequence[RecordWork]
+"""What a handler is called for: one work, or those of a batch."""
+
+
+class Letters(Protocol):
+    """Where records go that failed for good; reports to `stored`."""
+
+    def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
+
+
+class Dispatch:
+    """Hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
+
+    `take` is the engine's method that gives jobs. `starts` is the executor's, for jobs that nobody asked for.
+    """
+
+    def __init__(self, engine: Engine[ConsumerRecord], admission: Admission, wake: Wake, levels: int) -> None:
+        self.lock = threading.Lock()
+        self.engine = engine
+        self.take: Callable[[int, float], Sequence[Job]] = self._take_one_by_one
+        self.starts: Callable[[Sequence[Job]], None] | None = None
+        self.letters: Letters | None = None
+        self.paused = False
+        self.failure: HandlerError | None = None
+        self._admission = admission
+        self._wake = wake
+        self._running: set[RecordWork] = set()  # those of lost partitions too, until they are reported
+        self._alarms = [-1] * levels
+        self._watched = False
+
+    @property
+    def running(self) -> int:
+        """How many slots are taken."""
+        return len(self._running)
+
+    @property
+    def work_remaining(self) -> int:
+        """How many records were fetched and are not done."""
+        with self.lock:
+            return self.engine.work_remaining
+
+    # For executors
+
+    def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
+        """A work is done; the next job, if there is one for this slot."""
+        now = time.monotonic()
+        with self.lock:
+            self._end(work, now)
+            self.engine.finish(work, now, outputs)
+            return self._next(now)
+
+    def failed(self, work: RecordWork, error: BaseException) -> Job | None:
+        """A work failed; the next job, if there is one for this slot."""
+        return self.settle((), ((work, error),))
+
+    def settle(
+        self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
+    ) -> Job | None:
+        """Works of a job are done, with their outputs, or failed; the next job, if there is one for this slot."""
+        now = time.monotonic()
+        letters = []
+        with self.lock:
+            for work, outputs in done:
+                self._end(work, now)
+                self.engine.finish(work, now, outputs)
+            for work, error in failed:
+                verdict = self.engine.fail(work, error, now, random.random())  # noqa: S311 - it spreads retries
+                if isinstance(verdict, DeadLetter) and self.letters:
+                    letters.append((work, error, verdict.reason))  # and until it is stored, the work runs
+                else:
+                    self._end(work, now)
+                    self._after_failure(work, error, verdict, now)
+            job = self._next(now)
+        for work, error, reason in letters:
+            log.error("%r becomes a dead letter, as %s: %r", work.record, reason, error)
+            self.letters.send(work, error, reason)  # type: ignore[union-attr]
+        return job
+
+    def stored(self, work: RecordWork, refused: BaseException | None) -> None:
+        """What a work came to, its outputs or its dead letter, is in Kafka, or was refused and is made again."""
+        now = time.monotonic()
+        with self.lock:
+            self._end(work, now)
+            if refused is None:
+                self.engine.finish(work, now)
+            else:
+                self.engine.retry(work, now + _STORE_AGAIN_AFTER, refused, now)
+                self._wake.set()  # its time is to be waited for
+        self.feed()
+
+    def next(self) -> Job | None:
+        """Another job, if there is one and a slot is free."""
+        with self.lock:
+            return self._next(time.monotonic())
+
+    def feed(self) -> None:
+        """Start what may run now."""
+        now = time.monotonic()
+        with self.lock:
+            free = self._free(now)
+            jobs = self._note(self.take(free, now)) if free > 0 else ()
+        if jobs and self.starts:
+            self.starts(jobs)
+
+    # For the control thread
+
+    def alarm(self, level: int, ready: int) -> int:
+        """Wake the control thread when this level has fewer ready works, once; -1 for never. Gives 0."""
+        self._alarms[level] = ready
+        return 0
+
+    def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
+        """How many works run, of these partitions or in all. From now on each end wakes the control thread."""
+        with self.lock:
+            self._watched = True
+            if partitions is None:
+                return len(self._running)
+            return sum(work.assignment.current and work.partition in partitions for work in self._running)
+
+    def unwatch(self) -> None:
+        """The control thread does not wait for works to end any more."""
+        self._watched = False
+
+    def next_change(self, now: float) -> float | None:
+        """When there may be something to start though nothing else has happened."""
+        with self.lock:
+            if self.paused or len(self._running) >= self._admission.limit:
+                return None
+            times = (self.engine.next_wake(), self._admission.next_change(now) if any(self.engine.ready) else None)
+        return min((time for time in times if time is not None), default=None)
+
+    # With the lock
+
+    def _take_one_by_one(self, limit: int, now: float) -> Sequence[Job]:
+        return [(work,) for work in self.engine.take(limit, now)]
+
+    def _free(self, now: float) -> int:
+        return 0 if self.paused or self.starts is None else self._admission.free(len(self._running), now)
+
+    def _next(self, now: float) -> Job | None:
+        if self._free(now) <= 0 or not (jobs := self.take(1, now)):
+            return None
+        [job] = self._note(jobs)
+        level = job[0].assignment.level
+        if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
+            self._alarms[level] = -1
+            self._wake.set()
+        return job
+
+    def _note(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        for job in jobs:
+            self._running.update(job)
+            self._admission.started(len(job))
+        return jobs
+
+    def _end(self, work: RecordWork, now: float) -> None:
+        self._running.discard(work)
+        self._admission.ended(len(self._running), now)
+        if self._watched:
+            self._wake.set()
+
+    def _after_failure(self, work: RecordWork, error: BaseException, verdict: Verdict | None, now: float) -> None:
+        if isinstance(verdict, DeadLetter):
+            self.failure = self.failure or _no_dead_letters(work, error, verdict.reason)
+        elif verdict:
+            _log_retry(work, error, verdict, now)
+        self._wake.set()
+
+
+def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
+    if verdict.delay_error:
+        log.error("The delay function of the retries failed, so the backoff decides: %r", verdict.delay_error)
+    seconds = verdict.at - now
+    log.warning("%r failed at attempt %d, again in %.3g s: %r", work.record, work.attempt, seconds, error)
+
+
+def _no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
+    failure = HandlerError(
+        f"{work.record!r} failed for good ({reason}): {error!r}. It is not done, and comes again after a restart. "
+        "Name a dead_letter_topic to keep such records and go on."
+    )
+    failure.__cause__ = error
+    return failure
