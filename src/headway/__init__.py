@@ -9,6 +9,7 @@ from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.context import Context
 from headway.producer import PriorityProducer, ProducerMetrics
 from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
+from headway.workers import worker
 
 __all__ = [
     "AsyncPriorityConsumer",
@@ -29,4 +30,5 @@ __all__ = [
     "exponential",
     "linear",
     "weighted",
+    "worker",
 ]

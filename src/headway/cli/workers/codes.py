@@ -1,0 +1,17 @@
+"""The exit codes of `headway worker` and of its processes."""
+
+from enum import IntEnum
+
+from headway.cli.interrupt import INTERRUPTED
+
+
+class Code(IntEnum):
+    """What an exit code says."""
+
+    DONE = 0
+    MISTAKE = 1
+    FAILED_FOR_GOOD = 3
+    KEPT_DYING = 4
+    UNFINISHED = 5
+    CRASHED = 70  # of a member only, that is started again
+    INTERRUPTED = INTERRUPTED

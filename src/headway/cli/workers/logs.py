@@ -1,0 +1,96 @@
+"""Logs on stderr: a line for each event, for people or as JSON, with where it happened.
+
+Only the command installs this; the library itself logs and leaves the rest to its users.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from headway.cli.workers.messages import LogStyle
+from headway.records import ConsumerRecord
+
+CLEAR_LINE = "\r\x1b[K"
+
+handled_record: ContextVar[ConsumerRecord | None] = ContextVar("handled_record", default=None)
+"""The record whose handler runs here, so that whatever it logs names it."""
+
+_PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
+
+
+class TextLines(logging.Formatter):
+    """`2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`."""
+
+    def __init__(self, source: str, *, over_progress: bool) -> None:
+        super().__init__()
+        self._source = source
+        self._start = CLEAR_LINE if over_progress else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the traceback below it if there is one."""
+        text = f"{_time(record):%Y-%m-%d %H:%M:%S}.{int(record.msecs):03} {record.levelname:<7} {self._source} "
+        text += f"{record.name}: {record.getMessage()}"
+        if about := handled_record.get():
+            text += f" [{about.kafka_topic}, partition {about.partition}, offset {about.offset}]"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return self._start + text
+
+
+class JsonLines(logging.Formatter):
+    """Each event as an object; what a logger is given as `extra` is among its fields."""
+
+    def __init__(self, worker: str | None, process: int | None) -> None:
+        super().__init__()
+        self._who = {} if worker is None else {"worker": worker, "process": process}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        event: dict[str, Any] = {
+            "timestamp": _time(record).astimezone(UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": os.getpid(),
+            **self._who,
+        }
+        if about := _record_of(record):
+            event |= {"topic": about.kafka_topic, "partition": about.partition, "offset": about.offset}
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        given = {key: value for key, value in vars(record).items() if key not in event.keys() | _PLAIN}
+        return json.dumps(event | given, ensure_ascii=False, default=str)
+
+
+def log_to_stderr(style: LogStyle, worker: str | None = None, process: int | None = None) -> None:
+    """Write what is logged, warnings and what nobody caught included, for as long as this process lives."""
+    formatter: logging.Formatter
+    if style.format == "json":
+        formatter = JsonLines(worker, process)
+    else:
+        source = "supervisor" if worker is None else f"{worker}[{process}]"
+        formatter = TextLines(source, over_progress=style.over_progress)
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=style.level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    log = logging.getLogger("headway.worker")
+    sys.excepthook = lambda *error: log.critical("Nobody caught this:", exc_info=error)
+    threading.excepthook = lambda args: log.error(
+        "The thread %s died:", args.thread and args.thread.name, exc_info=args.exc_value
+    )
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created)
+
+
+def _record_of(event: logging.LogRecord) -> ConsumerRecord | None:
+    """The record that an event is about: the one whose handler logged it, or that it names."""
+    named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
+    return handled_record.get() or next(named, None)

@@ -1,0 +1,121 @@
+"""One member of a worker's group, a process of its own: `python -m headway.cli.workers.member FD NAME`.
+
+It ends when the supervisor says so, when the supervisor is gone, and when it is sent SIGTERM.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+from headway.cli.connection import Connection
+from headway.cli.workers.codes import Code
+from headway.cli.workers.finding import find_workers
+from headway.cli.workers.handling import Handling
+from headway.cli.workers.logs import log_to_stderr
+from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
+from headway.errors import ConfigError, HandlerError
+from headway.parallel.consumer import ParallelConsumer
+
+log = logging.getLogger("headway.worker")
+
+_REPORT_EVERY = 0.25
+_LONGEST_SENTENCE = 10_000  # characters; the error of a handler is in it, and can hold anything
+LEAVE_WITHIN = 10.0
+"""How many seconds a member has to leave its group, and how many to end, when nothing runs any more."""
+
+
+class Member:
+    """Runs a job until it is told to end."""
+
+    def __init__(self, supervisor: socket.socket) -> None:
+        self._supervisor = supervisor
+        self._orders = supervisor.makefile("rb")
+        self._job = from_line(self._orders.readline(), Job)
+        self._begun: tuple[ParallelConsumer, Handling] | None = None
+
+    def run(self) -> Code:
+        """Do the job; returns how it ended."""
+        log_to_stderr(self._job.logs, self._job.worker, self._job.index)
+        # A second one changes nothing: a process manager's comes to the supervisor and its members at once.
+        signal.signal(signal.SIGTERM, lambda *_: self._end(Order.DRAIN))
+        threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
+        try:
+            [worker] = find_workers([self._job.worker]).values()
+            consumer = worker.consumer(Connection(self._job.config).client_config(), self._job.concurrency)
+            handling = Handling(worker.handler)
+            self._begun = consumer, handling
+            return self._handle(consumer, handling)
+        except ConfigError as error:
+            self._say(Report(mistake=str(error)[:_LONGEST_SENTENCE]))
+            return Code.MISTAKE
+        except HandlerError as error:
+            self._say(Report(mistake=f"{self._job.worker}: {error}"[:_LONGEST_SENTENCE]))
+            return Code.FAILED_FOR_GOOD
+        except KeyboardInterrupt:
+            return Code.INTERRUPTED
+        except Exception:
+            log.critical("This process ends, for:", exc_info=True)
+            return Code.CRASHED
+
+    def _handle(self, consumer: ParallelConsumer, handling: Handling) -> Code:
+        threading.Thread(target=self._report, args=(handling, consumer), name="headway-reports", daemon=True).start()
+        try:
+            consumer.run(handling.run)
+        finally:
+            self._say(Report(handling.handled, handling.failed))
+            log.info("Ended: %d handled, %d attempts failed.", handling.handled, handling.failed)
+        if left := handling.running + handling.cancelled:
+            log.error("%d handlers could not end; their records come again.", left)
+            return Code.UNFINISHED
+        return Code.DONE
+
+    # The supervisor
+
+    def _report(self, handling: Handling, consumer: ParallelConsumer) -> None:
+        """Tell the supervisor what changes, not more often than eyes can follow."""
+        while handling.changed.wait():
+            time.sleep(_REPORT_EVERY)
+            handling.changed.clear()
+            waiting = max(0, consumer.work_remaining - handling.running)
+            self._say(Report(handling.handled, handling.failed, handling.running, waiting))
+
+    def _say(self, report: Report) -> None:
+        with contextlib.suppress(OSError):  # it is gone, which `_obey` sees to
+            self._supervisor.sendall(to_line(report))
+
+    def _obey(self) -> None:
+        with contextlib.suppress(OSError):  # it went without hearing the last report
+            for line in self._orders:
+                self._end(from_line(line, Order))
+        # The supervisor is gone, and nobody else would end a process that does not end by itself.
+        self._end(Order.DRAIN)
+        time.sleep(self._job.drain_timeout + LEAVE_WITHIN)
+        os._exit(Code.UNFINISHED)
+
+    def _end(self, order: Order) -> None:
+        if self._begun is None:
+            os._exit(Code.DONE)
+        consumer, handling = self._begun
+        handling.ending = True
+        consumer.stop(drain=order is Order.DRAIN, timeout=self._job.drain_timeout)
+
+
+def main() -> None:
+    """Do the job that comes through the socket; the other arguments are for who lists processes."""
+    supervisor = socket.socket(fileno=int(sys.argv[1]))
+    supervisor.set_inheritable(False)  # what a handler starts has nothing to do with it
+    code = Member(supervisor).run()
+    # A thread of a handler's own may never end, and Python would wait for it.
+    last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])
+    last_resort.daemon = True
+    last_resort.start()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

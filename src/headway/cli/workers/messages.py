@@ -1,0 +1,58 @@
+"""What the supervisor and its members tell each other: a line of JSON each."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogStyle:
+    """How logs are written to stderr; `over_progress` says that a line of progress may stand there."""
+
+    format: str = "text"
+    level: str = "info"
+    over_progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one member runs: the first that the supervisor says. `config` can hold secrets."""
+
+    worker: str
+    index: int
+    config: dict[str, Any] = field(repr=False)
+    concurrency: int | None
+    drain_timeout: float
+    logs: LogStyle
+
+
+class Order(Enum):
+    """How a member is to end. A closed socket means `DRAIN`: the supervisor is gone."""
+
+    DRAIN = "drain"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How far a member is; `mistake` is the sentence that says why it cannot go on."""
+
+    handled: int = 0
+    failed: int = 0
+    running: int = 0
+    waiting: int = 0
+    mistake: str = ""
+
+
+def to_line(message: Job | Order | Report) -> bytes:
+    """A message as it is sent."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def from_line(line: bytes, kind: type[T]) -> T:
+    """A message as it came."""
+    return msgspec.json.decode(line, type=kind)

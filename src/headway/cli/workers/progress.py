@@ -1,0 +1,45 @@
+"""A line that says how far all members together are."""
+
+import shutil
+from collections import deque
+from collections.abc import Iterable
+from typing import TextIO
+
+from headway.cli.terminal import count
+from headway.cli.workers.logs import CLEAR_LINE
+from headway.cli.workers.messages import Report
+
+_RATE_OVER = 10  # looks
+
+
+class ProgressLine:
+    """Is written over by the next, and by whatever is logged."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._looks: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
+
+    def show(self, reports: Iterable[Report], processes: int, now: float) -> None:
+        """Show the sum of these."""
+        text = self.text(list(reports), processes, now)
+        self._write(text[: shutil.get_terminal_size().columns - 1])
+
+    def text(self, reports: list[Report], processes: int, now: float) -> str:
+        """The line; the rate is that since the tenth look before this."""
+        handled = sum(report.handled for report in reports)
+        self._looks.append((now, handled))
+        (then, before) = self._looks[0]
+        rate = (handled - before) / (now - then) if now > then else 0
+        text = f"{handled:,} done, {rate:,.0f}/s, {sum(report.running for report in reports):,} running, "
+        text += f"{sum(report.waiting for report in reports):,} waiting"
+        if failed := sum(report.failed for report in reports):
+            text += f", {count(failed, 'failed attempt')}"
+        return f"{text}; {processes} process{'' if processes == 1 else 'es'}"
+
+    def clear(self) -> None:
+        """Leave nothing of it."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(CLEAR_LINE + text)
+        self._stream.flush()

@@ -1,0 +1,219 @@
+"""Keeps a process alive for each member, until SIGTERM, Ctrl-C, or what starting again does not help against."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headway.cli.workers.codes import Code
+from headway.cli.workers.deaths import MOST_DEATHS, Deaths
+from headway.cli.workers.member import LEAVE_WITHIN
+from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
+from headway.cli.workers.progress import ProgressLine
+
+log = logging.getLogger("headway.worker")
+
+_LAST_WORDS_WITHIN = 1.0
+_SHOW_EVERY = 0.5
+
+
+class Outcome(NamedTuple):
+    """The exit code, and a sentence that says why if it was not asked for."""
+
+    code: Code
+    sentence: str = ""
+
+
+class Process:
+    """A member's process while it lives."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.report = Report()
+        self.mistake = ""
+
+    async def start(self) -> None:
+        """Start it, with its job; in a session of its own, or Ctrl-C in the terminal would reach it too."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "headway.cli.workers.member", str(theirs.fileno()), name_of(self.job)),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._writer.write(to_line(self.job))
+        self._listening = asyncio.create_task(self._listen())
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """Wait for its end; its exit code, or minus the signal that ended it."""
+        code = await self._process.wait()
+        with contextlib.suppress(TimeoutError):  # a process of its own, forked, may keep the socket open
+            await asyncio.wait_for(self._listening, _LAST_WORDS_WITHIN)
+        self._writer.close()
+        return code
+
+    def tell(self, order: Order) -> None:
+        """Tell it how to end."""
+        self._writer.write(to_line(order))
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            async for line in self._reader:
+                report = from_line(line, Report)
+                if report.mistake:
+                    self.mistake = report.mistake
+                else:
+                    self.report = report
+
+
+class Supervisor:
+    """Runs jobs, each as a process; `drain_timeout` is how long what runs may take to end."""
+
+    def __init__(self, jobs: Sequence[Job], drain_timeout: float, progress: ProgressLine | None) -> None:
+        self._jobs = jobs
+        self._drain_timeout = drain_timeout
+        self._progress = progress
+        self._living: set[Process] = set()
+        self._dead = Report()
+        self._ending = asyncio.Event()
+        self._order = Order.DRAIN
+        self._outcome = Outcome(Code.DONE)
+
+    async def run(self) -> Outcome:
+        """Run them until they are to end; returns why and how they did."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background goes on ignoring it
+            loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        showing = asyncio.create_task(self._show())
+        try:
+            async with asyncio.TaskGroup() as members:
+                for job in self._jobs:
+                    members.create_task(self._keep_alive(job))
+        finally:
+            showing.cancel()
+            if self._progress:
+                self._progress.clear()
+        return self._outcome
+
+    # Members
+
+    async def _keep_alive(self, job: Job) -> None:
+        deaths = Deaths()
+        while not self._ending.is_set():
+            process = Process(job)
+            code, lived = await self._live(process)
+            if self._ending.is_set():
+                self._conclude(_outcome(code, process.mistake))
+            elif process.mistake:
+                self._end(Order.DRAIN, _outcome(code, process.mistake))
+            else:
+                await self._mourn(process, _how(code), lived, deaths)
+
+    async def _live(self, process: Process) -> tuple[int, float]:
+        """Start a process and wait for its end; returns its exit code and how many seconds it lived."""
+        born = time.monotonic()
+        await process.start()
+        self._living.add(process)
+        log.info("Started %s as process %d.", name_of(process.job), process.pid)
+        if self._ending.is_set():  # while it was started
+            process.tell(self._order)
+        code = await process.ended()
+        self._living.discard(process)
+        self._dead = Report(self._dead.handled + process.report.handled, self._dead.failed + process.report.failed)
+        return code, time.monotonic() - born
+
+    async def _mourn(self, process: Process, how: str, lived: float, deaths: Deaths) -> None:
+        """Wait as long as the next start is worth, or give up."""
+        name, delay = name_of(process.job), deaths.delay(lived)
+        if delay is None:
+            sentence = f"{name} died {MOST_DEATHS} times in a row, at last {how} after {lived:.1f} s, and is given up."
+            self._end(Order.DRAIN, Outcome(Code.KEPT_DYING, f"{sentence} What it said before is above."))
+            return
+        log.error("%s, process %d, %s after %.1f s; it is started again in %g s.", name, process.pid, how, lived, delay)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), delay)
+
+    # The end
+
+    def _terminate(self) -> None:
+        again = self._ending.is_set()
+        log.info("SIGTERM: %s.", "what runs is left" if again else "what runs may end")
+        self._end(Order.STOP if again else Order.DRAIN, Outcome(Code.DONE))
+
+    def _interrupt(self) -> None:
+        if self._outcome.code == Code.INTERRUPTED:
+            self._kill()
+        self._end(Order.STOP, Outcome(Code.INTERRUPTED))
+
+    def _end(self, order: Order, outcome: Outcome) -> None:
+        """Tell all members to end."""
+        self._conclude(outcome)
+        self._order = order
+        self._ending.set()
+        for process in self._living:
+            process.tell(order)
+        patience = 2 * LEAVE_WITHIN + (self._drain_timeout if order is Order.DRAIN else 0.0)
+        asyncio.get_running_loop().call_later(patience, self._kill)
+
+    def _kill(self) -> None:
+        for process in self._living:
+            log.error("%s did not end and is killed.", name_of(process.job))
+            process.kill()
+
+    def _conclude(self, outcome: Outcome) -> None:
+        """The first outcome that is not `DONE` is that of all."""
+        if self._outcome.code == Code.DONE:
+            self._outcome = outcome
+
+    # Progress
+
+    async def _show(self) -> None:
+        while self._progress:
+            reports = [self._dead, *(process.report for process in self._living)]
+            self._progress.show(reports, len(self._living), time.monotonic())
+            await asyncio.sleep(_SHOW_EVERY)
+
+
+def name_of(job: Job) -> str:
+    """A member as it is called in logs.
+
+    >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
+    'billing:bill[2]'
+    """
+    return f"{job.worker}[{job.index}]"
+
+
+def _outcome(code: int, mistake: str) -> Outcome:
+    """What the end of a process that was not started again means for all."""
+    if mistake:
+        return Outcome(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
+    if code != Code.DONE:
+        return Outcome(Code.UNFINISHED, "Not all that ran could end; its records come again.")
+    return Outcome(Code.DONE)
+
+
+def _how(code: int) -> str:
+    """How a process ended.
+
+    >>> _how(7), _how(-9)
+    ('ended with exit code 7', 'was ended by SIGKILL')
+    """
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,47 @@
+"""Whether Kafka has what the workers need, asked before any of them starts."""
+
+from collections.abc import Mapping
+
+from headway.cli.logical_topics import count_levels, require_levels
+from headway.errors import ConfigError
+from headway.workers import Worker
+
+
+def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, int]) -> None:
+    """Raises `ConfigError` that says how to create the first topic that is missing, and whose records are split."""
+    for name, worker in workers.items():
+        for topic in worker.topics:
+            _require(name, worker, topic, kafka_topics)
+        if worker.dead_letter_topic is not None and worker.dead_letter_topic not in kafka_topics:
+            raise ConfigError(
+                f"Kafka has no topic {worker.dead_letter_topic}, where dead letters of {name} go. "
+                f"{_create(worker.dead_letter_topic)}"
+            )
+    _require_own_records(workers)
+
+
+def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, int]) -> None:
+    if topic.startswith("^"):
+        return
+    if worker.levels is not None and not isinstance(worker.topics, Mapping):
+        require_levels(topic, kafka_topics, worker.levels)
+    elif topic not in kafka_topics:
+        levels = count_levels(topic, kafka_topics)
+        todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else _create(topic)
+        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {todo}")
+
+
+def _create(topic: str) -> str:
+    return f"Create it with Kafka's own `kafka-topics.sh --create --topic {topic}`."
+
+
+def _require_own_records(workers: Mapping[str, Worker]) -> None:
+    readers: dict[tuple[str, str], str] = {}
+    for name, worker in workers.items():
+        for topic in worker.kafka_topics():
+            other = readers.setdefault((worker.group, topic), name)
+            if other != name:
+                raise ConfigError(
+                    f"{other} and {name} both read {topic} in the group {worker.group}, so that each record would go "
+                    "to one of them only. Give each a group of its own."
+                )

@@ -1,0 +1,185 @@
+"""Workers: handlers with their options beside them, for `headway worker` to run.
+
+    @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
+    def bill(record: ConsumerRecord, context: Context) -> None: ...
+
+The function stays what it was: a test calls it, and `ParallelConsumer.run` takes it.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from headway.config import Config, ParallelSettings
+from headway.core.lanes import Ordering
+from headway.core.retry import Retries
+from headway.core.topics import by_level, by_priority
+from headway.errors import ConfigError
+from headway.parallel.consumer import ParallelConsumer
+
+Topics = str | Sequence[str] | Mapping[str, int]
+Value = type[Any] | Callable[[bytes], Any]
+"""A dataclass, or what makes a value of a record's bytes."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ATTRIBUTE = "__headway_worker__"
+
+
+def worker(
+    topics: Topics,
+    *,
+    group: str,
+    value: Value | None = None,
+    levels: int | None = None,
+    ordering: Ordering = Ordering.KEY,
+    concurrency: int = 16,
+    retries: Retries | None = None,
+    dead_letter_topic: str | None = None,
+    hand_over_timeout: float = 10.0,
+    config: Config | None = None,
+) -> Callable[[F], F]:
+    """Declare a handler as a worker; the function itself is returned as it is.
+
+    The handler is a function or an `async def`, and gets each record and its context, as those of a
+    `ParallelConsumer` do, whose options have the same meaning here.
+
+    Args:
+        topics: What it reads: a topic, several, or a mapping of topics to priorities.
+        group: Who reads: the consumer group.
+        value: What `record.value` is: of a dataclass, that of the record's JSON; of another callable, what it makes
+            of the bytes. A value that cannot be read is a dead letter. By default the bytes.
+        levels: How many levels the topics have. By default they have none.
+        ordering: What runs in order.
+        concurrency: How many records one process handles at a time.
+        retries: When a failed record is tried again, and how often.
+        dead_letter_topic: Where records go that are not tried again.
+        hand_over_timeout: How many seconds a partition that leaves waits for its handlers that run.
+        config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
+            "auto.offset.reset" a new group starts at the beginning.
+
+    Raises `ConfigError` for what is out of bounds.
+    """
+    options = {
+        "ordering": ordering,
+        "max_concurrency": concurrency,
+        "retries": retries,
+        "dead_letter_topic": dead_letter_topic,
+        "hand_over_timeout": hand_over_timeout,
+    }
+
+    def declare(handler: F) -> F:
+        if not inspect.isfunction(handler):
+            raise ConfigError(f"@worker is for functions, and {handler!r} is none. Write one that calls it.")
+        if worker_of(handler) is not None:
+            raise ConfigError(f"{handler.__qualname__} is a worker already. Give all its topics to one @worker.")
+        declared = Worker(
+            handler=handler,
+            topics=[topics] if isinstance(topics, str) else topics,
+            group=group,
+            levels=levels,
+            reader=_reader(value),
+            config=config or {},
+            options=options,
+        )
+        setattr(handler, _ATTRIBUTE, declared)
+        return handler
+
+    return declare
+
+
+def worker_of(handler: object) -> "Worker | None":
+    """How a handler was declared; None for what is no worker."""
+    found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
+    return found if isinstance(found, Worker) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A handler and what it was declared with, checked; `options` are a `ParallelConsumer`'s."""
+
+    handler: Callable[..., Any]
+    topics: Sequence[str] | Mapping[str, int]
+    group: str
+    levels: int | None
+    reader: Callable[[Any], Any] | None
+    config: Config
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
+            raise ConfigError('A worker needs the name of a topic, as in @worker("orders", group="billing").')
+        if self.levels is not None and (not isinstance(self.levels, int) or self.levels < 1):
+            raise ConfigError(f"levels is {self.levels!r}; it must be a whole number, at least 1, or left out.")
+        self.kafka_topics()  # which checks the priorities of a mapping
+        ParallelSettings.parse(self._config({}))
+
+    def consumer(self, config: Config, concurrency: int | None = None) -> ParallelConsumer:
+        """A consumer that is ready to run the handler; `config` says where Kafka is."""
+        changed = {} if concurrency is None else {"max_concurrency": concurrency}
+        consumer = ParallelConsumer(self._config(config), **{**self.options, **changed})
+        consumer.subscribe(self.topics)
+        return consumer
+
+    @property
+    def dead_letter_topic(self) -> str | None:
+        """Where records go that are not tried again."""
+        return self.options["dead_letter_topic"]  # type: ignore[no-any-return]
+
+    def kafka_topics(self) -> list[str]:
+        """The Kafka topics that it reads, without those that match a pattern."""
+        if isinstance(self.topics, Mapping):
+            subscriptions = by_priority(self.topics, self.levels or 1)
+            names = [name for each in subscriptions for name in each.topics]
+        elif self.levels is None:
+            names = list(self.topics)
+        else:
+            names = [name for each in by_level(self.topics, self.levels) for name in each.topics]
+        return [name for name in names if not name.startswith("^")]
+
+    def _config(self, kafka: Config) -> dict[str, Any]:
+        own: dict[str, Any] = {"group.id": self.group}
+        if self.levels is not None:
+            own["max.priority"] = self.levels
+        if self.reader is not None:
+            own["value.deserializer"] = self.reader
+        return {"auto.offset.reset": "earliest", **self.config, **kafka, **own}
+
+
+def _reader(value: Value | None) -> Callable[[Any], Any] | None:
+    if value is None:
+        return None
+    if isinstance(value, type) and dataclasses.is_dataclass(value):
+        return _json_reader(value)
+    try:
+        inspect.signature(value).bind(b"")
+    except TypeError:
+        raise ConfigError(
+            f"value={_name(value)} cannot be called with the bytes of a record. Give a dataclass, for JSON, or a "
+            "function that takes the bytes."
+        ) from None
+    except ValueError:  # a builtin that does not say what it takes
+        pass
+    return value
+
+
+def _json_reader(kind: type) -> Callable[[Any], Any]:
+    try:
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+    except Exception as error:
+        raise ConfigError(f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead.") from error
+
+    def read(raw: bytes | None) -> Any:
+        if raw is None:
+            raise ValueError(f"it is null, and no {_name(kind)}")
+        return decoder.decode(raw)
+
+    return read
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__qualname__", repr(value))
