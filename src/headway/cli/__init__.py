@@ -19,6 +19,7 @@ SUMMARIES = {
     "produce": "Send the lines of FILES, or of stdin, to a topic by priority.",
     "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",
     "worker": "Run handlers that are declared with @worker, and keep them running.",
+    "offsets": "Show what groups have committed, and draw their offset maps.",
     "levels": "Show how a capacity is shared over levels.",
 }
 """The subcommands, each in the module of its name, and what the help says of them without importing them."""

@@ -28,14 +28,15 @@ def json_line(record: ConsumerRecord) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **_text("key", record.raw_key),
-        **_text("value", record.raw_value),
-        "headers": [{"name": name, **_text("value", value)} for name, value in record.headers],
+        **text_or_base64("key", record.raw_key),
+        **text_or_base64("value", record.raw_value),
+        "headers": [{"name": name, **text_or_base64("value", value)} for name, value in record.headers],
     }
     return _to_json(fields).encode() + b"\n"
 
 
-def _text(name: str, content: Any) -> dict[str, str | None]:
+def text_or_base64(name: str, content: Any) -> dict[str, str | None]:
+    """A field of JSON for a key or value; what is not UTF-8 in Base64, under a name that says so."""
     if isinstance(content, bytes):
         try:
             return {name: content.decode()}

@@ -16,7 +16,7 @@ def show_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
+    console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
     with console.capture() as printed:
         console.print(table)
     for line in printed.get().splitlines():

@@ -1,0 +1,190 @@
+"""Looking on: what a group has committed and what partitions hold, without joining the group."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from headway.config import OWN_KEYS, explain_refused
+from headway.errors import ConfigError, KafkaError
+from headway.kafka import native
+from headway.kafka.native import Offsets, Partition
+from headway.records import Message
+
+T = TypeVar("T")
+
+_ANSWER_WITHIN = 20.0
+_STALLED_AFTER = 60.0
+_LOOK_EVERY = 0.2
+_BATCH = 1000
+_ASK_EVERY = 0.1
+
+_COORDINATOR_MOVES = (
+    ck.KafkaError.NOT_COORDINATOR,
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_GONE = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_PARTITION, ck.KafkaError._UNKNOWN_TOPIC)
+
+_DEFAULTS: Mapping[str, Any] = {
+    "log_level": 2,
+    # The broker says at once that nothing follows: reading a partition ends with that.
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 1,
+}
+_OURS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    # What ages out while it is read is passed over.
+    "auto.offset.reset": "earliest",
+}
+
+
+class Onlooker:
+    """Sees the commits of one group, reads partitions by offset, and is a member of nothing.
+
+    `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
+    librdkafka does not know or take; every method raises `KafkaError` for what Kafka refuses or does not answer.
+    """
+
+    def __init__(self, config: Mapping[str, Any], group: str) -> None:
+        self.group = group
+        kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        try:
+            self._admin = AdminClient({"log_level": 2, **kafka})
+            self._consumer = ck.Consumer({**_DEFAULTS, **kafka, **_OURS, "group.id": group})
+        except ck.KafkaException as error:
+            raise ConfigError(explain_refused(error.args[0].str(), kafka)) from error
+        # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
+        with _explained("The topics could not be listed"):
+            self._admin.list_topics(timeout=_ANSWER_WITHIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def groups(self) -> list[str]:
+        """The groups that Kafka knows."""
+        with _explained("The groups could not be listed"):
+            found = self._admin.list_consumer_groups(request_timeout=_ANSWER_WITHIN).result()
+        return sorted(each.group_id for each in found.valid)
+
+    def partitions(self) -> list[Partition]:
+        """Those of which the group has committed an offset."""
+        found = _patiently(self._committed_partitions)
+        return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
+
+    def _committed_partitions(self) -> list[ck.TopicPartition]:
+        asked = ck.ConsumerGroupTopicPartitions(self.group)
+        with _explained(f"What the group {self.group} has committed could not be listed"):
+            answers = self._admin.list_consumer_group_offsets([asked], request_timeout=_ANSWER_WITHIN)
+            return list(answers[self.group].result().topic_partitions)
+
+    def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
+        """The group's committed offset of each partition and its exact metadata, where there is one."""
+        if not partitions:
+            return {}
+        found = _patiently(lambda: native.committed(self._consumer, list(partitions), _ANSWER_WITHIN))
+        return {partition: commit for partition, commit in found.items() if commit is not None}
+
+    def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The first offset that each partition still holds; without the partitions that do not exist."""
+        return self._bounds(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The offset behind the last of each partition; without the partitions that do not exist."""
+        return self._bounds(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
+        """The records from `start` to before `end`, as far as they can be read: not into an open transaction."""
+        topic, number = partition
+        # A topic that is new to a connected client would wait for up to a second.
+        with _explained(f"The partitions of {topic} could not be listed"):
+            self._consumer.list_topics(topic, timeout=_ANSWER_WITHIN)
+        self._consumer.assign([ck.TopicPartition(topic, number, start)])
+        moved = time.monotonic()
+        while start < end:
+            messages = self._consumer.consume(_BATCH, _LOOK_EVERY)
+            for message in messages:
+                error, start = message.error(), (message.offset() or 0) + 1
+                if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
+                    return
+                if error is not None:
+                    raise KafkaError(f"Partition {number} of {topic} cannot be read: {error.str().rstrip('.')}.")
+                if start > end:
+                    return
+                yield message
+            now = time.monotonic()
+            moved = now if messages else moved
+            if now - moved > _STALLED_AFTER:
+                raise KafkaError(
+                    f"Partition {number} of {topic} gave nothing for {_STALLED_AFTER:g} s. Check that its broker runs."
+                )
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets with their exact metadata, and wait until it is done; refused while the group has members."""
+        _patiently(lambda: self._commit(offsets))
+
+    def _commit(self, offsets: Offsets) -> None:
+        refused = native.commit(self._consumer, offsets).refused(_ANSWER_WITHIN)
+        if refused is None:
+            raise KafkaError(f"Kafka did not answer a commit of the group {self.group} within {_ANSWER_WITHIN:g} s.")
+        for error in refused.values():
+            raise error
+
+    def _bounds(self, partitions: Collection[Partition], which: OffsetSpec) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        asked = {ck.TopicPartition(*partition): which for partition in partitions}
+        with _explained("The ends of the partitions could not be listed"):
+            answers = self._admin.list_offsets(asked, request_timeout=_ANSWER_WITHIN)
+            found = {(asked.topic, asked.partition): _offset(answer) for asked, answer in answers.items()}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+
+def _offset(answer: Future[Any]) -> int | None:
+    try:
+        return int(answer.result().offset)
+    except ck.KafkaException as error:
+        if error.args[0].code() in _GONE:
+            return None
+        raise
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """What the call returns, when the group's coordinator is ready; while Kafka starts one, it refuses."""
+    deadline = time.monotonic() + _ANSWER_WITHIN
+    while True:
+        try:
+            return call()
+        except KafkaError as error:
+            if not _no_coordinator_yet(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_ASK_EVERY)
+
+
+def _no_coordinator_yet(error: KafkaError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and cause.args[0].code() in _COORDINATOR_MOVES
+
+
+@contextmanager
+def _explained(failure: str) -> Iterator[None]:
+    try:
+        yield
+    except ck.KafkaException as error:
+        raise KafkaError(f"{failure}: {error.args[0].str().rstrip('.')}.") from error
