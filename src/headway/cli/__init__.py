@@ -20,6 +20,7 @@ SUMMARIES = {
     "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",
     "worker": "Run handlers that are declared with @worker, and keep them running.",
     "offsets": "Show what groups have committed, and draw their offset maps.",
+    "dead": "List dead letters, look into them, and send them again.",
     "levels": "Show how a capacity is shared over levels.",
 }
 """The subcommands, each in the module of its name, and what the help says of them without importing them."""
