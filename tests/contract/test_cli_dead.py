@@ -223,6 +223,22 @@ def test_what_kafka_refuses_is_named_stays_open_and_the_exit_code_is_1(shop: Sho
     assert shop.still_open() == ["0:1"]
 
 
+def test_what_could_not_be_remembered_is_not_sent(shop: Shop) -> None:
+    shop.bury(b"0")
+    member = ck.Consumer(shop.cluster.config({"group.id": f"headway-dead-{shop.dead}", "log_level": 2}))
+    joined = threading.Event()
+    member.subscribe([shop.dead], on_assign=lambda *_: joined.set())
+    while not joined.is_set():
+        member.poll(1)
+    result = shop.send_again("--all")
+    member.close()
+    assert result.exit_code == 1
+    assert f"The group headway-dead-{shop.dead} has members, and Kafka lets nobody else commit" in result.stderr
+    assert shop.values() == []
+    assert shop.send_again("--all").exit_code == 0
+    assert shop.values() == [b"0"]
+
+
 def test_gaps_between_letters_hold_up_nothing(shop: Shop) -> None:
     with transactions(shop) as producer:
         for value in (b"0", b"1", b"2"):  # each with a marker behind it

@@ -176,12 +176,13 @@ def _require_one_choice(places: Sequence[Place], everything: bool, filter: Filte
 def _send(
     dead: DeadTopic, plan: Plan, connection: Connection, complaint: Complaints, *, ask: bool, sent_too: bool
 ) -> int:
-    """Ask, and send; returns the exit code."""
-    dead.memory_of(plan.existing, plan.destinations)  # what could not be remembered is not sent
+    """Ask, and send; returns the exit code. What could not be remembered is not sent."""
+    dead.memory_of(plan.existing, plan.destinations)
     if ask:
         click.confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?", abort=True, err=True)
     if not sent_too:  # somebody may have been quicker than the answer
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.sent_again().items()})
+    dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.client_config().items() if key not in OWN_KEYS}
     client = ProducerClient({"enable.idempotence": True, "partitioner": "murmur2_random", **config})
     sending = SendingAgain(dead, plan, client, complaint)

@@ -29,6 +29,11 @@ _COORDINATOR_MOVES = (
     ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
     ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
+_HAS_MEMBERS = (
+    ck.KafkaError.UNKNOWN_MEMBER_ID,
+    ck.KafkaError.ILLEGAL_GENERATION,
+    ck.KafkaError.REBALANCE_IN_PROGRESS,
+)
 _GONE = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_PARTITION, ck.KafkaError._UNKNOWN_TOPIC)
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -144,6 +149,10 @@ class Onlooker:
         if refused is None:
             raise KafkaError(f"Kafka did not answer a commit of the group {self.group} within {_ANSWER_WITHIN:g} s.")
         for error in refused.values():
+            if _code(error) in _HAS_MEMBERS:
+                raise KafkaError(
+                    f"The group {self.group} has members, and Kafka lets nobody else commit for it. Stop them first."
+                ) from error
             raise error
 
     def _bounds(self, partitions: Collection[Partition], which: OffsetSpec) -> dict[Partition, int]:
@@ -172,14 +181,14 @@ def _patiently(call: Callable[[], T]) -> T:
         try:
             return call()
         except KafkaError as error:
-            if not _no_coordinator_yet(error) or time.monotonic() > deadline:
+            if _code(error) not in _COORDINATOR_MOVES or time.monotonic() > deadline:
                 raise
         time.sleep(_ASK_EVERY)
 
 
-def _no_coordinator_yet(error: KafkaError) -> bool:
+def _code(error: KafkaError) -> int | None:
     cause = error.__cause__
-    return isinstance(cause, ck.KafkaException) and cause.args[0].code() in _COORDINATOR_MOVES
+    return cause.args[0].code() if isinstance(cause, ck.KafkaException) else None
 
 
 @contextmanager
