@@ -7,8 +7,9 @@ The function stays what it was: a test calls it, and `ParallelConsumer.run` take
 """
 
 import dataclasses
+import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,13 +41,13 @@ def worker(
     concurrency: int = 16,
     retries: Retries | None = None,
     dead_letter_topic: str | None = None,
-    hand_over_timeout: float = 10.0,
     config: Config | None = None,
+    **options: Any,
 ) -> Callable[[F], F]:
     """Declare a handler as a worker; the function itself is returned as it is.
 
     The handler is a function or an `async def`, and gets each record and its context, as those of a
-    `ParallelConsumer` do, whose options have the same meaning here.
+    `ParallelConsumer` do.
 
     Args:
         topics: What it reads: a topic, several, or a mapping of topics to priorities.
@@ -58,18 +59,18 @@ def worker(
         concurrency: How many records one process handles at a time.
         retries: When a failed record is tried again, and how often.
         dead_letter_topic: Where records go that are not tried again.
-        hand_over_timeout: How many seconds a partition that leaves waits for its handlers that run.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
             "auto.offset.reset" a new group starts at the beginning.
+        options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`.
 
     Raises `ConfigError` for what is out of bounds.
     """
-    options = {
+    _check_known(options)
+    options |= {
         "ordering": ordering,
         "max_concurrency": concurrency,
         "retries": retries,
         "dead_letter_topic": dead_letter_topic,
-        "hand_over_timeout": hand_over_timeout,
     }
 
     def declare(handler: F) -> F:
@@ -150,11 +151,42 @@ class Worker:
         return {"auto.offset.reset": "earliest", **self.config, **kafka, **own}
 
 
+def _check_known(options: Iterable[str]) -> None:
+    """Raises `ConfigError` for what is no option of a `ParallelConsumer`, or has another name here."""
+    known = inspect.signature(ParallelConsumer).parameters.keys() - {"config", "max_concurrency"}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, {*known, "concurrency", "group", "levels", "value"}, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Beside its own, it has {', '.join(sorted(known))}."
+            raise ConfigError(f"A worker has no option {name!r}. {hint}")
+
+
+class _JsonReader:
+    """JSON into a dataclass; goes to another process as the dataclass."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        try:
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+        except Exception as error:
+            raise ConfigError(
+                f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead."
+            ) from error
+
+    def __call__(self, raw: bytes | None) -> Any:
+        if raw is None:
+            raise ValueError(f"it is null, and no {_name(self._kind)}")
+        return self._decode(raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _JsonReader, (self._kind,)
+
+
 def _reader(value: Value | None) -> Callable[[Any], Any] | None:
     if value is None:
         return None
     if isinstance(value, type) and dataclasses.is_dataclass(value):
-        return _json_reader(value)
+        return _JsonReader(value)
     try:
         inspect.signature(value).bind(b"")
     except TypeError:
@@ -165,20 +197,6 @@ def _reader(value: Value | None) -> Callable[[Any], Any] | None:
     except ValueError:  # a builtin that does not say what it takes
         pass
     return value
-
-
-def _json_reader(kind: type) -> Callable[[Any], Any]:
-    try:
-        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
-    except Exception as error:
-        raise ConfigError(f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead.") from error
-
-    def read(raw: bytes | None) -> Any:
-        if raw is None:
-            raise ValueError(f"it is null, and no {_name(kind)}")
-        return decoder.decode(raw)
-
-    return read
 
 
 def _name(value: object) -> str:

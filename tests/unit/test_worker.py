@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,6 +109,13 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
         ("orders", {"config": {"max.poll.records": 5}}, "max.poll.records has no place here"),
         ("orders", {"value": Whatever}, "value=Whatever cannot be called with the bytes of a record. Give a dataclass"),
         ("orders", {"value": 5}, "value=5 cannot be called"),
+        (
+            "orders",
+            {"hand_over_timeuot": 5},
+            "A worker has no option 'hand_over_timeuot'. Did you mean 'hand_over_timeout'?",
+        ),
+        ("orders", {"max_concurrency": 5}, "A worker has no option 'max_concurrency'. Did you mean 'concurrency'?"),
+        ("orders", {"xyz": 5}, "Beside its own, it has "),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_with_a_sentence(topics: Any, options: Any, sentence: str) -> None:
@@ -144,6 +152,11 @@ def test_json_becomes_a_dataclass_and_those_in_it() -> None:
 def test_what_is_no_such_json_is_an_error_that_says_why(raw: bytes | None, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read(Order, raw)
+
+
+def test_what_reads_json_can_go_to_another_process() -> None:
+    reader = pickle.loads(pickle.dumps(declared(value=Order).reader))  # noqa: S301 - our own bytes
+    assert reader(b'{"number": 7, "amount": 9}') == Order(7, 9.0)
 
 
 def test_any_function_of_the_bytes_reads_a_value() -> None:

@@ -1,13 +1,17 @@
 """A member's handler with what the command adds: counts, and logs that name the record."""
 
 import asyncio
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from headway.cli.workers.logs import handled_record
+from headway.cli.workers.finding import find_workers
+from headway.cli.workers.logs import handled_record, log_to_stderr
+from headway.cli.workers.messages import LogStyle
 from headway.parallel.context import Context
 from headway.records import ConsumerRecord
 
@@ -54,3 +58,28 @@ class Handling:
             self.failed += failed
             self.cancelled += cancelled
         self.changed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class HandlingElsewhere:
+    """A handler for the processes of `executor="process"`: what goes there is its name, and how it logs."""
+
+    worker: str
+    index: int
+    logs: LogStyle
+
+    def __call__(self, record: ConsumerRecord, context: Context) -> Any:
+        handler = _arrive(self)
+        token = handled_record.set(record)
+        try:
+            return handler(record, context)
+        finally:
+            handled_record.reset(token)
+
+
+@functools.cache
+def _arrive(elsewhere: HandlingElsewhere) -> Callable[[ConsumerRecord, Context], Any]:
+    """Its handler, in a process that logs as its parent does from now on."""
+    log_to_stderr(elsewhere.logs, elsewhere.worker, elsewhere.index)
+    [worker] = find_workers([elsewhere.worker]).values()
+    return worker.handler

@@ -11,11 +11,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from headway.cli.connection import Connection
 from headway.cli.workers.codes import Code
 from headway.cli.workers.finding import find_workers
-from headway.cli.workers.handling import Handling
+from headway.cli.workers.handling import Handling, HandlingElsewhere
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
 from headway.errors import ConfigError, HandlerError
@@ -49,7 +51,10 @@ class Member:
             consumer = worker.consumer(Connection(self._job.config).client_config(), self._job.concurrency)
             handling = Handling(worker.handler)
             self._begun = consumer, handling
-            return self._handle(consumer, handling)
+            if worker.options.get("executor") == "process":
+                elsewhere = HandlingElsewhere(self._job.worker, self._job.index, self._job.logs)
+                return self._handle(consumer, handling, elsewhere)
+            return self._handle(consumer, handling, handling.run)
         except ConfigError as error:
             self._say(Report(mistake=str(error)[:_LONGEST_SENTENCE]))
             return Code.MISTAKE
@@ -62,10 +67,10 @@ class Member:
             log.critical("This process ends, for:", exc_info=True)
             return Code.CRASHED
 
-    def _handle(self, consumer: ParallelConsumer, handling: Handling) -> Code:
+    def _handle(self, consumer: ParallelConsumer, handling: Handling, run: Callable[..., Any]) -> Code:
         threading.Thread(target=self._report, args=(handling, consumer), name="headway-reports", daemon=True).start()
         try:
-            consumer.run(handling.run)
+            consumer.run(run)
         finally:
             self._say(Report(handling.handled, handling.failed))
             log.info("Ended: %d handled, %d attempts failed.", handling.handled, handling.failed)
