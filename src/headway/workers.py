@@ -93,10 +93,11 @@ def worker(
     return declare
 
 
-def worker_of(handler: object) -> "Worker | None":
+def worker_of(handler: Any) -> "Worker | None":
     """How a handler was declared; None for what is no worker."""
     found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
-    return found if isinstance(found, Worker) else None
+    # Another decorator on top may have taken over what it found on the function that it wraps.
+    return dataclasses.replace(found, handler=handler) if isinstance(found, Worker) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

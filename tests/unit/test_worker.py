@@ -1,10 +1,11 @@
 """Workers without Kafka: how they are declared, found, started again, and what they log."""
 
+import functools
 import json
 import logging
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from headway import ConsumerRecord, Ordering, Retries, worker
 from headway.cli.workers.deaths import MOST_DEATHS, Deaths
 from headway.cli.workers.finding import find_workers
-from headway.cli.workers.logs import JsonLines, TextLines, handled_record
+from headway.cli.workers.logs import JsonLines, Seldom, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.topics import require_topics
@@ -71,6 +72,20 @@ def test_a_decorated_function_stays_an_ordinary_function() -> None:
 def test_what_is_no_worker_has_no_options() -> None:
     assert worker_of(test_what_is_no_worker_has_no_options) is None
     assert worker_of(42) is None
+
+
+def test_a_decorator_on_top_is_part_of_the_handler() -> None:
+    def doubled(handler: Callable[..., int]) -> Callable[..., int]:
+        return functools.wraps(handler)(lambda record, context: 2 * handler(record, context))
+
+    @doubled
+    @worker("orders", group="billing")
+    def bill(record: Any, context: object) -> int:
+        return int(record)
+
+    found = worker_of(bill)
+    assert found is not None
+    assert found.handler(21, None) == 42
 
 
 def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the_last_word() -> None:
@@ -222,7 +237,7 @@ def test_what_cannot_be_found_is_one_sentence(here: Path, name: str, sentence: s
     [
         ("1\n1/0", r"broken_w cannot be imported \(.*broken_w.py, line 2\): ZeroDivisionError: division by zero."),
         ("import nopackage", "line 1.*ModuleNotFoundError: No module named 'nopackage'"),
-        ("x = (", "line 1.*SyntaxError"),
+        ("x = (", r"line 1\): SyntaxError: '\(' was never closed\. Correct it"),
         ("raise SystemExit('no')", "SystemExit: no"),
         ("from headway import worker\n@worker('', group='g')\ndef f(): ...", r"line 2\): A worker needs the name"),
     ],
@@ -326,6 +341,17 @@ def test_what_a_handler_logs_names_the_record_it_handles() -> None:
     handled_record.reset(token)
     assert line.endswith(" WARNING m:f[3] shop: late [orders-2, partition 4, offset 7]")
     assert "partition" not in TextLines("m:f[3]", over_progress=False).format(event("late"))
+
+
+def test_what_kafkas_client_says_again_and_again_is_written_now_and_then() -> None:
+    seldom, moments = Seldom(), []
+    for moment in range(0, 100, 10):
+        said = logging.makeLogRecord({"name": "headway.cli.connection", "msg": "Kafka: refused.", "created": moment})
+        if seldom.filter(said):
+            moments.append(moment)
+    assert moments == [0, 30, 60, 90]
+    assert seldom.filter(event("late"))
+    assert seldom.filter(event("late"))
 
 
 def test_an_error_is_a_field_of_json_and_below_a_line_of_text() -> None:

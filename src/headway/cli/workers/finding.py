@@ -77,8 +77,9 @@ def _import(name: str) -> ModuleType:
                 f"There is no module {error.name}, neither in {here} nor among what is installed. Name it as Python "
                 "imports it, as package.module, or package.module:handler."
             ) from error
+        why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(
-            f"{name} cannot be imported{_place(error)}: {type(error).__name__}: {error}. Correct it, and start again."
+            f"{name} cannot be imported{_place(error)}: {type(error).__name__}: {why}. Correct it, and start again."
         ) from error
 
 
