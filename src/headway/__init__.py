@@ -5,15 +5,18 @@ from headway.consumer import LevelMetrics, PriorityConsumer
 from headway.core.capacity import exponential, linear, weighted
 from headway.core.lanes import Ordering
 from headway.core.retry import FatalError, RetriableError, Retries
+from headway.errors import BatchError
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.context import Context
+from headway.parallel.results import Result
 from headway.producer import PriorityProducer, ProducerMetrics
-from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
+from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from headway.workers import worker
 
 __all__ = [
     "AsyncPriorityConsumer",
     "AsyncPriorityProducer",
+    "BatchError",
     "ConsumerRecord",
     "Context",
     "FatalError",
@@ -23,7 +26,9 @@ __all__ = [
     "PriorityConsumer",
     "PriorityProducer",
     "ProducerMetrics",
+    "ProducerRecord",
     "RecordMetadata",
+    "Result",
     "RetriableError",
     "Retries",
     "TopicPartition",

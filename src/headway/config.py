@@ -17,8 +17,9 @@ checked here; the others go to librdkafka as they are.
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
 | `max.block.ms` | producer | 60000 | how long `send` waits for room in a full queue |
 
-A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms` and the deserialisers; without `max.priority`, its
-topics and its group have the names given.
+A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers; without
+`max.priority`, its topics and its group have the names given. With transactions the interval is 100 by default. Its
+`producer_config` takes the serialisers.
 """
 
 import difflib
@@ -95,7 +96,8 @@ class ParallelSettings:
 
     levels: int | None
     group: str
-    commit_interval: float
+    commit_interval: float | None
+    max_wait: float
     key_deserializer: Callable[..., Any] | None
     value_deserializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
@@ -107,7 +109,10 @@ class ParallelSettings:
         settings = cls(
             levels=reader.integer("max.priority") if "max.priority" in config else None,
             group=reader.text("group.id"),
-            commit_interval=reader.integer("auto.commit.interval.ms", default=5000) / 1000,
+            commit_interval=(
+                reader.integer("auto.commit.interval.ms") / 1000 if "auto.commit.interval.ms" in config else None
+            ),
+            max_wait=reader.integer("strict.max.wait.ms", default=5000) / 1000,
             key_deserializer=reader.function("key.deserializer"),
             value_deserializer=reader.function("value.deserializer"),
             kafka=reader.rest,
@@ -116,6 +121,25 @@ class ParallelSettings:
         for key in ("enable.auto.commit", "enable.auto.offset.store", "on_commit"):
             reader.refuse(key, "What was done is committed, every auto.commit.interval.ms. Remove it")
         return settings
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings:
+    """The settings of the producer for what handlers return. `kafka` is for librdkafka and can hold secrets."""
+
+    key_serializer: Callable[..., Any] | None
+    value_serializer: Callable[..., Any] | None
+    kafka: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, config: Config) -> Self:
+        """Take a configuration apart; raises `ConfigError` for what is out of bounds."""
+        reader = _Reader(config)
+        return cls(
+            key_serializer=reader.function("key.serializer"),
+            value_serializer=reader.function("value.serializer"),
+            kafka=reader.rest,
+        )
 
 
 @dataclass(frozen=True, slots=True)

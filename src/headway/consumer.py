@@ -21,6 +21,7 @@ from headway.errors import ClosedError, FetchError, HeadwayError, WakeupError
 from headway.kafka.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers, Partitions
+from headway.kafka.native import Offsets
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
@@ -356,9 +357,9 @@ class PriorityConsumer:
             for level in self._levels
         ]
 
-    def transaction_offsets(self) -> list[tuple[list[Any], Any]]:
+    def transaction_offsets(self) -> list[tuple[Offsets, bytes]]:
         """Per level what was returned, as a transactional producer commits it, and the group's metadata."""
-        return self._levels.for_transaction(self._returned_offsets())
+        return self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
 
     # Life
 

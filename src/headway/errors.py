@@ -6,10 +6,13 @@ HeadwayError
 ├── KafkaError            Kafka refused a call
 │   ├── FetchError        a level could not fetch; the other levels go on
 │   └── DeliveryError     a record was not delivered
+├── TransactionError      a transactional producer was fenced off, or cannot go on
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
 ├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
+├── TimeLimitError        a handler did not end within its time limit
+├── HandlerProcessError   a handler's process died; the record that it was at has failed
 ├── BatchError            raised by a batch's handler: some of its records failed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
@@ -52,6 +55,10 @@ class DeliveryError(KafkaError):
     """A record was not delivered."""
 
 
+class TransactionError(HeadwayError):
+    """A transactional producer was fenced off, or cannot go on; what was not committed comes again."""
+
+
 class SerializationError(HeadwayError):
     """A key or value could not be turned into bytes; the record was not sent."""
 
@@ -66,6 +73,14 @@ class OffsetMapError(HeadwayError):
 
 class HandlerError(HeadwayError):
     """A record failed for good, and there is no dead-letter topic to keep it; its error is the cause."""
+
+
+class TimeLimitError(HeadwayError):
+    """A handler did not end within its time limit; a failed attempt as any other."""
+
+
+class HandlerProcessError(HeadwayError):
+    """A handler's process died, or raised what cannot be sent to another process; a failed attempt as any other."""
 
 
 class BatchError(HeadwayError):

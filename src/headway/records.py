@@ -5,6 +5,7 @@ the partition. Which Kafka topic that is, is the business of `headway.core.topic
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 Header = tuple[str, str | bytes | None]
@@ -31,6 +32,23 @@ class RecordMetadata(NamedTuple):
     def topic_partition(self) -> TopicPartition:
         """The partition that holds the record."""
         return TopicPartition(self.topic, self.partition, self.level)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A record to be sent: to the level `priority` of a topic, or to a topic of that very name.
+
+    `value` and `key` are bytes or strings, or what the serialisers take; `timestamp` is in milliseconds since the
+    epoch, now if there is none; without a `partition` the key decides.
+    """
+
+    topic: str
+    value: Any = field(default=None, repr=False)
+    key: Any = field(default=None, repr=False)
+    priority: int | None = None
+    headers: Sequence[Header] = field(default=(), repr=False)
+    partition: int | None = None
+    timestamp: int | None = None
 
 
 class Message(Protocol):

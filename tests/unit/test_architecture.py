@@ -20,6 +20,8 @@ ALLOWED = {
     "consumer": {"core", "config", "errors", "kafka", "records"},
     "aio": {"core", "config", "consumer", "delivery", "errors", "kafka", "producer", "records"},
     "parallel": {"core", "config", "errors", "kafka", "records"},
+    "workers": {"config", "core", "errors", "parallel", "records"},
+    "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
     "spark": {"broker", "core", "config", "errors", "kafka", "records"},
     "testing": {"broker"},

@@ -20,6 +20,7 @@ from operator import lt
 from typing import Any, Generic, TypeVar
 
 from headway.core.assignment import Assignment
+from headway.core.gathering import Gathering
 from headway.core.lanes import LaneNames, Ordering
 from headway.core.offset_map import OffsetMap
 from headway.core.ready import Ready
@@ -71,7 +72,8 @@ class Engine(Generic[R]):
         self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
         self._rooms = [Room(room) for _ in range(levels)]
         self._held: set[TopicPartition] = set()
-        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come
+        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and some that went before
+        self._gathering: Gathering[R] | None = None
         self._orders = count()
         self._epochs = count(1)
         self._ticks = Ticks()
@@ -114,6 +116,8 @@ class Engine(Generic[R]):
         self._levels[assignment.level].drop(assignment)
         self._later = [entry for entry in self._later if entry[2].assignment is not assignment]
         heapify(self._later)
+        if self._gathering:
+            self._gathering.drop(assignment)
 
     def assigned(self) -> Collection[TopicPartition]:
         """The partitions that are ours."""
@@ -174,6 +178,9 @@ class Engine(Generic[R]):
         works = list(map(Work, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
         assignment.bytes += (size := sum(sizes))
         self._rooms[assignment.level].fill(size, len(sizes))
+        if self._gathering:
+            self._gather(assignment.lanes.extend(works), works, now)
+            return
         if self._due is None:
             self._levels[assignment.level].arrive(assignment.lanes.extend(works))
             return
@@ -197,6 +204,10 @@ class Engine(Generic[R]):
             self._held.discard(assignment.partition)
 
     # Work
+
+    def gather(self, max_size: int, linger: float) -> None:
+        """From now on let records wait for their batch to fill, up to `linger` seconds; before any is received."""
+        self._gathering = Gathering(max_size, linger) if linger > 0 else None
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
@@ -241,7 +252,10 @@ class Engine(Generic[R]):
         return False
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float) -> bool:
-        """The work is to be tried again, at the head of its lane, not before `at`; False as for `finish`."""
+        """The work is to be tried again, at the head of its lane, not before `at`; False as for `finish`.
+
+        With an error this attempt counts as failed, without one it was none.
+        """
         if work.running and work.assignment.current:
             self._settle(work, (work.again(at, error, now),), now)
             return True
@@ -340,7 +354,19 @@ class Engine(Generic[R]):
             work.running = False
             self._levels[work.assignment.level].running -= 1
 
+    def _gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
+        behind = set(works).difference(heads)
+        for work in filter(behind.__contains__, works):  # first: who waits from now on counts those behind it itself
+            self._release_full(self._gathering.join(work))  # type: ignore[union-attr]
+        for head in heads:
+            self._place(head, now)
+
     def _place(self, head: Work[R], now: float) -> None:
+        if self._gathering and (until := self._gathering.until(head)) > now:
+            head.not_before = until
+            heappush(self._later, (until, head.order, head))
+            self._release_full(self._gathering.wait(head))
+            return
         if head.not_before > now:
             heappush(self._later, (head.not_before, head.order, head))
         else:
@@ -348,7 +374,15 @@ class Engine(Generic[R]):
 
     def _release_due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:
-            head = heappop(self._later)[2]
+            at, _, head = heappop(self._later)
+            if head.not_before == at:
+                if self._gathering:
+                    self._gathering.leave(head)
+                self._levels[head.assignment.level].release(head)
+
+    def _release_full(self, heads: Iterable[Work[R]]) -> None:
+        for head in heads:
+            head.not_before = 0.0  # its entry among those for later counts no more
             self._levels[head.assignment.level].release(head)
 
 

@@ -10,9 +10,10 @@ work), `capacity_burst` may keep a slot free for a level above; under `strict` a
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from headway.core.capacity import BurstWindow, burst_shares
-from headway.core.fairness import Fair
+from headway.core.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential
+from headway.core.fairness import Fair, PolicyName
 from headway.core.ready import Ready
+from headway.errors import ConfigError
 
 Levels = Sequence[Ready[Any]]
 
@@ -98,3 +99,24 @@ class BurstSlots:
         for window, level in zip(self._windows, levels, strict=True):
             window.add(level.ready + level.running)
         self._now_shares = burst_shares(self._shares, self._windows)
+
+
+def make_slots(
+    policy: PolicyName, distributor: Distributor | None, levels: int, slots: int, *, max_wait: float
+) -> SlotPolicy:
+    """The policy of that name; by default each level has twice the share of the one below.
+
+    Raises `ConfigError` for another name, for shares that the slots do not allow, and for a distributor where shares
+    play no part.
+    """
+    if policy == "strict":
+        if distributor is not None:
+            raise ConfigError("The policy strict takes no distributor: the highest level may use every slot.")
+        return StrictSlots(max_wait)
+    if policy == "fair":
+        # By default weights, and no shares: few slots can be shared by many levels, one after the other.
+        shares = distribute(distributor, levels, slots) if distributor else [2**level for level in range(levels)]
+        return FairSlots(shares)
+    if policy == "capacity_burst":
+        return BurstSlots(distribute(distributor or exponential, levels, slots))
+    raise ConfigError(f"The policy {policy!r} is not one of capacity_burst, fair and strict.")

@@ -21,7 +21,7 @@ R = TypeVar("R")
 class Failure(NamedTuple):
     """What became of the attempts so far: the last error and when, when the first was, and how many."""
 
-    error: BaseException | None
+    error: BaseException
     at: float
     first_at: float
     attempts: int
@@ -94,10 +94,13 @@ class Work(Generic[R]):
         return None if self.failure is None else self.failure.first_at
 
     def again(self, not_before: float, error: BaseException | None, now: float) -> Work[R]:
-        """The next attempt, after this one failed; its lane puts it in the same place."""
+        """The next attempt, after this one failed, or with no error the same one; its lane puts it in its place."""
         again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
-        first_at = now if self.failure is None else self.failure.first_at
-        again.failure = Failure(error, now, first_at, self.attempt)
+        if error is None:
+            again.failure = self.failure
+        else:
+            first_at = now if self.failure is None else self.failure.first_at
+            again.failure = Failure(error, now, first_at, self.attempt)
         again.not_before = not_before
         return again
 

@@ -78,9 +78,10 @@ class LevelConsumer:
         self._consumer = _make_consumer({**_FETCH_DEFAULTS, **config})
 
     @property
-    def group_metadata(self) -> Any:
+    def group_metadata(self) -> bytes:
         """What a transactional producer needs to commit this level's offsets."""
-        return self._consumer.consumer_group_metadata()
+        metadata: bytes = self._consumer.consumer_group_metadata()
+        return metadata
 
     def wake(self, fd: int | None) -> None:
         """Write to `fd` whenever there is something to fetch; None ends that."""
@@ -268,13 +269,7 @@ class LevelConsumer:
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
-        return native.commit(
-            self._consumer,
-            {
-                (self.kafka_topic(topic), partition): (offset, metadata.encode())
-                for (topic, partition, _), (offset, metadata) in commits.items()
-            },
-        )
+        return native.commit(self._consumer, self.as_native(commits))
 
     def committed_with_metadata(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -334,6 +329,13 @@ class LevelConsumer:
         ]
 
     # Addresses
+
+    def as_native(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> native.Offsets:
+        """Offsets and metadata under the names that Kafka knows."""
+        return {
+            (self.kafka_topic(topic), partition): (offset, metadata.encode())
+            for (topic, partition, _), (offset, metadata) in commits.items()
+        }
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:

@@ -1,11 +1,12 @@
 """The members of all levels' groups together: what is asked of partitions goes to the level that has them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from headway.errors import ConfigError
 from headway.kafka.commits import SentCommit
 from headway.kafka.level_consumer import LevelConsumer
+from headway.kafka.native import Offsets
 from headway.records import TopicPartition
 
 T = TypeVar("T")
@@ -97,9 +98,9 @@ class LevelConsumers:
         counts = ((level.level, level.partition_count(topic, timeout)) for level in self._levels)
         return [TopicPartition(topic, partition, level) for level, count in counts for partition in range(count)]
 
-    def for_transaction(self, offsets: Mapping[TopicPartition, int]) -> list[tuple[list[Any], Any]]:
-        """Per level the offsets as a transactional producer commits them, and the group's metadata."""
-        return [(level.at_offsets(of_level), level.group_metadata) for level, of_level in self._by_level(offsets)]
+    def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[tuple[Offsets, bytes]]:
+        """Per level the offsets with their metadata, and the group's own, as a transactional producer commits them."""
+        return [(level.as_native(of_level), level.group_metadata) for level, of_level in self._by_level(commits)]
 
     def _by_level(self, of_all: Mapping[TopicPartition, T]) -> Iterator[tuple[LevelConsumer, dict[TopicPartition, T]]]:
         for level in sorted({partition.level for partition in of_all}):

@@ -9,7 +9,7 @@ import confluent_kafka as ck
 
 from headway.config import explain_refused
 from headway.errors import ConfigError, DeliveryError, KafkaError, SerializationError
-from headway.kafka.native import wake_on_events
+from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
 
 # A thread that sends serves the reports each time it has sent so many.
@@ -114,11 +114,11 @@ class ProducerClient:
         """Start a transaction."""
         self._call(self._producer.begin_transaction)
 
-    def send_offsets(self, offsets: list[Any], group_metadata: Any, timeout: float) -> None:
+    def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction."""
         # With records still on their way the broker answers "concurrent transactions", and librdkafka then sleeps.
         self.flush(timeout)
-        self._call(self._producer.send_offsets_to_transaction, offsets, group_metadata, timeout)
+        send_offsets_to_transaction(self._producer, offsets, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float) -> None:
         """End the transaction: all of it, or an error."""
@@ -157,6 +157,18 @@ class ProducerClient:
             return function(*args)
         except ck.KafkaException as error:
             raise KafkaError(f"Kafka refused: {error.args[0].str()}.") from error
+
+
+def is_retriable(error: KafkaError) -> bool:
+    """Whether the same call may succeed when it is made again."""
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and bool(cause.args[0].retriable())
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the producer cannot go on."""
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and bool(cause.args[0].fatal())
 
 
 def _make_producer(config: dict[str, Any]) -> ck.Producer:

@@ -28,14 +28,18 @@ def value_writer(serializer: Callable[..., Any] | None) -> Write | None:
     return _writer(serializer, MessageField.VALUE)
 
 
-def key_reader(deserializer: Callable[..., Any] | None) -> Callable[[Any], Any]:
-    """What reads a message's key; raises `DeserializationError`."""
-    return _reader(deserializer, MessageField.KEY, Message.key)
+def key_reader(
+    deserializer: Callable[..., Any] | None, raw: Callable[[Any], Any] = Message.key
+) -> Callable[[Any], Any]:
+    """What reads a message's key, whose bytes `raw` gives; raises `DeserializationError`."""
+    return _reader(deserializer, MessageField.KEY, raw)
 
 
-def value_reader(deserializer: Callable[..., Any] | None) -> Callable[[Any], Any]:
-    """What reads a message's value; raises `DeserializationError`."""
-    return _reader(deserializer, MessageField.VALUE, Message.value)
+def value_reader(
+    deserializer: Callable[..., Any] | None, raw: Callable[[Any], Any] = Message.value
+) -> Callable[[Any], Any]:
+    """What reads a message's value, whose bytes `raw` gives; raises `DeserializationError`."""
+    return _reader(deserializer, MessageField.VALUE, raw)
 
 
 def _writer(serializer: Callable[..., Any] | None, field: MessageField) -> Write | None:

@@ -25,6 +25,7 @@ class Calls(NamedTuple):
     returned: Callable[[Job, Any], Job | None]
     raised: Callable[[Job, BaseException], Job | None]
     handler: Callable[..., Any]
+    in_batches: bool
 
 
 def for_each_record(handler: Handler, settle: Settle, dispatch: Dispatch) -> Calls:
@@ -35,6 +36,7 @@ def for_each_record(handler: Handler, settle: Settle, dispatch: Dispatch) -> Cal
         lambda job, result: settle(job[0], result),
         lambda job, error: failed(job[0], error),
         handler,
+        in_batches=False,
     )
 
 
@@ -51,6 +53,7 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
         lambda job, result: dispatch.settle([(work, ()) for work in job], ()),
         raised,
         handler,
+        in_batches=True,
     )
 
 

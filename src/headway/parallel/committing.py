@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Collection
-from typing import Literal, Protocol
+from typing import Literal
 
 from headway.core.ticks import Tick
 from headway.errors import KafkaError
 from headway.kafka.commits import SentCommit
 from headway.kafka.level_consumers import LevelConsumers
 from headway.parallel.dispatch import Dispatch
+from headway.parallel.outputs import Transactions
 from headway.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -17,12 +18,6 @@ CommitMode = Literal["async", "sync", "transactional"]
 
 _ANSWER_WITHIN = 10.0
 _ASK_EVERY = 0.05
-
-
-class Transactions(Protocol):
-    """Commits a tick with its outputs, all or nothing; raises `KafkaError` when it was nothing."""
-
-    def commit(self, tick: Tick) -> None: ...
 
 
 class Committing:
@@ -39,13 +34,12 @@ class Committing:
         now: float,
         *,
         asynchronous: bool,
-        transactions: Transactions | None,
     ) -> None:
         self._dispatch = dispatch
         self._levels = levels
         self._interval = interval
         self._asynchronous = asynchronous
-        self._transactions = transactions
+        self.transactions: Transactions | None = None
         self._due_at = now + interval
         self._sent: tuple[Tick, SentCommit] | None = None
 
@@ -82,8 +76,8 @@ class Committing:
         if not tick.commits:
             return
         try:
-            if self._transactions:
-                self._transactions.commit(tick)
+            if self.transactions:
+                self.transactions.commit(tick)
             else:
                 self._request(tick).wait(_ANSWER_WITHIN)
         except KafkaError as error:

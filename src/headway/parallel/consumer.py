@@ -2,37 +2,55 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Literal, Protocol, Self
 
-from headway.config import Config, ParallelSettings
+from headway.config import Config, OutputSettings, ParallelSettings
 from headway.core.admission import Admission
+from headway.core.capacity import Distributor
 from headway.core.engine import Engine
+from headway.core.fairness import PolicyName
 from headway.core.lanes import Ordering
 from headway.core.retry import Retries
+from headway.core.slots import make_slots
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.core.work import Work
 from headway.errors import ClosedError, ConfigError, DeserializationError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
+from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
 from headway.parallel.calls import BatchHandler, Calls, Handler, for_batches, for_each_record, is_coroutine_function
-from headway.parallel.committing import Committing
+from headway.parallel.committing import CommitMode, Committing
 from headway.parallel.control import Control, Executor
-from headway.parallel.dead_letters import DeadLetters
+from headway.parallel.dead_letters import DeadLetters, connection_of
 from headway.parallel.dispatch import Dispatch, Job
 from headway.parallel.loop import EventLoop
+from headway.parallel.outputs import OnOutput, Outputs, Sending, Transactions, producer_for
+from headway.parallel.processes import Deserializers, Processes
+from headway.parallel.results import Results
 from headway.parallel.signals import on_terminate
 from headway.parallel.threads import Threads
 from headway.records import ConsumerRecord
 
+ExecutorName = Literal["thread", "async", "process"]
+
+_INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
 _RECORD_OVERHEAD = 512  # bytes that a record of nothing takes: librdkafka's, the binding's, the engine's
+
+
+class Closing(Protocol):
+    """A client to be closed at the end."""
+
+    def close(self, timeout: float) -> Any: ...
 
 
 class ParallelConsumer:
@@ -40,14 +58,27 @@ class ParallelConsumer:
 
     What is done above a gap is committed with the offset, as an offset map, so that a restart repeats only what was
     not done. Without `max.priority` topics and group have the names given; with it, those of its levels, which share
-    the slots by weight. For the settings see `headway.config`; the other keys go to librdkafka.
+    the slots as `policy` says. For the settings see `headway.config`; the other keys go to librdkafka.
 
     Args:
         config: The settings.
         ordering: What runs in order: records with the same key, of the same partition, or nothing.
         max_concurrency: How many records are handled at a time.
+        adaptive: Start with few, grow while throughput grows, shrink when only the latency does.
+        rate_limit: How many records may start in a second.
+        time_limit: How many seconds a call of the handler may take; after that the attempt has failed.
+        executor: `thread` for plain functions and `async` for coroutine functions, as the handler is, or `process`
+            for a function that needs the processor: an importable one, as are the deserialisers.
+        processes: How many there are; by default as many as processors.
+        policy: How levels share the slots: `fair` by weight, `strict` highest first with a longest wait, or
+            `capacity_burst` with the reference client's shares.
+        distributor: The weights or shares; by default each level has twice that of the one below.
         retries: When a failed record is tried again, and how often; by default for ever, at most a minute apart.
-        dead_letter_topic: Where records go that are not tried again. Without one, `run` ends with `HandlerError`.
+        dead_letter_topic: Where records go that are not tried again. Without one, the run ends with `HandlerError`.
+        commit_mode: `async`; `sync`, which waits for each answer; or `transactional`: outputs, dead letters and
+            offsets in one transaction, by default every 100 ms.
+        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`; how to reach
+            the brokers is known from `config`.
         hand_over_timeout: How many seconds a partition that leaves waits for its handlers that run.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
@@ -60,26 +91,47 @@ class ParallelConsumer:
         *,
         ordering: Ordering = Ordering.KEY,
         max_concurrency: int = 16,
+        adaptive: bool = False,
+        rate_limit: float | None = None,
+        time_limit: float | None = None,
+        executor: ExecutorName | None = None,
+        processes: int | None = None,
+        policy: PolicyName = "fair",
+        distributor: Distributor | None = None,
         retries: Retries | None = None,
         dead_letter_topic: str | None = None,
+        commit_mode: CommitMode = "async",
+        producer_config: Config | None = None,
         hand_over_timeout: float = 10.0,
     ) -> None:
-        settings = ParallelSettings.parse(config)
-        retries = _checked(max_concurrency, retries or Retries(), dead_letter_topic)
-        self._priorities = settings.levels
+        settings = self._settings = ParallelSettings.parse(config)
+        retries = _checked_retries(retries or Retries(), dead_letter_topic)
+        _check_at_least("max_concurrency", max_concurrency, 1)
+        _check_choice("executor", executor, (None, "thread", "async", "process"))
+        _check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
+        for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("processes", processes)):
+            if limit is not None:
+                _check_above_zero(name, limit)
+        self._max_concurrency = max_concurrency
+        self._time_limit = time_limit
+        self._executor_name = executor
+        self._processes = processes or os.cpu_count() or 1
+        self._dead_letter_topic = dead_letter_topic
+        self._commit_mode = commit_mode
+        self._output_settings = OutputSettings.parse(producer_config or {})
         levels = settings.levels or 1
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
-        engine: Engine[ConsumerRecord] = Engine(ordering, levels=levels, buffer=buffer, size_of=_size, retries=retries)
+        slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
+        engine: Engine[ConsumerRecord] = Engine(
+            ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size, retries=retries
+        )
         self._wake = Wake()
         self._levels = _make_levels(settings)
-        self._dispatch = Dispatch(engine, Admission(max_concurrency), self._wake, levels)
+        admission = Admission(max_concurrency, rate=rate_limit, adaptive=adaptive)
+        self._dispatch = Dispatch(engine, admission, self._wake, levels)
+        interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._committing = Committing(
-            self._dispatch,
-            self._levels,
-            settings.commit_interval,
-            time.monotonic(),
-            asynchronous=True,
-            transactions=None,
+            self._dispatch, self._levels, interval, time.monotonic(), asynchronous=commit_mode == "async"
         )
         self._control = Control(
             self._dispatch,
@@ -89,11 +141,8 @@ class ParallelConsumer:
             buffer=buffer,
             hand_over_timeout=hand_over_timeout,
         )
-        self._letters: DeadLetters | None = None
-        if dead_letter_topic is not None:
-            self._letters = DeadLetters(dead_letter_topic, settings.kafka, self._dispatch.stored)
-            self._dispatch.letters = self._letters
         self._executor: Executor | None = None
+        self._producers: list[Closing] = []
         for level in self._levels:
             level.wake(self._wake.fd)
         self._state = threading.Lock()
@@ -114,7 +163,7 @@ class ParallelConsumer:
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
         if isinstance(topics, Mapping):
             return by_priority(topics, len(self._levels))
-        if self._priorities is None:
+        if self._settings.levels is None:
             return [LevelSubscription(list(topics), "")]
         return by_level(topics, len(self._levels))
 
@@ -132,6 +181,31 @@ class ParallelConsumer:
         """
         self._run(for_each_record(handler, self._done, self._dispatch))
 
+    async def run_async(self, handler: Handler) -> None:
+        """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(None, self._run, for_each_record(handler, self._done, self._dispatch), loop)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop(drain=False)
+            await running
+            raise
+
+    def run_and_produce(self, handler: Handler, on_output: OnOutput | None = None) -> None:
+        """Send what the handler returns: None, a `ProducerRecord`, or several; otherwise as `run`.
+
+        A record is done when all its outputs are stored; if one is refused, the record is handled again. With
+        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing.
+        `on_output(input, output, metadata)` is called for each output that is stored.
+        """
+        outputs = Outputs(self._output_settings, on_output)
+        if self._commit_mode == "transactional":
+            self._run(for_each_record(handler, self._make_transactions(outputs).settle, self._dispatch))
+            return
+        sending = Sending(self._make_producer(None), outputs, self._dispatch)
+        self._run(for_each_record(handler, sending.settle, self._dispatch))
+
     def run_batches(self, handler: BatchHandler, max_size: int, linger: float = 0.0) -> None:
         """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
 
@@ -139,10 +213,19 @@ class ParallelConsumer:
         up to `linger` seconds for its batch to fill. The handler raises `BatchError` to tell which failed; whatever
         else it raises, all did.
         """
-        _check_batches(max_size, linger)
+        _check_at_least("max_size", max_size, 1)
+        _check_at_least("linger", linger, 0)
         engine = self._dispatch.engine
+        engine.gather(max_size, linger)
         self._dispatch.take = lambda limit, now: engine.take_batches(limit, max_size, now)
         self._run(for_batches(handler, self._dispatch))
+
+    def results(self, handler: Handler) -> Results:
+        """What the handler returns, to be iterated over with `for` or `async for`; otherwise as `run`.
+
+        A record is done when the next result is asked for. Leaving the iteration stops the consumer.
+        """
+        return Results(handler, self._dispatch, self._run, lambda: self.stop(drain=False))
 
     def _done(self, work: Work[ConsumerRecord], result: Any) -> Job | None:
         return self._dispatch.done(work)
@@ -150,18 +233,24 @@ class ParallelConsumer:
     def _run(self, calls: Calls, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._begin()
         try:
+            if self._commit_mode == "transactional" and not self._committing.transactions:
+                self._make_transactions(Outputs(self._output_settings, None))
+            self._take_dead_letters()
             executor = self._executor = self._make_executor(calls, loop)
             self._dispatch.starts = executor.start
             with on_terminate(lambda drain: self.stop(drain=drain)):
-                while self._stop is None:
-                    self._control.turn()
-                while self._stop[0] and self._control.is_draining() and time.monotonic() < self._stop[1]:
-                    self._control.turn()
+                self._turn_until_stopped()
         except BaseException as error:
             self.failure = error
             raise
         finally:
             self._end()
+
+    def _turn_until_stopped(self) -> None:
+        while self._stop is None:
+            self._control.turn()
+        while self._stop[0] and self._dispatch.is_running() and time.monotonic() < self._stop[1]:
+            self._control.turn()
 
     def _begin(self) -> None:
         with self._state:
@@ -171,9 +260,45 @@ class ParallelConsumer:
             self._started = True
 
     def _make_executor(self, calls: Calls, loop: asyncio.AbstractEventLoop | None) -> Executor:
-        if is_coroutine_function(calls.handler):
-            return EventLoop(calls, loop)
-        return Threads(calls)
+        is_async = is_coroutine_function(calls.handler)
+        if self._executor_name not in (None, *(("async",) if is_async else ("thread", "process"))):
+            kind = "an async def" if is_async else "a plain function"
+            raise ConfigError(f"executor={self._executor_name!r} does not run {kind}. Leave it out, or choose another.")
+        if is_async:
+            return EventLoop(calls, loop, self._time_limit)
+        if self._executor_name == "process":
+            return Processes(
+                calls,
+                self._dispatch,
+                Deserializers(self._settings.key_deserializer, self._settings.value_deserializer),
+                count=self._processes,
+                slots=self._max_concurrency,
+                time_limit=self._time_limit,
+            )
+        return Threads(calls, self._time_limit)
+
+    def _take_dead_letters(self) -> None:
+        if self._dead_letter_topic is None:
+            return
+        if self._committing.transactions:
+            self._dispatch.letters = self._committing.transactions
+            return
+        letters = DeadLetters(self._dead_letter_topic, self._settings.kafka, self._dispatch.stored)
+        self._dispatch.letters = letters
+        self._producers.append(letters)
+
+    def _make_transactions(self, outputs: Outputs) -> Transactions:
+        client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")
+        transactions = Transactions(client, outputs, self._dispatch, self._levels, self._dead_letter_topic)
+        transactions.begin()
+        self._committing.transactions = transactions
+        return transactions
+
+    def _make_producer(self, transactional_id: str | None) -> ProducerClient:
+        self._check_open()
+        client = producer_for(self._output_settings, connection_of(self._settings.kafka), transactional_id)
+        self._producers.append(client)
+        return client
 
     def _end(self) -> None:
         """Leave the groups and let go of everything."""
@@ -185,8 +310,8 @@ class ParallelConsumer:
             left = max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0
             if self._executor:
                 self._executor.close(left)
-            if self._letters:
-                self._letters.close(left)
+            for producer in self._producers:
+                producer.close(left)
         finally:
             self._wake.close()
             self._ended.set()
@@ -228,6 +353,7 @@ class ParallelConsumer:
         fetched and did not start is left in Kafka. What is done is committed in any case.
         """
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
+        self._dispatch.ending = True
         self._rouse()
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
@@ -248,21 +374,35 @@ class ParallelConsumer:
     ) -> None:
         self.close(drain=error is None)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close, drain=error is None)
+
     def _check_open(self) -> None:
         if self._ended.is_set():
             raise ClosedError("The consumer is closed. Make a new one to go on.")
 
 
-def _check_batches(max_size: int, linger: float) -> None:
-    if max_size < 1:
-        raise ConfigError(f"max_size is {max_size}; a batch has at least 1 record.")
-    if linger < 0:
-        raise ConfigError(f"linger is {linger} s; it must be at least 0.")
+def _check_at_least(name: str, value: float, bound: int) -> None:
+    if value < bound:
+        raise ConfigError(f"{name} is {value}; it must be at least {bound}.")
 
 
-def _checked(max_concurrency: int, retries: Retries, dead_letter_topic: str | None) -> Retries:
-    if max_concurrency < 1:
-        raise ConfigError(f"max_concurrency is {max_concurrency}; it must be at least 1.")
+def _check_above_zero(name: str, value: float) -> None:
+    if value <= 0:
+        raise ConfigError(f"{name} is {value}; it must be above 0, or left out.")
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
+
+
+def _checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
     if retries.max_attempts is not None and dead_letter_topic is None:
         raise ConfigError(
             f"After max_attempts={retries.max_attempts} a record goes to the dead_letter_topic, and there is none. "

@@ -1,10 +1,22 @@
 """What a handler is told beside its record."""
 
 import time
-from typing import Any
+from typing import Protocol
 
-from headway.core.work import Work
-from headway.records import ConsumerRecord
+from headway.core.work import Failure
+
+
+class Attempt(Protocol):
+    """What a context shows: a `Work`, or what another process was told of it."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def failure(self) -> Failure | None: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def arrived(self) -> float: ...
 
 
 class Context:
@@ -12,8 +24,8 @@ class Context:
 
     __slots__ = ("_started", "_work")
 
-    def __init__(self, work: Work[ConsumerRecord]) -> None:
-        self._work: Work[Any] = work
+    def __init__(self, work: Attempt) -> None:
+        self._work = work
         self._started = time.monotonic()
 
     @property

@@ -55,7 +55,7 @@ class Control:
         if self._dispatch.failure:
             raise self._dispatch.failure
         now = time.monotonic()
-        more = self.intake.fetch(now, self._dispatch.paused)
+        more = self.intake.fetch(now, self._dispatch.paused or self._dispatch.ending)
         self._dispatch.feed()
         self._committing.turn(now)
         if not more:
@@ -63,7 +63,7 @@ class Control:
 
     def _longest_wait(self, now: float) -> float:
         turns = [now + _LONGEST_WAIT, self._committing.next_turn(now)]
-        if self._dispatch.paused or self._dispatch.work_remaining:
+        if self._dispatch.paused or self._dispatch.ending or self._dispatch.work_remaining:
             turns.append(now + _SERVE_EVERY)
         turns.append(self._dispatch.next_change(now) or turns[0])
         return max(0.0, min(turns) - now)
@@ -84,14 +84,9 @@ class Control:
         self._committing.commit(leaving)
         self._wake.set()  # others' events may have been overheard
 
-    def is_draining(self) -> bool:
-        """Start nothing from now on; whether something still runs."""
-        self._dispatch.paused = True
-        return self._dispatch.is_running() > 0
-
     def leave(self) -> None:
         """Commit what is done; what still runs is waited for no more, whoever takes its partition."""
-        self._dispatch.paused = True
+        self._dispatch.ending = True
         self._hand_over_timeout = 0.0
         self._committing.commit()
         self._committing.forget()

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from headway.config import Config
 from headway.core.work import Work
@@ -25,28 +25,43 @@ _REACH += "api.version. log_level log. oauth_cb"
 _CONNECTION = tuple(_REACH.split())
 
 
+class Letter(NamedTuple):
+    """A record as the client takes it."""
+
+    topic: str
+    value: Any
+    key: Any
+    partition: int
+    timestamp: int
+    headers: list[Header]
+
+    @classmethod
+    def of(cls, topic: str, record: ConsumerRecord, headers: list[Header]) -> Self:
+        """A copy of a record with other headers."""
+        return cls(topic, record.raw_value, record.raw_key, _ANY_PARTITION, max(0, record.timestamp), headers)
+
+
 class DeadLetters:
     """Sends dead letters, and tells `stored(work, error)` when Kafka has acknowledged, or refused, one."""
 
     def __init__(self, topic: str, config: Config, stored: Callable[[RecordWork, BaseException | None], None]) -> None:
         self._topic = topic
         self._stored = stored
-        connection = {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
         settings = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
-        self._client = ProducerClient(connection | settings)
+        self._client = ProducerClient(connection_of(config) | settings)
 
     def send(self, work: Work[ConsumerRecord], error: BaseException, reason: str) -> None:
         """Send a work's letter: key, value and headers as they came, and what went wrong."""
-        record = work.record
+        letter = Letter.of(self._topic, work.record, letter_headers(work, error, reason))
         try:
             self._client.produce(
-                self._topic,
-                record.raw_value,
-                record.raw_key,
-                _ANY_PARTITION,
+                letter.topic,
+                letter.value,
+                letter.key,
+                letter.partition,
                 lambda refused, _: self._report(work, error, refused),
-                max(0, record.timestamp),
-                letter_headers(work, error, reason),
+                letter.timestamp,
+                letter.headers,
             )
         except (BufferError, DeliveryError) as refused:
             self._report(work, error, refused)
@@ -59,6 +74,11 @@ class DeadLetters:
     def close(self, timeout: float) -> None:
         """Send what is on its way, within `timeout` seconds; the record of what is not stays undone."""
         self._client.close(timeout)
+
+
+def connection_of(config: Config) -> dict[str, Any]:
+    """Of a consumer's settings those that a producer needs to reach the same brokers."""
+    return {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
 
 
 def letter_headers(work: Work[ConsumerRecord], error: BaseException, reason: str) -> list[Header]:

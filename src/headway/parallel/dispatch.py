@@ -16,7 +16,7 @@ from headway.core.admission import Admission
 from headway.core.engine import Engine
 from headway.core.retry import Again, DeadLetter, Verdict
 from headway.core.work import Work
-from headway.errors import HandlerError
+from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 
@@ -48,7 +48,8 @@ class Dispatch:
         self.starts: Callable[[Sequence[Job]], None] | None = None
         self.letters: Letters | None = None
         self.paused = False
-        self.failure: HandlerError | None = None
+        self.ending = False  # nothing starts any more
+        self.failure: HeadwayError | None = None
         self._admission = admission
         self._wake = wake
         self._running: set[RecordWork] = set()  # those of lost partitions too, until they are reported
@@ -103,16 +104,24 @@ class Dispatch:
             self.letters.send(work, error, reason)  # type: ignore[union-attr]
         return job
 
-    def stored(self, work: RecordWork, refused: BaseException | None) -> None:
-        """What a work came to, its outputs or its dead letter, is in Kafka, or was refused and is made again."""
+    def stored(self, work: RecordWork, refused: BaseException | None, outputs: Sequence[Any] = ()) -> None:
+        """What a work came to, its outputs or its dead letter, is in Kafka or in `outputs`, or it is made again."""
         now = time.monotonic()
         with self.lock:
             self._end(work, now)
             if refused is None:
-                self.engine.finish(work, now)
+                self.engine.finish(work, now, outputs)
             else:
                 self.engine.retry(work, now + _STORE_AGAIN_AFTER, refused, now)
                 self._wake.set()  # its time is to be waited for
+        self.feed()
+
+    def untried(self, work: RecordWork) -> None:
+        """A work has not begun, and is to run again as if it had not been given out."""
+        now = time.monotonic()
+        with self.lock:
+            self._end(work, now)
+            self.engine.retry(work, now, None, now)
         self.feed()
 
     def next(self) -> Job | None:
@@ -151,7 +160,7 @@ class Dispatch:
     def next_change(self, now: float) -> float | None:
         """When there may be something to start though nothing else has happened."""
         with self.lock:
-            if self.paused or len(self._running) >= self._admission.limit:
+            if self.paused or self.ending or len(self._running) >= self._admission.limit:
                 return None
             times = (self.engine.next_wake(), self._admission.next_change(now) if any(self.engine.ready) else None)
         return min((time for time in times if time is not None), default=None)
@@ -162,7 +171,7 @@ class Dispatch:
         return [(work,) for work in self.engine.take(limit, now)]
 
     def _free(self, now: float) -> int:
-        return 0 if self.paused or self.starts is None else self._admission.free(len(self._running), now)
+        return 0 if self.paused or self.ending or self.starts is None else self._admission.free(len(self._running), now)
 
     def _next(self, now: float) -> Job | None:
         if self._free(now) <= 0 or not (jobs := self.take(1, now)):

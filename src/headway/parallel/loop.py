@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headway.parallel.calls import Calls
 from headway.parallel.dispatch import Job
+from headway.parallel.time_limit import limit_coroutine
 
 # A task that never waits gives way to others after so many jobs.
 _TURN = 16
@@ -17,8 +18,10 @@ class EventLoop:
     What handlers share (a client, a pool) is to be made in one of them, unless the loop is given.
     """
 
-    def __init__(self, calls: Calls, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._calls = calls
+    def __init__(
+        self, calls: Calls, loop: asyncio.AbstractEventLoop | None = None, time_limit: float | None = None
+    ) -> None:
+        self._calls = calls._replace(call=limit_coroutine(calls.call, time_limit)) if time_limit else calls
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
         self._thread: threading.Thread | None = None
         if loop is None:
@@ -50,7 +53,7 @@ class EventLoop:
             task.cancel()
 
     async def _run(self, first: Job) -> None:
-        call, returned, raised, _ = self._calls
+        call, returned, raised = self._calls[:3]
         job: Job | None = first
         count = 0
         while job:

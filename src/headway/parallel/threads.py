@@ -7,13 +7,15 @@ from queue import SimpleQueue
 
 from headway.parallel.calls import Calls
 from headway.parallel.dispatch import Job
+from headway.parallel.time_limit import ThreadLimit
 
 
 class Threads:
     """Threads that stay, as many as were ever needed at a time; each takes its next job as it ends one."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Calls, time_limit: float | None = None) -> None:
+        self._limit = ThreadLimit(time_limit) if time_limit else None
+        self._calls = calls._replace(call=self._limit.limit(calls.call)) if self._limit else calls
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = threading.Semaphore(0)
@@ -32,7 +34,7 @@ class Threads:
         thread.start()
 
     def _serve(self) -> None:
-        call, returned, raised, _ = self._calls
+        call, returned, raised = self._calls[:3]
         while job := self._queue.get():
             while job:
                 try:
@@ -50,3 +52,5 @@ class Threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        if self._limit:
+            self._limit.close()

@@ -1,0 +1,91 @@
+"""What handlers return, as a stream for the caller to iterate over, plain or async.
+
+A record is done when the next result is asked for, so what the caller did not get to comes again; until then it keeps
+its slot, so no more results wait than there are slots.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from headway.parallel.calls import Calls, Handler, for_each_record, is_coroutine_function
+from headway.parallel.dispatch import Dispatch, Job, RecordWork
+from headway.records import ConsumerRecord
+
+
+class Result(NamedTuple):
+    """A record and what its handler returned."""
+
+    record: ConsumerRecord
+    value: Any
+
+
+Run = Callable[[Calls, asyncio.AbstractEventLoop | None], None]
+_Item = tuple[RecordWork, Any] | None
+
+
+class Results:
+    """An iterable and async iterable, once, of `Result`s in the order in which handlers end.
+
+    It ends when the consumer was stopped and all was taken; raises what ended the run, if not well. Whoever leaves
+    the iteration stops the consumer.
+    """
+
+    def __init__(self, handler: Handler, dispatch: Dispatch, run: Run, stop: Callable[[], None]) -> None:
+        self._handler = handler
+        self._dispatch = dispatch
+        self._run = run
+        self._stop = stop
+        self._failure: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Result]:
+        items: SimpleQueue[_Item] = SimpleQueue()
+        running = self._start(items.put, None)
+        try:
+            while item := items.get():
+                yield self._result(item)
+                self._dispatch.stored(item[0], None)
+        finally:
+            self._stop()
+            running.join()
+        if self._failure:
+            raise self._failure
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        loop = asyncio.get_running_loop()
+        items: asyncio.Queue[_Item] = asyncio.Queue()
+        put = lambda item: loop.call_soon_threadsafe(items.put_nowait, item)  # noqa: E731
+        running = self._start(put, loop)
+        try:
+            while item := await items.get():
+                yield self._result(item)
+                self._dispatch.stored(item[0], None)
+        finally:
+            self._stop()
+            await asyncio.shield(asyncio.to_thread(running.join))
+        if self._failure:
+            raise self._failure
+
+    def _start(self, put: Callable[[_Item], Any], loop: asyncio.AbstractEventLoop | None) -> threading.Thread:
+        def settle(work: RecordWork, value: Any) -> Job | None:
+            put((work, value))
+            return self._dispatch.next()
+
+        calls = for_each_record(self._handler, settle, self._dispatch)
+
+        def run() -> None:
+            try:
+                self._run(calls, loop if is_coroutine_function(self._handler) else None)
+            except BaseException as error:
+                self._failure = error
+            finally:
+                put(None)
+
+        running = threading.Thread(target=run, name="headway-control", daemon=True)
+        running.start()
+        return running
+
+    def _result(self, item: tuple[RecordWork, Any]) -> Result:
+        return Result(item[0].record, item[1])
