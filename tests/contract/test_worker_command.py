@@ -423,6 +423,29 @@ def handle(record, context):
     assert b"Expected `int`, got `str` - at `$.number`" in headers["headway.error.message"]
 
 
+def test_a_handler_that_needs_the_processor_runs_in_further_processes(kafka_cluster: Cluster, start: Start) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", '{"number": 1}')], partition=2)
+    text = """
+@dataclass
+class Order:
+    number: int
+
+@worker("{0}", group="{0}", value=Order, executor="process", processes=1)
+def handle(record, context):
+    logging.getLogger("shop").warning("It is done")
+    say(record.value)
+"""
+    command = start(text.format(topic), "--log-format", "json")
+    pid, words = command.line()
+    assert words == "Order(number=1)"
+    command.signal(signal.SIGTERM)
+    assert command.ends(0) == []
+    [event] = [each for each in map(json.loads, command.log.splitlines()) if each["logger"] == "shop"]
+    assert (event["pid"], event["worker"], event["partition"]) == (pid, "shop:handle", 2)
+    assert f"as process {pid}." not in command.log
+
+
 def test_logs_as_json_are_json_and_name_process_and_record(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "1")], partition=2)
