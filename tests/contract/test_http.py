@@ -442,6 +442,7 @@ def test_the_client_is_closed_when_run_ends_and_the_handler_can_be_used_again(
         done.clear()
         assert sessions[-1].closed
     assert len(sessions) == len(server.seen) == 2
+    assert not handle._clients  # nor is a loop that ended remembered
     wait_for(lambda: not server.connections)
 
 
@@ -530,11 +531,34 @@ def test_the_answer_is_what_the_handler_returns(serve: Callable[..., Server]) ->
     assert server.seen[0].headers["Content-Type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("options", "sent", "media_type"),
+    [
+        ({"body": "é"}, "é".encode(), "text/plain; charset=utf-8"),
+        ({"body": b"1"}, b"1", "application/octet-stream"),
+        ({"body": b"x" * (5 << 20)}, b"x" * (5 << 20), "application/octet-stream"),
+        ({"json": []}, b"[]", "application/json"),
+        ({"json": {}, "headers": {"content-type": "application/ld+json"}}, b"{}", "application/ld+json"),
+        ({}, b"", None),
+    ],
+    ids=["text", "bytes", "many bytes", "JSON", "a type of its own", "nothing"],
+)
+def test_a_body_is_sent_whole_and_with_its_type(
+    serve: Callable[..., Server], options: dict[str, Any], sent: bytes, media_type: str | None
+) -> None:
+    server = serve()
+    asyncio.run(handled(lambda record: Request("GET" if not options else "POST", server.url, **options)))
+    [seen] = server.seen
+    assert seen.body == sent
+    assert {name.lower(): value for name, value in seen.headers.items()}.get("content-type") == media_type
+
+
 def test_a_body_of_any_length_is_read_only_so_far(serve: Callable[..., Server]) -> None:
     sent = b"x" * (20 << 20)
     server = serve(lambda seen: Answer(200, {}, sent))
     response = asyncio.run(handled(post(server), max_body=1000))
     assert (response.body, response.truncated) == (b"x" * 1000, True)
+    assert not server.answered  # nobody read it to its end
     whole = asyncio.run(handled(post(server), max_body=len(sent)))
     assert (len(whole.body), whole.truncated) == (len(sent), False)
 
@@ -574,6 +598,7 @@ def test_attempts_that_were_held_back_do_not_count_later_either(serve: Callable[
 
     async def three_times() -> list[int]:
         refused = await raised(RetriableError("held back", untried=2))
+        assert refused.retry_after == 60
         held = await raised(refused)
         return [refused.untried, held.untried, (await raised(OSError())).untried]
 
@@ -583,7 +608,8 @@ def test_attempts_that_were_held_back_do_not_count_later_either(serve: Callable[
 
 def test_no_cookie_of_one_record_is_sent_with_another(serve: Callable[..., Server]) -> None:
     server = serve(lambda seen: Answer(200, {"Set-Cookie": "session=1"}))
-    handle = HttpHandler(post(server))
+    url = server.url.replace("127.0.0.1", "localhost")  # an address would get no cookies from anybody
+    handle = HttpHandler(lambda record: Request("POST", url))
 
     async def twice() -> None:
         for _ in range(2):

@@ -144,6 +144,18 @@ async def test_what_waits_for_a_place_gives_up_when_the_host_is_to_be_left_alone
     assert [type(outcome) for outcome in outcomes] == [RetriableError] * 3
 
 
+async def test_nothing_waits_for_a_place_at_a_host_that_is_to_be_left_alone() -> None:
+    hosts = Hosts(per_host=1, clock=Clock())
+    hanging = Visit(hosts, "busy")
+    await settle()
+    hosts.hold("busy", 5)
+    late = Visit(hosts, "busy")
+    await settle()
+    assert isinstance(late.task.exception(), RetriableError)
+    hanging.may_end.set()
+    await hanging.task
+
+
 async def test_a_cancelled_wait_leaves_its_place_to_the_next() -> None:
     hosts = Hosts(per_host=1)
     first, second, third = (Visit(hosts, "slow") for _ in range(3))

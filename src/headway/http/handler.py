@@ -1,6 +1,7 @@
 """The handler: a request for each record, and what its answer means for the record."""
 
 import asyncio
+import io
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from headway.http.messages import Request, Response
 from headway.http.retry_after import retry_after
 
 _TRANSIENT = {408, 425, 429}  # of the 4xx; another attempt may go well (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
+_LARGE = 1 << 20
 _NOT_IDEMPOTENT = {"POST", "PATCH"}  # by their definition (RFC 9110 §9.2.2, RFC 5789)
 
 
@@ -116,18 +118,20 @@ class HttpHandler:
 
         Errors are raised without what caused them: the messages of those can hold the URL, secrets included.
         """
-        sending = session.request(
-            request.method,
-            request.target,
-            headers=headers,
-            json=request.json,
-            data=request.body,
-            allow_redirects=False,
-            raise_for_status=False,
-            timeout=aiohttp.ClientTimeout(),
-        )
         try:
-            # Ours and not aiohttp's: a server that answers but reads no more would outlast that one.
+            body, media_type = request.content
+            if body is not None:
+                headers.setdefault("Content-Type", media_type)
+            sending = session.request(
+                request.method,
+                request.target,
+                headers=headers,
+                data=_in_pieces(body),
+                allow_redirects=False,
+                raise_for_status=False,
+                timeout=aiohttp.ClientTimeout(),
+            )
+            # Ours and not aiohttp's, which rounds to whole seconds.
             async with asyncio.timeout(self._timeout), sending as answer:
                 return await self._read(answer)
         except TimeoutError:
@@ -141,7 +145,7 @@ class HttpHandler:
 
     async def _read(self, answer: aiohttp.ClientResponse) -> Response:
         body = bytearray()
-        while len(body) <= self._max_body and (chunk := await answer.content.read(self._max_body + 1 - len(body))):
+        while chunk := await answer.content.read(self._max_body + 1 - len(body)):  # of 0 bytes, nothing
             body += chunk
         truncated = len(body) > self._max_body
         if truncated:
@@ -190,6 +194,11 @@ class HttpHandler:
                 yield
             finally:
                 del self._clients[loop]
+
+
+def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
+    """What aiohttp sends piece by piece if it is large: at once, it would hold up the event loop, and be warned of."""
+    return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
 
 
 def _is_transient(response: Response) -> bool:

@@ -15,7 +15,7 @@ from headway import FatalError, errors
 class Request:
     """What to send for a record: a method, an absolute URL, headers, and a body or a value to send as JSON.
 
-    Raises `ConfigError` for both a body and JSON, and for headers that are not text.
+    Text is sent in UTF-8. Raises `ConfigError` for both a body and JSON, and for headers that are not text.
     """
 
     method: str
@@ -47,6 +47,15 @@ class Request:
             f"A {self.method} request has a URL that cannot be used. It must be absolute, as https://host/path; it is "
             "not shown, as it may hold secrets."
         )
+
+    @property
+    def content(self) -> tuple[bytes | None, str]:
+        """The body as it is sent, and its media type unless the headers have one; raises for what is no JSON."""
+        if self.json is not None:
+            return json_module.dumps(self.json).encode(), "application/json"
+        if isinstance(self.body, str):
+            return self.body.encode(), "text/plain; charset=utf-8"
+        return self.body, "application/octet-stream"
 
     def __repr__(self) -> str:
         try:
