@@ -29,8 +29,8 @@ class Wake:
         return self._writer.fileno()
 
     def set(self) -> None:
-        """End the wait of who is waiting, or the next one."""
-        with contextlib.suppress(BlockingIOError):  # a full socket is set already
+        """End the wait of who is waiting, or the next one; after `close` nobody waits."""
+        with contextlib.suppress(OSError):  # a full socket is set already
             self._writer.send(b"\x01")
 
     def wait(self, timeout: float | None) -> None:

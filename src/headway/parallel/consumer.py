@@ -1,7 +1,6 @@
 """The public parallel consumer."""
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
@@ -31,7 +30,7 @@ from headway.parallel.calls import BatchHandler, Calls, Handler, for_batches, fo
 from headway.parallel.committing import CommitMode, Committing
 from headway.parallel.control import Control, Executor
 from headway.parallel.dead_letters import DeadLetters, connection_of
-from headway.parallel.dispatch import Dispatch, Job
+from headway.parallel.dispatch import Dispatch, Job, ParallelMetrics
 from headway.parallel.loop import EventLoop
 from headway.parallel.outputs import OnOutput, Outputs, Sending, Transactions, producer_for
 from headway.parallel.processes import Deserializers, Processes
@@ -327,22 +326,22 @@ class ParallelConsumer:
     def _set_paused(self, paused: bool) -> None:
         self._check_open()
         self._dispatch.paused = paused
-        self._rouse()
-
-    def _rouse(self) -> None:
-        with contextlib.suppress(OSError):  # the wake is closed, and the run has ended
-            self._wake.set()
+        self._wake.set()
 
     def request_commit(self) -> None:
         """Commit what is done now, rather than when it is next due; returns at once."""
         self._check_open()
         self._committing.request()
-        self._rouse()
+        self._wake.set()
 
     @property
     def work_remaining(self) -> int:
         """How many records were fetched and are not done."""
         return self._dispatch.work_remaining
+
+    def metrics(self) -> ParallelMetrics:
+        """What was done so far, what runs and what waits."""
+        return self._dispatch.metrics()
 
     # The end
 
@@ -354,7 +353,7 @@ class ParallelConsumer:
         """
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
         self._dispatch.ending = True
-        self._rouse()
+        self._wake.set()
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Stop, as `stop` does, and wait until `run` has ended; not for handlers, which `run` waits for."""

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headway.core.admission import Admission
@@ -27,6 +28,23 @@ _STORE_AGAIN_AFTER = 1.0  # seconds
 RecordWork = Work[ConsumerRecord]
 Job = Sequence[RecordWork]
 """What a handler is called for: one work, or those of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelMetrics:
+    """Counts since the start, and what is here now.
+
+    `done` are records, dead letters among them; `failed` are attempts; `dead_letters` count again where one was not
+    stored and its record was handled again. `running` records have a slot, `ready` ones
+    could have one, and `remaining` are all that were fetched and are not done.
+    """
+
+    done: int
+    failed: int
+    dead_letters: int
+    running: int
+    ready: int
+    remaining: int
 
 
 class Letters(Protocol):
@@ -55,11 +73,19 @@ class Dispatch:
         self._running: set[RecordWork] = set()  # those of lost partitions too, until they are reported
         self._alarms = [-1] * levels
         self._watched = False
+        self._done = self._failed = self._dead_letters = 0
 
-    @property
-    def running(self) -> int:
-        """How many slots are taken."""
-        return len(self._running)
+    def metrics(self) -> ParallelMetrics:
+        """What was done so far, what runs and what waits."""
+        with self.lock:
+            return ParallelMetrics(
+                done=self._done,
+                failed=self._failed,
+                dead_letters=self._dead_letters,
+                running=len(self._running),
+                ready=sum(self.engine.ready),
+                remaining=self.engine.work_remaining,
+            )
 
     @property
     def work_remaining(self) -> int:
@@ -73,8 +99,7 @@ class Dispatch:
         """A work is done; the next job, if there is one for this slot."""
         now = time.monotonic()
         with self.lock:
-            self._end(work, now)
-            self.engine.finish(work, now, outputs)
+            self._finish(work, outputs, now)
             return self._next(now)
 
     def failed(self, work: RecordWork, error: BaseException) -> Job | None:
@@ -89,11 +114,12 @@ class Dispatch:
         letters = []
         with self.lock:
             for work, outputs in done:
-                self._end(work, now)
-                self.engine.finish(work, now, outputs)
+                self._finish(work, outputs, now)
             for work, error in failed:
+                self._failed += 1
                 verdict = self.engine.fail(work, error, now, random.random())  # noqa: S311 - it spreads retries
                 if isinstance(verdict, DeadLetter) and self.letters:
+                    self._dead_letters += 1
                     letters.append((work, error, verdict.reason))  # and until it is stored, the work runs
                 else:
                     self._end(work, now)
@@ -108,10 +134,10 @@ class Dispatch:
         """What a work came to, its outputs or its dead letter, is in Kafka or in `outputs`, or it is made again."""
         now = time.monotonic()
         with self.lock:
-            self._end(work, now)
             if refused is None:
-                self.engine.finish(work, now, outputs)
+                self._finish(work, outputs, now)
             else:
+                self._end(work, now)
                 self.engine.retry(work, now + _STORE_AGAIN_AFTER, refused, now)
                 self._wake.set()  # its time is to be waited for
         self.feed()
@@ -188,6 +214,10 @@ class Dispatch:
             self._running.update(job)
             self._admission.started(len(job))
         return jobs
+
+    def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
+        self._end(work, now)
+        self._done += self.engine.finish(work, now, outputs)
 
     def _end(self, work: RecordWork, now: float) -> None:
         self._running.discard(work)
