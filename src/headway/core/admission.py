@@ -1,23 +1,22 @@
 """How many works may run at a time, and how many may start in a second.
 
-Invariants: never more run than `limit`, and `limit` is from 1 to the most allowed; over any stretch of time no more
-start than the rate allows for it, plus one burst of a twentieth of a second (or one work).
+Invariants: never more are let in than `limit` allows, and `limit` is from 1 to the most allowed; over any stretch of
+time no more start than the rate allows for it, plus one burst of a twentieth of a second (or one work).
 """
 
 import math
 
 _BURST = 0.05  # seconds' worth of the rate
 
-# One look at the throughput takes at least so long (seconds), and so many works for each slot.
+# One look at the throughput takes at least so long (seconds), so many works for each slot, and so many works.
 _WINDOW = 0.1
-_ROUNDS = 3
-# A latency up to this many times the best one known is as good as the best: throughput grows with the limit.
-_GOOD = 1.3
-_BAD = 1.8
-_GROWTH = 1.25
+_ROUNDS = 4
+_WORKS = 100
 _FIRST_LIMIT = 8
-# The best latency is slowly forgotten, since what the works do can change for good.
-_FORGET = 1.02
+_FIRST_STEP = 2.0  # until more slots do not pay for the first time
+_STEP = 1.25
+# More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
+_PAYS = 0.5
 
 
 class Admission:
@@ -26,8 +25,8 @@ class Admission:
     >>> admission = Admission(10, rate=100)
     >>> admission.free(running=4, now=0.0)
     5
-    >>> admission.started(5)
-    >>> admission.free(running=9, now=0.0), admission.next_change(0.0), admission.free(9, 0.01)
+    >>> admission.started(5, running=9, now=0.0)
+    >>> admission.free(running=9, now=0.0), admission.next_change(), admission.free(9, 0.01)
     (0, 0.01, 1)
     """
 
@@ -39,7 +38,7 @@ class Admission:
         self._rate = rate
         self._burst = max(1.0, (rate or 0.0) * _BURST)
         self._tokens = self._burst
-        self._filled_at: float | None = None
+        self._filled_at = -math.inf
 
     def free(self, running: int, now: float) -> int:
         """How many works may start now."""
@@ -49,10 +48,12 @@ class Admission:
         self._fill(now, self._rate)
         return min(free, int(self._tokens + 1e-9))
 
-    def started(self, count: int) -> None:
-        """So many works have started."""
+    def started(self, count: int, running: int, now: float) -> None:
+        """So many works have started, and so many run now."""
         if self._rate is not None:
             self._tokens -= count
+        if self._adaptive:
+            self._adaptive.runs(running, now)
 
     def ended(self, running: int, now: float) -> None:
         """A work has ended, and so many run on."""
@@ -60,48 +61,72 @@ class Admission:
             self._adaptive.ended(running, now)
             self.limit = self._adaptive.limit
 
-    def next_change(self, now: float) -> float | None:
+    def next_change(self) -> float | None:
         """When the next work may start, if only the rate hinders it."""
         if self._rate is None or self._tokens >= 1:
             return None
-        return now + (1 - self._tokens) / self._rate
+        return self._filled_at + (1 - self._tokens) / self._rate
 
     def _fill(self, now: float, rate: float) -> None:
-        since = now if self._filled_at is None else self._filled_at
-        self._filled_at = max(now, since)
-        self._tokens = min(self._burst, self._tokens + max(0.0, now - since) * rate)
+        if now > self._filled_at:
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * rate)
+            self._filled_at = now
 
 
 class AdaptiveLimit:
-    """A limit that grows while throughput grows with it, and shrinks when only the latency does.
+    """A limit that grows while throughput grows with it, and shrinks while throughput does not shrink with it.
 
-    The mean latency is what runs divided by the throughput (Little's law), so nothing has to be timed. What limits
-    the throughput, a service behind the handlers or the handlers' own CPU, makes the latency grow when the limit
-    is beyond it. Source: the idea of TCP Vegas, with a window instead of a round trip.
+    Each look compares the throughput at this limit with that at the last one, so that what was true of a service once
+    is soon forgotten, and goes a step up or down; around the best limit it goes to and fro by a step. Only the
+    time in which all slots are taken counts: others say nothing about more of them.
     """
 
     def __init__(self, most: int) -> None:
         self.limit = min(_FIRST_LIMIT, most)
         self._most = most
-        self._best = math.inf
-        self._since: float | None = None
-        self._ended = 0
-        self._running = 0.0
+        self._step = _FIRST_STEP
+        self._last: tuple[int, float] | None = None  # a limit and the throughput that it had
+        self._running = 0
+        self._at = 0.0
+        self._begin()
+
+    def runs(self, running: int, now: float) -> None:
+        """So many run from now on."""
+        if self._running >= self.limit:
+            self._seconds += now - self._at
+        self._running, self._at = running, now
 
     def ended(self, running: int, now: float) -> None:
         """A work has ended, and so many run on."""
-        if self._since is None:
-            self._since = now
+        counts = self._running >= self.limit
+        self.runs(running, now)
+        if not counts:
+            return
         self._ended += 1
-        self._running += running + 1
-        if self._ended >= _ROUNDS * self.limit and now - self._since >= _WINDOW:
-            self._look(self._running / self._ended, (now - self._since) / self._ended)
-            self._since, self._ended, self._running = now, 0, 0.0
+        if not self._settled:
+            self._begin(settled=self._ended >= self.limit, ended=self._ended)
+        elif self._ended >= max(_WORKS, _ROUNDS * self.limit) and self._seconds >= _WINDOW:
+            self._look(self._ended / self._seconds)
+            self._begin()
 
-    def _look(self, running: float, seconds_each: float) -> None:
-        latency = running * seconds_each
-        self._best = min(self._best * _FORGET, latency)
-        if latency > _BAD * self._best:
-            self.limit = max(1, int(self.limit * self._best * _GOOD / latency))
-        elif latency <= _GOOD * self._best and running > self.limit / 2:  # idle slots say nothing about more of them
-            self.limit = min(self._most, math.ceil(self.limit * _GROWTH))
+    def _begin(self, *, settled: bool = False, ended: int = 0) -> None:
+        # The first works of each slot were started at the last limit.
+        self._settled = settled
+        self._ended = 0 if settled else ended
+        self._seconds = 0.0
+
+    def _look(self, throughput: float) -> None:
+        up = self._last is None or _pays(self._last, (self.limit, throughput))
+        if not up:
+            self._step = _STEP
+        step = self._step if up or self.limit == 1 else 1 / self._step
+        limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
+        if limit != self.limit:  # at the most allowed, what fewer could do is not forgotten
+            self._last = self.limit, throughput
+            self.limit = limit
+
+
+def _pays(one: tuple[int, float], other: tuple[int, float]) -> bool:
+    """Whether the throughput of two limits grows with them."""
+    (limit, throughput), (other_limit, other_throughput) = sorted((one, other))
+    return other_throughput >= throughput * (other_limit / limit) ** _PAYS

@@ -160,7 +160,7 @@ class Dispatch:
         now = time.monotonic()
         with self.lock:
             free = self._free(now)
-            jobs = self._note(self.take(free, now)) if free > 0 else ()
+            jobs = self._note(self.take(free, now), now) if free > 0 else ()
         if jobs and self.starts:
             self.starts(jobs)
 
@@ -188,7 +188,7 @@ class Dispatch:
         with self.lock:
             if self.paused or self.ending or len(self._running) >= self._admission.limit:
                 return None
-            times = (self.engine.next_wake(), self._admission.next_change(now) if any(self.engine.ready) else None)
+            times = (self.engine.next_wake(), self._admission.next_change() if any(self.engine.ready) else None)
         return min((time for time in times if time is not None), default=None)
 
     # With the lock
@@ -202,17 +202,17 @@ class Dispatch:
     def _next(self, now: float) -> Job | None:
         if self._free(now) <= 0 or not (jobs := self.take(1, now)):
             return None
-        [job] = self._note(jobs)
+        [job] = self._note(jobs, now)
         level = job[0].assignment.level
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
             self._wake.set()
         return job
 
-    def _note(self, jobs: Sequence[Job]) -> Sequence[Job]:
+    def _note(self, jobs: Sequence[Job], now: float) -> Sequence[Job]:
         for job in jobs:
             self._running.update(job)
-            self._admission.started(len(job))
+            self._admission.started(len(job), len(self._running), now)
         return jobs
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
