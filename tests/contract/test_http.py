@@ -473,7 +473,7 @@ def test_ctrl_c_in_the_midst_of_requests_ends_without_complaints(
     send(kafka_cluster, topic, [(f"key-{i}", str(i)) for i in range(30)])
     command = [sys.executable, "-X", "dev", "-c", INTERRUPTED, kafka_cluster.bootstrap_servers, topic, server.url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: server.now >= 10)
+        wait_for(lambda: server.now >= 10 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         _, complaints = process.communicate(timeout=30)
     assert complaints.splitlines()[-1] == "KeyboardInterrupt"
