@@ -44,6 +44,7 @@ class Stay:
     done: set[int]
     entries: list[Entry] = field(default_factory=list)
     committable: int = 0
+    retired: bool = False
 
 
 class EngineOfALog(RuleBasedStateMachine):
@@ -96,6 +97,12 @@ class EngineOfALog(RuleBasedStateMachine):
         self.forget(partition)
         self.engine.revoke([partition])
 
+    @rule(partition=partitions)
+    def retire(self, partition: TopicPartition) -> None:
+        self.engine.retire([partition])
+        if stay := self.stays.get(partition):
+            stay.retired = True
+
     def forget(self, partition: TopicPartition) -> None:
         if stay := self.stays.pop(partition, None):
             self.stale += [entry.work for entry in stay.entries if entry.work]
@@ -109,7 +116,7 @@ class EngineOfALog(RuleBasedStateMachine):
         start = stay.position if stay else 0
         batch = [record for record in self.logs[partition] if record.offset >= start][:count]
         self.engine.receive(partition, batch, self.now)
-        if stay and batch:
+        if stay and batch and not stay.retired:
             stay.entries += [Entry(record) for record in batch if record.offset not in stay.done]
             stay.position = batch[-1].offset + 1
 
@@ -138,6 +145,7 @@ class EngineOfALog(RuleBasedStateMachine):
                 self.start(work, [other.offset for other in batch if other.partition == work.partition])
 
     def start(self, work: Work[Record], together: list[int] | None = None) -> None:
+        assert not self.stays[work.partition].retired
         entries = self.stays[work.partition].entries
         entry = next(entry for entry in entries if entry.record.offset == work.offset)
         assert entry.record is work.record
@@ -227,6 +235,8 @@ class EngineOfALog(RuleBasedStateMachine):
     def heads(self) -> list[Entry]:
         first: dict[object, Entry] = {}
         for stay in self.stays.values():
+            if stay.retired:
+                continue
             lanes_in_a_batch = {self.lane(entry.record) for entry in stay.entries if entry.work}
             for entry in stay.entries:
                 if self.lane(entry.record) not in lanes_in_a_batch:

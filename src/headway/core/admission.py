@@ -129,4 +129,4 @@ class AdaptiveLimit:
 def _pays(one: tuple[int, float], other: tuple[int, float]) -> bool:
     """Whether the throughput of two limits grows with them."""
     (limit, throughput), (other_limit, other_throughput) = sorted((one, other))
-    return other_throughput >= throughput * (other_limit / limit) ** _PAYS
+    return math.log(other_throughput / throughput) >= _PAYS * math.log(other_limit / limit)

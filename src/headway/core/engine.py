@@ -149,14 +149,15 @@ class Engine(Generic[R]):
         return set(self._held)
 
     def receive(self, partition: TopicPartition, records: Sequence[R], now: float) -> None:
-        """Take in what was fetched of a partition, in the order of its log; nothing if it is not ours.
+        """Take in what was fetched of a partition, in the order of its log; nothing if it is not ours, or is retired.
 
         Where the offsets go back, by a seek or because the log was truncated, a new epoch begins.
         """
         offsets: list[int] = [record.offset for record in records]  # type: ignore[attr-defined]
         start = 0
         for stop in _ascending_ends(offsets):
-            if partition in self._assignments:
+            assignment = self._assignments.get(partition)
+            if assignment and not assignment.retired:
                 self._receive(partition, records[start:stop], offsets[start:stop], now)
             start = stop
 
@@ -168,7 +169,7 @@ class Engine(Generic[R]):
         if len(fresh) < len(offsets):
             is_fresh = set(fresh)
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
-        if records and not assignment.retired:
+        if records:
             self._enqueue(assignment, records, fresh, now)
             self._hold_or_free(assignment)
 
