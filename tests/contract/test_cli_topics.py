@@ -39,6 +39,13 @@ def test_a_topic_is_created_listed_and_deleted_with_its_levels(headway_topic: st
     assert listed(headway_topic) == []
 
 
+def test_a_topic_without_levels_is_created_and_deleted_under_its_own_name(headway_topic: str) -> None:
+    assert topics("create", headway_topic).stdout == f"Created {headway_topic} with 1 partition.\n"
+    assert listed(headway_topic) == [{"name": headway_topic, "levels": None, "partitions": [1]}]
+    assert topics("delete", headway_topic, "--yes").stdout == f"Deleted {headway_topic}.\n"
+    assert listed(headway_topic) == []
+
+
 def test_deleting_asks_first(headway_topic: str) -> None:
     topics("create", headway_topic, "--levels", "2")
     refused = topics("delete", headway_topic, answer="n\n")

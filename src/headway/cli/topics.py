@@ -29,7 +29,9 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("topic")
-@click.option("--levels", type=_LEVELS, required=True, help="How many priorities it has; 0 is the lowest.")
+@click.option(
+    "--levels", type=_LEVELS, help="How many priorities it has; 0 is the lowest. By default a topic without levels."
+)
 @click.option(
     "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Of each level: as many can read it."
 )
@@ -44,22 +46,23 @@ def topics() -> None:
 @kafka_options
 def create(
     topic: str,
-    levels: int,
+    levels: int | None,
     partitions: int,
     replication_factor: int | None,
     configs: Iterable[tuple[str, str]],
     connection: Connection,
 ) -> None:
-    """Create a topic: one Kafka topic for each level.
+    """Create a topic: one Kafka topic for each level, or one of that very name.
 
     \b
       headway topics create orders --levels 3 --partitions 6
       headway topics create audit --levels 2 --config cleanup.policy=compact
+      headway topics create orders-dead
     """
-    names = _level_topics(topic, levels)
+    names = _level_topics(topic, levels) if levels else [topic]
     connection.admin().create(names, partitions, replication_factor, dict(configs))
     each = "1 partition" if partitions == 1 else f"{partitions} partitions"
-    click.echo(f"Created {', '.join(names)} with {each}{' each' if levels > 1 else ''}.")
+    click.echo(f"Created {', '.join(names)} with {each}{' each' if len(names) > 1 else ''}.")
 
 
 @topics.command(name="list")
@@ -95,14 +98,16 @@ def list_(as_json: bool, connection: Connection) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @kafka_options
 def delete(topic: str, levels: int | None, yes: bool, connection: Connection) -> None:
-    """Delete a topic: all its levels with all their records.
+    """Delete a topic: all its levels with all their records, or a topic without levels.
 
     \b
       headway topics delete orders
       headway topics delete orders --levels 3 --yes
     """
     admin = connection.admin()
-    names = _level_topics(topic, require_levels(topic, admin.topics(), levels))
+    kafka_topics = admin.topics()
+    has_levels = levels is not None or topic not in kafka_topics
+    names = _level_topics(topic, require_levels(topic, kafka_topics, levels)) if has_levels else [topic]
     if not yes:
         click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
     admin.delete(names)

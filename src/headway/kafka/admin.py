@@ -17,6 +17,7 @@ from headway.errors import ConfigError, KafkaError
 _ASK_FOR = 1.0
 _GIVE_UP_AFTER = 10.0
 _CREATE_WITHIN = 30.0
+_ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 # " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
 _COUNTERS = re.compile(r" \(after \d+ms in state [^)]*\)")
@@ -67,8 +68,11 @@ class Admin:
         _wait(self._client.create_topics(wanted, operation_timeout=_CREATE_WITHIN), "create")
 
     def delete(self, topics: Collection[str]) -> None:
-        """Delete Kafka topics with all their records."""
+        """Delete Kafka topics with all their records, and wait until the brokers have heard of it."""
         _wait(self._client.delete_topics(list(topics), operation_timeout=_CREATE_WITHIN), "delete")
+        deadline = time.monotonic() + _CREATE_WITHIN
+        while self.topics().keys() & set(topics) and time.monotonic() < deadline:
+            time.sleep(_ASK_AGAIN_AFTER)
 
     def _ask_patiently(self) -> Any:
         deadline = time.monotonic() + _GIVE_UP_AFTER

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 PREFIX = "headway.error."
 
 _ANY_PARTITION = -1
+_NOW = 0
 # The consumer's settings that say how to reach the brokers; the others would be refused, or mean something else.
 _REACH = "bootstrap. metadata.broker.list security. sasl. ssl. enable.ssl. https. socket. broker. client. reconnect. "
 _REACH += "api.version. log_level log. oauth_cb"
@@ -38,7 +39,8 @@ class Letter(NamedTuple):
     @classmethod
     def of(cls, topic: str, record: ConsumerRecord, headers: list[Header]) -> Self:
         """A copy of a record with other headers."""
-        return cls(topic, record.raw_value, record.raw_key, _ANY_PARTITION, max(0, record.timestamp), headers)
+        # The time is now: with the record's own, retention could delete the letter before anybody has read it.
+        return cls(topic, record.raw_value, record.raw_key, _ANY_PARTITION, _NOW, headers)
 
 
 class DeadLetters:
@@ -93,6 +95,7 @@ def letter_headers(work: Work[ConsumerRecord], error: BaseException, reason: str
         "topic": record.kafka_topic,
         "partition": str(record.partition),
         "offset": str(record.offset),
+        "timestamp": str(record.timestamp),
         "first.time": str(round(first * 1000)),
         "last.time": str(round(now * 1000)),
     }
