@@ -1,11 +1,12 @@
 """The public parallel consumer."""
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
@@ -26,17 +27,28 @@ from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
-from headway.parallel.calls import BatchHandler, Calls, Handler, for_batches, for_each_record, is_coroutine_function
+from headway.parallel.calls import (
+    BatchHandler,
+    Calls,
+    Handler,
+    Settle,
+    collecting,
+    for_batches,
+    for_each_record,
+    is_coroutine_function,
+    is_generator_function,
+)
 from headway.parallel.committing import CommitMode, Committing
 from headway.parallel.control import Control, Executor
 from headway.parallel.dead_letters import DeadLetters, connection_of
 from headway.parallel.dispatch import Dispatch, Job, ParallelMetrics
 from headway.parallel.loop import EventLoop
-from headway.parallel.outputs import OnOutput, Outputs, Sending, Transactions, producer_for
+from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
 from headway.parallel.processes import Deserializers, Processes
 from headway.parallel.results import Results
 from headway.parallel.signals import on_terminate
 from headway.parallel.threads import Threads
+from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
 
 ExecutorName = Literal["thread", "async", "process"]
@@ -118,6 +130,7 @@ class ParallelConsumer:
         self._dead_letter_topic = dead_letter_topic
         self._commit_mode = commit_mode
         self._output_settings = OutputSettings.parse(producer_config or {})
+        _check_transactions(commit_mode, settings, self._output_settings)
         levels = settings.levels or 1
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
         slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
@@ -178,12 +191,13 @@ class ParallelConsumer:
 
         Raises `HandlerError` for a record that failed for good, without a `dead_letter_topic`.
         """
-        self._run(for_each_record(handler, self._done, self._dispatch))
+        self._run(lambda: for_each_record(handler, self._done, self._dispatch))
 
     async def run_async(self, handler: Handler) -> None:
         """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(None, self._run, for_each_record(handler, self._done, self._dispatch), loop)
+        calls = for_each_record(handler, self._done, self._dispatch)
+        running = loop.run_in_executor(None, self._run, lambda: calls, loop)
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -192,18 +206,20 @@ class ParallelConsumer:
             raise
 
     def run_and_produce(self, handler: Handler, on_output: OnOutput | None = None) -> None:
-        """Send what the handler returns: None, a `ProducerRecord`, or several; otherwise as `run`.
+        """Send what the handler returns or yields: None, a `ProducerRecord`, or several; otherwise as `run`.
 
-        A record is done when all its outputs are stored; if one is refused, the record is handled again. With
-        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing.
-        `on_output(input, output, metadata)` is called for each output that is stored.
+        A record is done when all its outputs are stored; if one is refused, the attempt has failed. With
+        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing;
+        an output that Kafka refuses only then makes its record a dead letter. `on_output(input, output, metadata)` is
+        called for each output that is stored, in a thread of the consumer's.
         """
-        outputs = Outputs(self._output_settings, on_output)
+        self._run(lambda: for_each_record(collecting(handler), self._settle_outputs(on_output), self._dispatch))
+
+    def _settle_outputs(self, on_output: OnOutput | None) -> Settle:
         if self._commit_mode == "transactional":
-            self._run(for_each_record(handler, self._make_transactions(outputs).settle, self._dispatch))
-            return
-        sending = Sending(self._make_producer(None), outputs, self._dispatch)
-        self._run(for_each_record(handler, sending.settle, self._dispatch))
+            return self._make_transactions(on_output).settle
+        client = self._make_producer(None)
+        return Sending(client, Outputs(self._output_settings, client, on_output), self._dispatch).settle
 
     def run_batches(self, handler: BatchHandler, max_size: int, linger: float = 0.0) -> None:
         """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
@@ -217,33 +233,36 @@ class ParallelConsumer:
         engine = self._dispatch.engine
         engine.gather(max_size, linger)
         self._dispatch.take = lambda limit, now: engine.take_batches(limit, max_size, now)
-        self._run(for_batches(handler, self._dispatch))
+        self._run(lambda: for_batches(handler, self._dispatch))
 
     def results(self, handler: Handler) -> Results:
         """What the handler returns, to be iterated over with `for` or `async for`; otherwise as `run`.
 
-        A record is done when the next result is asked for. Leaving the iteration stops the consumer.
+        A record is done when the next result is asked for, so the one at which the iteration is left comes again.
+        Leaving the iteration stops the consumer.
         """
-        return Results(handler, self._dispatch, self._run, lambda: self.stop(drain=False))
+        return Results(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
 
     def _done(self, work: Work[ConsumerRecord], result: Any) -> Job | None:
         return self._dispatch.done(work)
 
-    def _run(self, calls: Calls, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def _run(self, make_calls: Callable[[], Calls], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._begin()
         try:
-            if self._commit_mode == "transactional" and not self._committing.transactions:
-                self._make_transactions(Outputs(self._output_settings, None))
-            self._take_dead_letters()
-            executor = self._executor = self._make_executor(calls, loop)
-            self._dispatch.starts = executor.start
-            with on_terminate(lambda drain: self.stop(drain=drain)):
-                self._turn_until_stopped()
+            try:
+                calls = make_calls()
+                if self._commit_mode == "transactional" and not self._committing.transactions:
+                    self._make_transactions(None)
+                self._take_dead_letters()
+                executor = self._executor = self._make_executor(calls, loop)
+                self._dispatch.starts = executor.start
+                with on_terminate(lambda drain: self.stop(drain=drain)):
+                    self._turn_until_stopped()
+            finally:
+                self._end()
         except BaseException as error:
             self.failure = error
             raise
-        finally:
-            self._end()
 
     def _turn_until_stopped(self) -> None:
         while self._stop is None:
@@ -259,6 +278,8 @@ class ParallelConsumer:
             self._started = True
 
     def _make_executor(self, calls: Calls, loop: asyncio.AbstractEventLoop | None) -> Executor:
+        if is_generator_function(calls.handler):
+            raise ConfigError("The handler yields, and only run_and_produce takes that. Return a list instead.")
         is_async = is_coroutine_function(calls.handler)
         if self._executor_name not in (None, *(("async",) if is_async else ("thread", "process"))):
             kind = "an async def" if is_async else "a plain function"
@@ -286,34 +307,35 @@ class ParallelConsumer:
         self._dispatch.letters = letters
         self._producers.append(letters)
 
-    def _make_transactions(self, outputs: Outputs) -> Transactions:
+    def _make_transactions(self, on_output: OnOutput | None) -> Transactions:
         client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")
+        outputs = Outputs(self._output_settings, client, on_output)
         transactions = Transactions(client, outputs, self._dispatch, self._levels, self._dead_letter_topic)
         transactions.begin()
         self._committing.transactions = transactions
         return transactions
 
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
-        self._check_open()
         client = producer_for(self._output_settings, connection_of(self._settings.kafka), transactional_id)
         self._producers.append(client)
         return client
 
     def _end(self) -> None:
-        """Leave the groups and let go of everything."""
-        try:
-            self._control.leave()
-            for level in self._levels:
-                level.wake(None)
-                level.close()
-            left = max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0
-            if self._executor:
-                self._executor.close(left)
+        """Leave the groups and let go of everything, whatever is raised; from the last line to the first."""
+        with contextlib.ExitStack() as steps:
+            steps.callback(self._ended.set)
+            steps.callback(self._wake.close)
             for producer in self._producers:
-                producer.close(left)
-        finally:
-            self._wake.close()
-            self._ended.set()
+                steps.callback(lambda producer=producer: producer.close(self._time_left()))
+            if self._executor:
+                steps.callback(lambda executor=self._executor: executor.close(self._time_left()))
+            for level in self._levels:
+                steps.callback(level.close)
+                steps.callback(level.wake, None)
+            self._control.leave()
+
+    def _time_left(self) -> float:
+        return max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0
 
     def pause(self) -> None:
         """Start nothing and fetch nothing until `resume`; what runs goes on."""
@@ -409,6 +431,18 @@ def _checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries
         )
     # Bytes that cannot be read today cannot be read tomorrow.
     return replace(retries, fatal=(*retries.fatal, DeserializationError))
+
+
+def _check_transactions(commit_mode: CommitMode, settings: ParallelSettings, outputs: OutputSettings) -> None:
+    if commit_mode != "transactional":
+        if "transactional.id" in outputs.kafka:
+            raise ConfigError(f"transactional.id is for commit_mode='transactional'; it is {commit_mode!r}.")
+    elif settings.kafka.get("isolation.level", "read_committed") != "read_committed":
+        # Offsets of a transaction that is about to be committed would be overlooked too.
+        raise ConfigError(
+            f"With commit_mode='transactional' isolation.level is {settings.kafka['isolation.level']!r}, and what is "
+            "read could yet be aborted. Remove it."
+        )
 
 
 def _make_levels(settings: ParallelSettings) -> LevelConsumers:
