@@ -32,7 +32,7 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
 
 
 def _create(topic: str) -> str:
-    return f"Create it with Kafka's own `kafka-topics.sh --create --topic {topic}`."
+    return f"Create it with `headway topics create {topic}`."
 
 
 def _require_own_records(workers: Mapping[str, Worker]) -> None:
