@@ -18,6 +18,21 @@ _SERVE_AFTER = 100
 _QUIET = 0.005
 _LONGEST_WAIT = 0.1
 
+_THE_RECORDS_OWN = {
+    ck.KafkaError.INVALID_MSG,
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError.MSG_SIZE_TOO_LARGE,
+    ck.KafkaError.TOPIC_EXCEPTION,
+    ck.KafkaError.RECORD_LIST_TOO_LARGE,
+    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    ck.KafkaError.INVALID_TIMESTAMP,
+    ck.KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    ck.KafkaError.POLICY_VIOLATION,
+    ck.KafkaError.INVALID_RECORD,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError._UNKNOWN_PARTITION,
+}
+
 
 class ProducerClient:
     """Hands records to librdkafka, and serves its delivery reports.
@@ -169,6 +184,17 @@ def is_fatal(error: KafkaError) -> bool:
     """Whether the producer cannot go on."""
     cause = error.__cause__
     return isinstance(cause, ck.KafkaException) and bool(cause.args[0].fatal())
+
+
+def is_out_of_place(error: KafkaError) -> bool:
+    """Whether no transaction is open that the call could be about."""
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError._STATE
+
+
+def is_the_records_own(error: ck.KafkaError) -> bool:
+    """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
+    return error.code() in _THE_RECORDS_OWN
 
 
 def _make_producer(config: dict[str, Any]) -> ck.Producer:

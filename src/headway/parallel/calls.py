@@ -4,7 +4,8 @@ An executor calls, tells what came of it, and is given the next job in return.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from headway.errors import BatchError
@@ -57,12 +58,33 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
     )
 
 
+def collecting(handler: Handler) -> Handler:
+    """The same handler; what it yields, it returns as a list, so that its whole body is within the call."""
+    if inspect.isasyncgenfunction(handler):
+
+        async def collect(record: ConsumerRecord, context: Context) -> list[Any]:
+            return [output async for output in handler(record, context)]
+
+        return collect
+    return handler if is_coroutine_function(handler) else partial(_collect, handler)
+
+
+def _collect(handler: Handler, record: ConsumerRecord, context: Context) -> Any:
+    returned = handler(record, context)
+    return list(returned) if isinstance(returned, Iterator) else returned
+
+
+def is_generator_function(handler: Callable[..., Any]) -> bool:
+    """Whether calling it would do nothing."""
+    return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+
+
 def is_coroutine_function(handler: Callable[..., Any]) -> bool:
     """Whether it is an `async def`, or an object with such a `__call__`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def _failures(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
-    if not isinstance(error, BatchError):
-        return dict.fromkeys(job, error)
-    return {work: error.failures[index] for index, work in enumerate(job) if index in error.failures}
+    if not isinstance(error, BatchError) or not error.failures.keys() <= set(range(len(job))):
+        return dict.fromkeys(job, error)  # of an index that is none, nobody knows what was meant
+    return {job[index]: failure for index, failure in error.failures.items()}

@@ -9,7 +9,7 @@ from headway.errors import KafkaError
 from headway.kafka.commits import SentCommit
 from headway.kafka.level_consumers import LevelConsumers
 from headway.parallel.dispatch import Dispatch
-from headway.parallel.outputs import Transactions
+from headway.parallel.transactions import Transactions
 from headway.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -71,22 +71,30 @@ class Committing:
                 self._refused(tick, error)
 
     def commit(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Commit what is done of these partitions, or of all, and wait for the answer; a refusal is logged."""
+        """Commit what is done of these partitions, or of all, and wait for the answer; a refusal is logged.
+
+        Raises `TransactionError`, or `HandlerError` for an output that Kafka refuses; after that nothing is committed.
+        """
+        transactions = self.transactions
+        if transactions and transactions.over:
+            return
         tick = self._tick(partitions)
         if not tick.commits:
             return
         try:
-            if self.transactions:
-                self.transactions.commit(tick)
+            if transactions:
+                transactions.commit(tick)
             else:
                 self._request(tick).wait(_ANSWER_WITHIN)
+            self._done(tick)
         except KafkaError as error:
             self._refused(tick, error)
-        except BaseException as error:  # Ctrl-C: nobody knows what came of it
-            self._refused(tick, KafkaError(f"It was interrupted by {error!r}."))
+        except BaseException as error:  # Ctrl-C, which can come when all is committed; of offsets nobody knows
+            if transactions and transactions.committed is tick:
+                self._done(tick)
+            else:
+                self._refused(tick, error)
             raise
-        else:
-            self._done(tick)
 
     def forget(self) -> None:
         """Let go of the commit that was not answered; librdkafka wants that before its consumer is closed."""
@@ -114,7 +122,8 @@ class Committing:
         with self._dispatch.lock:
             self._dispatch.engine.committed(tick)
 
-    def _refused(self, tick: Tick, error: KafkaError) -> None:
+    def _refused(self, tick: Tick, error: BaseException) -> None:
         with self._dispatch.lock:
             self._dispatch.engine.aborted(tick)
-        log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(tick.commits), error)
+        if isinstance(error, KafkaError):
+            log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(tick.commits), error)

@@ -59,7 +59,7 @@ _RECORD_OVERHEAD = 512  # bytes that a record of nothing takes: librdkafka's, th
 
 
 class Closing(Protocol):
-    """A client to be closed at the end."""
+    """What is to be closed at the end, and may take so many seconds."""
 
     def close(self, timeout: float) -> Any: ...
 
@@ -326,16 +326,16 @@ class ParallelConsumer:
             steps.callback(self._ended.set)
             steps.callback(self._wake.close)
             for producer in self._producers:
-                steps.callback(lambda producer=producer: producer.close(self._time_left()))
+                steps.callback(self._close_in_time, producer)
             if self._executor:
-                steps.callback(lambda executor=self._executor: executor.close(self._time_left()))
+                steps.callback(self._close_in_time, self._executor)
             for level in self._levels:
                 steps.callback(level.close)
                 steps.callback(level.wake, None)
             self._control.leave()
 
-    def _time_left(self) -> float:
-        return max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0
+    def _close_in_time(self, closing: Closing) -> None:
+        closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
 
     def pause(self) -> None:
         """Start nothing and fetch nothing until `resume`; what runs goes on."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from headway.core.admission import Admission
 from headway.core.engine import Engine
-from headway.core.retry import Again, DeadLetter, Verdict
+from headway.core.retry import Again, DeadLetter, RetriableError, Verdict
 from headway.core.work import Work
 from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
@@ -126,12 +126,23 @@ class Dispatch:
                     self._after_failure(work, error, verdict, now)
             job = self._next(now)
         for work, error, reason in letters:
-            log.error("%r becomes a dead letter, as %s: %r", work.record, reason, error)
+            _log_dead_letter(work, error, reason)
             self.letters.send(work, error, reason)  # type: ignore[union-attr]
         return job
 
+    def refused(self, work: RecordWork, error: BaseException) -> None:
+        """What a work came to could not be stored: the attempt failed."""
+        if (job := self.failed(work, error)) and self.starts:
+            self.starts((job,))
+
+    def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
+        """A work is done, but Kafka refuses what came of it, and a dead letter takes its place."""
+        with self.lock:
+            self._dead_letters += 1
+        _log_dead_letter(work, error, reason)
+
     def stored(self, work: RecordWork, refused: BaseException | None, outputs: Sequence[Any] = ()) -> None:
-        """What a work came to, its outputs or its dead letter, is in Kafka or in `outputs`, or it is made again."""
+        """What a work came to is in Kafka or in `outputs`; or its dead letter was refused, and it is made again."""
         now = time.monotonic()
         with self.lock:
             if refused is None:
@@ -227,7 +238,7 @@ class Dispatch:
 
     def _after_failure(self, work: RecordWork, error: BaseException, verdict: Verdict | None, now: float) -> None:
         if isinstance(verdict, DeadLetter):
-            self.failure = self.failure or _no_dead_letters(work, error, verdict.reason)
+            self.failure = self.failure or no_dead_letters(work, error, verdict.reason)
         elif verdict:
             _log_retry(work, error, verdict, now)
         self._wake.set()
@@ -237,10 +248,17 @@ def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float
     if verdict.delay_error:
         log.error("The delay function of the retries failed, so the backoff decides: %r", verdict.delay_error)
     seconds = verdict.at - now
-    log.warning("%r failed at attempt %d, again in %.3g s: %r", work.record, work.attempt, seconds, error)
+    nothing_was_tried = isinstance(error, RetriableError) and error.untried
+    level = logging.DEBUG if nothing_was_tried else logging.WARNING
+    log.log(level, "%r failed at attempt %d, again in %.3g s: %r", work.record, work.attempt, seconds, error)
 
 
-def _no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
+def _log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
+    log.error("%r becomes a dead letter, as %s: %r", work.record, reason, error)
+
+
+def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
+    """The error for a record that failed for good where nobody keeps it."""
     failure = HandlerError(
         f"{work.record!r} failed for good ({reason}): {error!r}. It is not done, and comes again after a restart. "
         "Name a dead_letter_topic to keep such records and go on."

@@ -1,18 +1,19 @@
-"""What handlers return, on its way to Kafka: record by record, or in transactions with the offsets it came from."""
+"""What handlers return, on its way to Kafka: each record's outputs as they come, and the record is done when they are.
+
+For outputs in transactions see `transactions`.
+"""
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
-from headway.core.ticks import Tick
 from headway.core.topics import level_topic
-from headway.errors import DeliveryError, KafkaError, SerializationError, TransactionError
-from headway.kafka.level_consumers import LevelConsumers
-from headway.kafka.producer_client import ProducerClient, is_fatal, is_retriable
+from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
-from headway.parallel.dead_letters import Letter, letter_headers
+from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
 
@@ -23,44 +24,50 @@ OnOutput = Callable[[ConsumerRecord, ProducerRecord, RecordMetadata], Any]
 
 _ANY_PARTITION = -1
 _A_MOMENT = 0.1
-_ANSWER_WITHIN = 30.0
-_TRIES = 5
+_ANSWER_WITHIN = 5.0
+_MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class Output(NamedTuple):
-    """A record as the client takes it, and what it came of; `output` is None for a dead letter."""
+    """A record as the client takes it, and the work that it came of; `output` is None for a dead letter."""
 
     letter: Letter
-    input: ConsumerRecord
+    work: RecordWork
     output: ProducerRecord | None
 
 
 class Outputs:
     """Turns what a handler returns into outputs: zero, one or many `ProducerRecord`s."""
 
-    def __init__(self, settings: OutputSettings, on_output: OnOutput | None) -> None:
+    def __init__(self, settings: OutputSettings, client: ProducerClient, on_output: OnOutput | None) -> None:
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
+        self._most_bytes = int(settings.kafka.get("message.max.bytes", _MOST_BYTES))
+        self._topics = _Topics(client)
         self._on_output = on_output
 
     def of(self, work: RecordWork, returned: Any) -> list[Output]:
-        """The outputs of a work; raises `SerializationError` for what is no record, or cannot be written."""
+        """The outputs of a work; raises for what is no record, or what Kafka would refuse, as far as it is known here.
+
+        It is known before anything is sent, so a refusal of one output seldom leaves the others behind.
+        """
         if returned is None:
             return []
         records = [returned] if isinstance(returned, ProducerRecord) else _checked(returned)
-        return [Output(self._letter(record), work.record, record) for record in records]
+        return [Output(self._letter(record), work, record) for record in records]
 
     def _letter(self, record: ProducerRecord) -> Letter:
         topic = record.topic if record.priority is None else level_topic(record.topic, record.priority)
         headers: list[Header] = list(record.headers)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
         value = self._write_value(record.value, topic, headers) if self._write_value else record.value
-        for field, written in (("key", key), ("value", value)):
-            if written is not None and not isinstance(written, (str, bytes)):
-                raise SerializationError(
-                    f"The {field} of a record for {topic} is {type(written).__name__}, not bytes or a string. "
-                    f"Convert it, or set {field}.serializer in producer_config."
-                )
+        size = _size("key", key, topic) + _size("value", value, topic)
+        if size > self._most_bytes:
+            raise DeliveryError(
+                f"A record for {topic} has {size} bytes, and message.max.bytes is {self._most_bytes}. Make it smaller, "
+                "or raise message.max.bytes in producer_config, and in the topic."
+            )
+        self._topics.check(topic, record.partition)
         partition = _ANY_PARTITION if record.partition is None else record.partition
         return Letter(topic, value, key, partition, record.timestamp or 0, headers)
 
@@ -72,23 +79,63 @@ class Outputs:
         record = output.output
         where = RecordMetadata(record.topic, partition, record.priority or 0, offset, timestamp)
         try:
-            self._on_output(output.input, record, where)
+            self._on_output(output.work.record, record, where)
         except Exception:
             log.exception("The on_output callback for a record of %s raised.", record.topic)
 
 
 def _checked(returned: Any) -> list[ProducerRecord]:
+    what = type(returned).__name__
     if isinstance(returned, Iterable) and not isinstance(returned, (str, bytes, Mapping)):
         records = list(returned)
-        if all(isinstance(record, ProducerRecord) for record in records):
+        wrong = [type(record).__name__ for record in records if not isinstance(record, ProducerRecord)]
+        if not wrong:
             return records
+        what += f" with {wrong[0]} in it"
+    raise SerializationError(f"The handler returned {what}; return a ProducerRecord, several of them, or None.")
+
+
+def _size(field: str, written: object, topic: str) -> int:
+    if written is None:
+        return 0
+    if isinstance(written, str):
+        written = written.encode()
+    if isinstance(written, bytes):
+        return len(written)
     raise SerializationError(
-        f"The handler returned {type(returned).__name__}; return a ProducerRecord, several of them, or None."
+        f"The {field} of a record for {topic} is {type(written).__name__}, not bytes or a string. "
+        f"Convert it, or set {field}.serializer in producer_config."
     )
 
 
+class _Topics:
+    """Which topics and partitions there are: asked once, since librdkafka looks for a new one for half a minute."""
+
+    def __init__(self, client: ProducerClient) -> None:
+        self._client = client
+        self._partitions: dict[str, int] = {}
+        self._asking = threading.Lock()
+
+    def check(self, topic: str, partition: int | None) -> None:
+        """Raises `DeliveryError` for what does not exist; what cannot be asked now, sending will show."""
+        least = (partition or 0) + 1
+        if self._partitions.get(topic, 0) >= least:
+            return
+        with self._asking:
+            if self._partitions.get(topic, 0) < least:
+                try:
+                    self._partitions[topic] = self._client.partitions(topic, _ANSWER_WITHIN)
+                except KafkaError:
+                    return
+        count = self._partitions[topic]
+        if count == 0:
+            raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
+        if count < least:
+            raise DeliveryError(f"An output is for partition {partition} of {topic}; there are 0 to {count - 1}.")
+
+
 class Sending:
-    """Sends outputs as they come; a work is done when Kafka has acknowledged all of its own."""
+    """Sends outputs as they come; a work is done when Kafka has acknowledged all of its own, else it has failed."""
 
     def __init__(self, client: ProducerClient, outputs: Outputs, dispatch: Dispatch) -> None:
         self._client = client
@@ -99,7 +146,7 @@ class Sending:
         """Take what a handler returned; the next job, if there is one for another slot."""
         try:
             outputs = self._outputs.of(work, returned)
-        except Exception as error:  # a generator's own too
+        except Exception as error:  # a user's serialiser or iterator too
             return self._dispatch.failed(work, error)
         if not outputs:
             return self._dispatch.done(work)
@@ -123,19 +170,25 @@ class Sending:
 
 
 class _Pending:
-    """Counts the reports of one work's outputs; they come on one thread at a time."""
+    """Counts the reports of one work's outputs, from whichever thread."""
 
     def __init__(self, work: RecordWork, count: int, dispatch: Dispatch) -> None:
         self._work = work
         self._left = count
         self._refused: BaseException | None = None
         self._dispatch = dispatch
+        self._lock = threading.Lock()
 
     def report(self, refused: BaseException | None) -> None:
-        self._refused = self._refused or refused
-        self._left -= 1
-        if self._left == 0:
-            self._dispatch.stored(self._work, self._refused)
+        with self._lock:
+            self._refused = self._refused or refused
+            self._left -= 1
+            if self._left:
+                return
+        if self._refused is None:
+            self._dispatch.stored(self._work, None)
+        else:
+            self._dispatch.refused(self._work, self._refused)
 
 
 def send(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], None]) -> None:
@@ -148,99 +201,6 @@ def send(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], No
             return
         except BufferError:
             client.serve(_A_MOMENT)
-
-
-class Transactions:
-    """At each tick one transaction: the whole outputs of what is done, dead letters too, with the offsets and maps.
-
-    Source: KIP-447; the group's generation fences a member that was expelled, so `transactional.id` need not tell
-    partitions apart.
-    """
-
-    def __init__(
-        self,
-        client: ProducerClient,
-        outputs: Outputs,
-        dispatch: Dispatch,
-        levels: LevelConsumers,
-        dead_letter_topic: str | None,
-    ) -> None:
-        self._client = client
-        self._outputs = outputs
-        self._dispatch = dispatch
-        self._levels = levels
-        self._dead_letter_topic = dead_letter_topic
-
-    def begin(self) -> None:
-        """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
-        self._client.init_transactions(_ANSWER_WITHIN)
-
-    def settle(self, work: RecordWork, returned: Any) -> Job | None:
-        """Take what a handler returned."""
-        try:
-            outputs = self._outputs.of(work, returned)
-        except Exception as error:  # a generator's own too
-            return self._dispatch.failed(work, error)
-        return self._dispatch.done(work, outputs)
-
-    def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """A work's dead letter rides with its offset."""
-        letter = Letter.of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
-        self._dispatch.stored(work, None, (Output(letter, work.record, None),))
-
-    def commit(self, tick: Tick) -> None:
-        """Commit outputs, offsets and maps together.
-
-        Raises:
-            KafkaError: Nothing of it was committed, and it may be tried again.
-            TransactionError: This producer was fenced off, or cannot go on.
-        """
-        try:
-            delivered = self._try_commit(tick)
-        except KafkaError as error:
-            if is_fatal(error):
-                raise TransactionError(
-                    f"Transactions cannot go on, and nothing since the last commit counts: {error} If another "
-                    "process uses the same transactional.id, give each its own."
-                ) from error
-            self._client.abort_transaction(_ANSWER_WITHIN)
-            raise
-        except BaseException:  # Ctrl-C
-            self._client.abort_transaction(_ANSWER_WITHIN)
-            raise
-        for output, message in delivered:
-            self._outputs.delivered(output, message)
-
-    def _try_commit(self, tick: Tick) -> list[tuple[Output, Any]]:
-        delivered: list[tuple[Output, Any]] = []
-        refused: list[Any] = []
-        self._client.begin_transaction()
-        for output in tick.outputs:
-
-            def report(error: Any, message: Any, output: Output = output) -> None:
-                if error:
-                    refused.append(error)
-                else:
-                    delivered.append((output, message))
-
-            send(self._client, output.letter, report)
-        commits = {each: commit[:2] for each, commit in tick.commits.items()}
-        for offsets, group_metadata in self._levels.for_transaction(commits):
-            _again_if_retriable(partial(self._client.send_offsets, offsets, group_metadata, _ANSWER_WITHIN))
-        if refused:
-            raise KafkaError(f"{len(refused)} outputs were refused, first of all: {refused[0].str()}.")
-        _again_if_retriable(partial(self._client.commit_transaction, _ANSWER_WITHIN))
-        return delivered
-
-
-def _again_if_retriable(call: Callable[[], None]) -> None:
-    for left in reversed(range(_TRIES)):
-        try:
-            call()
-            return
-        except KafkaError as error:
-            if left == 0 or not is_retriable(error):
-                raise
 
 
 def producer_for(settings: OutputSettings, connection: Config, transactional_id: str | None) -> ProducerClient:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from headway.parallel.calls import Calls, Handler, for_each_record, is_coroutine_function
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
+from headway.parallel.signals import on_terminate
 from headway.records import ConsumerRecord
 
 
@@ -22,33 +23,35 @@ class Result(NamedTuple):
     value: Any
 
 
-Run = Callable[[Calls, asyncio.AbstractEventLoop | None], None]
+Run = Callable[[Callable[[], Calls], asyncio.AbstractEventLoop | None], None]
 _Item = tuple[RecordWork, Any] | None
 
 
 class Results:
     """An iterable and async iterable, once, of `Result`s in the order in which handlers end.
 
-    It ends when the consumer was stopped and all was taken; raises what ended the run, if not well. Whoever leaves
-    the iteration stops the consumer.
+    It ends when the consumer was stopped; drained, after the last was taken. Raises what ended the run, if not well.
+    Whoever leaves the iteration stops the consumer.
     """
 
-    def __init__(self, handler: Handler, dispatch: Dispatch, run: Run, stop: Callable[[], None]) -> None:
+    def __init__(self, handler: Handler, dispatch: Dispatch, run: Run, stop: Callable[[bool], None]) -> None:
         self._handler = handler
         self._dispatch = dispatch
         self._run = run
         self._stop = stop
+        self._has_ended = False  # and what was not taken comes again
         self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[Result]:
         items: SimpleQueue[_Item] = SimpleQueue()
         running = self._start(items.put, None)
         try:
-            while item := items.get():
-                yield self._result(item)
-                self._dispatch.stored(item[0], None)
+            with on_terminate(self._stop):
+                while (item := items.get()) and not self._has_ended:
+                    yield self._result(item)
+                    self._dispatch.stored(item[0], None)
         finally:
-            self._stop()
+            self._leave()
             running.join()
         if self._failure:
             raise self._failure
@@ -59,11 +62,12 @@ class Results:
         put = lambda item: loop.call_soon_threadsafe(items.put_nowait, item)  # noqa: E731
         running = self._start(put, loop)
         try:
-            while item := await items.get():
-                yield self._result(item)
-                self._dispatch.stored(item[0], None)
+            with on_terminate(self._stop):
+                while (item := await items.get()) and not self._has_ended:
+                    yield self._result(item)
+                    self._dispatch.stored(item[0], None)
         finally:
-            self._stop()
+            self._leave()
             await asyncio.shield(asyncio.to_thread(running.join))
         if self._failure:
             raise self._failure
@@ -77,15 +81,20 @@ class Results:
 
         def run() -> None:
             try:
-                self._run(calls, loop if is_coroutine_function(self._handler) else None)
+                self._run(lambda: calls, loop if is_coroutine_function(self._handler) else None)
             except BaseException as error:
                 self._failure = error
             finally:
+                self._has_ended = True
                 put(None)
 
         running = threading.Thread(target=run, name="headway-control", daemon=True)
         running.start()
         return running
+
+    def _leave(self) -> None:
+        if not self._has_ended:
+            self._stop(False)
 
     def _result(self, item: tuple[RecordWork, Any]) -> Result:
         return Result(item[0].record, item[1])

@@ -1,0 +1,207 @@
+"""Outputs, dead letters and offsets in transactions: all of them, or nothing.
+
+Invariants: what became of a transaction is known before the next one begins, or none begins any more; so nothing is
+committed twice, whatever interrupts. What Kafka refuses of an output for good does not keep back the others: in its
+place, and in its record's, there is a dead letter.
+
+Source: KIP-447; the group's generation fences a member that was expelled, so `transactional.id` need not tell
+partitions apart.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from headway.core.ticks import Tick
+from headway.errors import DeliveryError, KafkaError, SerializationError, TransactionError
+from headway.kafka.level_consumers import LevelConsumers
+from headway.kafka.producer_client import ProducerClient, is_fatal, is_out_of_place, is_retriable, is_the_records_own
+from headway.parallel.dead_letters import Letter, letter_headers
+from headway.parallel.dispatch import Dispatch, Job, RecordWork, no_dead_letters
+from headway.parallel.outputs import Output, Outputs, send
+
+_WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
+_SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
+_AGAIN_AFTER = 0.05
+
+_REASON = "Kafka refuses an output"
+
+
+class _RefusedError(KafkaError):
+    """An output was refused for good; `alone` if it is certain that it was this one, and not another beside it."""
+
+    def __init__(self, index: int, error: str, *, alone: bool) -> None:
+        super().__init__(error)
+        self.index = index
+        self.alone = alone
+
+
+class _Contents(NamedTuple):
+    """What goes into a transaction: the first `together` outputs are sent at once, the others one by one."""
+
+    outputs: Sequence[Output]
+    together: int
+
+
+class Transactions:
+    """At each tick one transaction: the whole outputs of what is done, dead letters too, with the offsets and maps."""
+
+    def __init__(
+        self,
+        client: ProducerClient,
+        outputs: Outputs,
+        dispatch: Dispatch,
+        levels: LevelConsumers,
+        dead_letter_topic: str | None,
+    ) -> None:
+        self._client = client
+        self._outputs = outputs
+        self._dispatch = dispatch
+        self._levels = levels
+        self._dead_letter_topic = dead_letter_topic
+        self._committing = False
+        self.committed: Tick | None = None  # the last one
+        self.over = False  # nothing is committed any more
+
+    def begin(self) -> None:
+        """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
+        _in_slices(self._client.init_transactions)
+
+    def settle(self, work: RecordWork, returned: Any) -> Job | None:
+        """Take what a handler returned."""
+        try:
+            outputs = self._outputs.of(work, returned)
+        except Exception as error:  # a user's serialiser or iterator too
+            return self._dispatch.failed(work, error)
+        return self._dispatch.done(work, outputs)
+
+    def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+        """A work's dead letter rides with its offset."""
+        self._dispatch.stored(work, None, (self._letter(work, error, reason),))
+
+    def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
+        letter = Letter.of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
+        return Output(letter, work, None)
+
+    def commit(self, tick: Tick) -> None:
+        """Commit outputs, offsets and maps together; `committed` tells, even where Ctrl-C came late.
+
+        Raises:
+            KafkaError: Nothing of it was committed, and it may be tried again.
+            TransactionError: This producer was fenced off, or cannot go on. Nothing is committed any more.
+            HandlerError: Kafka refuses an output, and there is no dead-letter topic. Likewise.
+        """
+        contents: _Contents | None = _Contents(tick.outputs, len(tick.outputs))
+        while contents:
+            contents = self._commit(tick, contents)
+
+    def _commit(self, tick: Tick, contents: _Contents) -> _Contents | None:
+        """Commit these; or where an output was refused nothing of them, and return what to commit instead."""
+        delivered: list[tuple[Output, Any]] = []
+        self._committing = False
+        try:
+            self._client.begin_transaction()
+            self._send(contents, delivered)
+            commits = {each: commit[:2] for each, commit in tick.commits.items()}
+            for offsets, group_metadata in self._levels.for_transaction(commits):
+                _in_slices(partial(self._client.send_offsets, offsets, group_metadata))
+            self._committing = True
+            _in_slices(self._client.commit_transaction)
+            self.committed = tick
+        except BaseException as error:
+            if self.committed is tick or self._was_committed(error):
+                self.committed = tick
+                raise  # Ctrl-C
+            if isinstance(error, _RefusedError):
+                return self._without(error, contents)
+            raise
+        for output, message in delivered:
+            self._outputs.delivered(output, message)
+        return None
+
+    def _send(self, contents: _Contents, delivered: list[tuple[Output, Any]]) -> None:
+        refused: list[KafkaError] = []
+        outputs, together = contents
+        for index, output in enumerate(outputs):
+
+            def report(error: Any, message: Any, index: int = index, output: Output = output) -> None:
+                if error is None:
+                    delivered.append((output, message))
+                elif is_the_records_own(error):
+                    refused.insert(0, _RefusedError(index, error.str(), alone=index >= together or together == 1))
+                else:
+                    refused.append(KafkaError(f"A record for {output.letter.topic}: {error.str()}."))
+
+            try:
+                send(self._client, output.letter, report)
+            except (DeliveryError, SerializationError) as error:
+                raise _RefusedError(index, str(error), alone=True) from error
+            if index >= together - 1:
+                self._await_reports()
+            if refused:
+                raise refused[0]
+
+    def _await_reports(self) -> None:
+        deadline = time.monotonic() + _WITHIN
+        while self._client.flush(_SLICE):
+            if time.monotonic() > deadline:
+                raise KafkaError(f"Kafka did not acknowledge the outputs within {_WITHIN:g} s.")
+
+    def _was_committed(self, error: BaseException) -> bool:
+        """End what was interrupted or refused: False if nothing of it is committed, True if all is."""
+        if isinstance(error, KafkaError) and is_fatal(error):
+            self._give_up(error)
+        try:
+            _in_slices(self._client.abort_transaction)
+        except KafkaError as refused:
+            if not is_out_of_place(refused):
+                self._give_up(refused)
+            return self._committing and self._finish_commit()  # else it had not begun
+        return False
+
+    def _finish_commit(self) -> bool:
+        """See a commit through that can be aborted no more."""
+        try:
+            _in_slices(self._client.commit_transaction)
+        except KafkaError as refused:
+            if not is_out_of_place(refused):  # which it is after it has succeeded
+                self._give_up(refused)
+        return True
+
+    def _give_up(self, error: KafkaError) -> NoReturn:
+        self.over = True
+        raise TransactionError(
+            f"Transactions cannot go on, and what was done since the last commit comes again: {error} If another "
+            "process uses the same transactional.id, give each its own."
+        ) from error
+
+    def _without(self, refusal: _RefusedError, contents: _Contents) -> _Contents:
+        """The same without the refused output: in the place of its record's outputs a dead letter."""
+        outputs, together = contents
+        if not refusal.alone:  # Kafka refuses batches; so one by one
+            return _Contents(outputs, 0)
+        refused = outputs[refusal.index]
+        error = DeliveryError(f"An output for {refused.letter.topic} was refused: {refusal}")
+        if self._dead_letter_topic is None or refused.output is None:
+            self.over = True
+            raise no_dead_letters(refused.work, error, _REASON)
+        self._dispatch.undeliverable(refused.work, error, _REASON)
+        letter = self._letter(refused.work, error, _REASON)
+        first = next(index for index, output in enumerate(outputs) if output.work is refused.work)
+        others = [output for output in outputs[first:] if output.work is not refused.work]
+        one_by_one = together < len(outputs)
+        return _Contents([*outputs[:first], letter, *others], first if one_by_one else first + 1 + len(others))
+
+
+def _in_slices(call: Callable[[float], None]) -> None:
+    """`call(seconds)`, again and again while librdkafka says that it may go on so."""
+    deadline = time.monotonic() + _WITHIN
+    while True:
+        try:
+            call(_SLICE)
+            return
+        except KafkaError as error:
+            if not is_retriable(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_AFTER)
