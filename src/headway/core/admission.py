@@ -9,7 +9,7 @@ import math
 _BURST = 0.05  # seconds' worth of the rate
 
 # One look at the throughput takes at least so long (seconds), so many works for each slot, and so many works.
-_WINDOW = 0.1
+_WINDOW = 0.2
 _ROUNDS = 4
 _WORKS = 100
 _FIRST_LIMIT = 8
