@@ -90,6 +90,9 @@ class BatchError(HeadwayError):
         super().__init__(f"{len(failures)} records of a batch failed: {dict(failures)!r}")
         self.failures = failures
 
+    def __reduce__(self) -> tuple[type, tuple[dict[int, BaseException]]]:
+        return BatchError, (dict(self.failures),)
+
 
 class WakeupError(HeadwayError):
     """`wakeup()` interrupted a poll; nothing was lost."""

@@ -161,6 +161,11 @@ class Dispatch:
             self.engine.retry(work, now, None, now)
         self.feed()
 
+    def give_up(self, failure: HeadwayError) -> None:
+        """Nothing can run any more, and the run ends with this."""
+        self.failure = self.failure or failure
+        self._wake.set()
+
     def next(self) -> Job | None:
         """Another job, if there is one and a slot is free."""
         with self.lock:

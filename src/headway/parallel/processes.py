@@ -4,24 +4,29 @@ Records go to a process in chunks, so that the cost of pickling and of waking is
 way while it works on the first. A chunk's records are of different lanes. Where a process dies, the record that it was
 at has failed; those that it did not report run again, unfailed.
 
-Only what this module itself wrote is unpickled, from the pipes of the pool.
+Only what this module itself wrote is unpickled, from the pipes of the pool. A process ends when the one that started
+it does, however that ended.
 """
 
+import atexit
 import contextlib
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawValue
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from headway.core.work import Failure
-from headway.errors import ConfigError, HandlerProcessError
+from headway.errors import BatchError, ConfigError, HandlerProcessError
 from headway.kafka.serialization import key_reader, value_reader
 from headway.parallel.calls import Calls
 from headway.parallel.context import Context
@@ -31,8 +36,11 @@ from headway.records import ConsumerRecord, DeserializedRecord, Header, RecordSo
 
 _AHEAD = 2  # chunks that a process has, the one that it works on included
 _CHUNK_TIME = 0.01  # seconds of work; less is lost in waking, more makes ends ragged
+_LONG_CHUNK_TIME = 0.1  # what a process has not begun by then, it gives back
 _FIRST_CHUNK = 1
 _NOTHING = -1
+
+_Outcome = tuple[BaseException | None, Any]
 
 
 class Deserializers(NamedTuple):
@@ -87,19 +95,29 @@ class Processes:
     # In a driver's thread
 
     def _drive(self) -> None:
-        child = _Child(*self._start_arguments)
+        _keep_signals_from_children()
+        try:
+            going_on = True
+            while going_on:
+                with closing(_Child(*self._start_arguments)) as child:
+                    going_on = self._work_with(child)
+        except HandlerProcessError as error:
+            self._dispatch.give_up(error)
+        except Exception as error:
+            self._dispatch.give_up(HandlerProcessError(f"A process for the handler could not be kept: {error!r}"))
+
+    def _work_with(self, child: "_Child") -> bool:
+        """Keep a process at work; False at the end, True if it has died and another is to take its place."""
         size = _FIRST_CHUNK
         try:
-            while True:
-                if not self._fill(child, size):
-                    return
-                try:
-                    size = self._await(child, size)
-                except EOFError:
-                    self._report_death(child)
-                    child = _Child(*self._start_arguments)
-        finally:
-            child.kill()
+            child.wait_until_ready(self._is_closing)
+            while self._fill(child, size):
+                size = self._await(child, size)
+        except EOFError:
+            if not self._closing:
+                self._report_death(child)
+                return True
+        return False
 
     def _fill(self, child: "_Child", size: int) -> bool:
         """Give the child what is there; wait only while it has nothing. False at the end."""
@@ -107,34 +125,34 @@ class Processes:
         while len(child.chunks) < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
-                return False
+                return bool(child.chunks)
             if not jobs:
                 return True
             child.send(jobs)
         return True
 
     def _collect(self, size: int, *, wait: bool) -> list[Job] | None:
+        """A chunk; None at the end. The other processes are left their parts of what waits."""
         jobs: list[Job] = []
         with contextlib.suppress(Empty):
             while len(jobs) < size:
                 job = self._queue.get(block=wait and not jobs)
                 if job is None:
-                    if jobs:
-                        self._queue.put(None)
-                        return jobs
-                    return None
+                    self._queue.put(None)  # it is met again when there is nothing else
+                    return jobs or None
                 jobs.append(job)
-        while len(jobs) < size and (job := self._dispatch.next()):
-            jobs.append(job)
+                size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))
         return jobs
 
     def _await(self, child: "_Child", size: int) -> int:
         """Report the outcomes of a chunk; the size of the next one."""
-        outcomes, seconds = child.receive(self._time_limit, lambda: self._closing)
+        outcomes, seconds = child.receive(self._time_limit, self._is_closing)
         jobs = child.chunks.popleft()
-        for job, (error, result) in zip(jobs, outcomes, strict=True):
-            self._report(job, error, result)
-        each = seconds / len(jobs)
+        for job, outcome in zip(jobs, outcomes, strict=False):
+            self._report(job, *_loaded(outcome))
+        for job in jobs[len(outcomes) :]:
+            self._again(job)
+        each = seconds / len(outcomes)
         return max(1, min(2 * size, self._largest, int(_CHUNK_TIME / max(each, 1e-6))))
 
     def _report(self, job: Job, error: BaseException | None, result: Any) -> None:
@@ -143,22 +161,20 @@ class Processes:
             self._queue.put(following)
 
     def _report_death(self, child: "_Child") -> None:
-        at = child.at.value
-        error: BaseException = child.killed or HandlerProcessError(
-            f"The process of the handler ended with code {child.exit_code()} while it was at this record."
-        )
-        first = True
-        for jobs in child.chunks:
-            for index, job in enumerate(jobs):
-                if first and index == at:
-                    self._report(job, error, None)
-                else:
-                    self._again(job)
-            first = False
+        at, error = child.death()
+        unreported = [job for jobs in child.chunks for job in jobs]
+        for index, job in enumerate(unreported):
+            if index == at:
+                self._report(job, error, None)
+            else:
+                self._again(job)
 
     def _again(self, job: Job) -> None:
         for work in job:
             self._dispatch.untried(work)
+
+    def _is_closing(self) -> bool:
+        return self._closing
 
 
 class _Child:
@@ -166,51 +182,91 @@ class _Child:
 
     def __init__(self, *start: Any) -> None:
         context = multiprocessing.get_context("spawn")
-        self.at: Any = RawValue("i", _NOTHING)  # the index of the record that it is at
         self.chunks: deque[list[Job]] = deque()
-        self.killed: BaseException | None = None
-        ours, theirs = context.Pipe()
-        self._pipe = ours
-        self._process = context.Process(target=_serve, args=(theirs, self.at, *start), daemon=True)
+        self._at: Any = RawValue("i", _NOTHING)  # the index of the record that it is at, in its first chunk
+        self._late: tuple[int, BaseException] | None = None
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._at, *start), daemon=True)
         self._process.start()
+        # At the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
+        atexit.register(self._process.kill)
         theirs.close()
+
+    def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
+        """Until it has loaded the handler; raises `HandlerProcessError` if it cannot, and `EOFError` at the end."""
+        try:
+            while not self._pipe.poll(0.1):
+                if is_closing():
+                    raise EOFError
+            refusal = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            if is_closing():
+                raise EOFError from error
+            raise HandlerProcessError(
+                f"A process for the handler ended with code {self._exit_code()} before it could begin. It imports the "
+                'program\'s main module: what that does must be guarded by `if __name__ == "__main__":`.'
+            ) from error
+        if refusal:
+            raise HandlerProcessError(
+                f"A process cannot load the handler or a deserialiser: {refusal}. Define it at the top of a module "
+                "that can be imported."
+            )
 
     def send(self, jobs: list[Job]) -> None:
         """Give it another chunk; where it has died, `receive` says so."""
         self.chunks.append(jobs)
         with contextlib.suppress(OSError):
-            self._pipe.send([_sent(job) for job in jobs])
+            self._pipe.send([pickle.dumps(_sent(job)) for job in jobs])
 
-    def receive(
-        self, time_limit: float | None, closing: Callable[[], bool]
-    ) -> tuple[list[tuple[BaseException | None, Any]], float]:
+    def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> tuple[list[bytes], float]:
         """The outcomes of its first chunk, and the seconds that it took; raises `EOFError` if it has died."""
         try:
-            at, since = self.at.value, time.monotonic()
+            at, since = self._at.value, time.monotonic()
             while not self._pipe.poll(0.1 if time_limit is None else min(0.1, time_limit / 10)):
-                if closing():
+                if is_closing():
                     raise EOFError
-                if self.at.value != at:
-                    at, since = self.at.value, time.monotonic()
+                if self._at.value != at:
+                    at, since = self._at.value, time.monotonic()
                 elif time_limit and at != _NOTHING and time.monotonic() - since > time_limit:
-                    self.killed = exceeded(time_limit)
-                    self.kill()
+                    self._late = at, exceeded(time_limit)
+                    self._process.kill()
+                    self._process.join()  # or its record might run twice at a time
                     raise EOFError
-            received: tuple[list[tuple[BaseException | None, Any]], float] = self._pipe.recv()
+            received: tuple[list[bytes], float] = self._pipe.recv()
             return received
         except OSError as error:
             raise EOFError from error
 
-    def exit_code(self) -> int | None:
-        """How it ended."""
+    def death(self) -> tuple[int, BaseException]:
+        """Which record of its first chunk it died of, and how; that it took too long is a way to die."""
+        return self._late or (
+            self._at.value,
+            HandlerProcessError(
+                f"The process of the handler ended with code {self._exit_code()} while it was at this record."
+            ),
+        )
+
+    def close(self) -> None:
+        """End it, and let go of all that it took."""
+        self._process.kill()
+        self._process.join()
+        atexit.unregister(self._process.kill)
+        self._process.close()
+        self._pipe.close()
+
+    def _exit_code(self) -> int | None:
         self._process.join(1.0)
         return self._process.exitcode
 
-    def kill(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
+
+def _keep_signals_from_children() -> None:
+    """Ctrl-C and a process manager's SIGTERM are for the consumer's process, which ends the others.
+
+    A child has the mask of the thread that starts it from its first moment on. Python's handlers of signals run in
+    the main thread, so this one needs none.
+    """
+    resource_tracker.ensure_running()  # which would open the mask again
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 # What goes through the pipes
@@ -279,11 +335,27 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> _Attempt:
 
 def _portable(error: BaseException) -> BaseException:
     """The error, or where it cannot be pickled and read again, one that tells of it."""
+    if isinstance(error, BatchError):
+        error = BatchError({index: _portable(failure) for index, failure in error.failures.items()})
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:
-        return HandlerProcessError(f"{type(error).__qualname__}: {error}")
+        return HandlerProcessError(_text_of(error))
     return error
+
+
+def _text_of(error: BaseException) -> str:
+    with contextlib.suppress(Exception):  # an error's text is a user's own code
+        return f"{type(error).__qualname__}: {error}"
+    return type(error).__qualname__
+
+
+def _loaded(outcome: bytes) -> _Outcome:
+    try:
+        loaded: _Outcome = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
+    except Exception as error:
+        return HandlerProcessError(f"What the handler returned or raised cannot be read here: {error!r}"), None
+    return loaded
 
 
 def _pickled(*what: Any) -> bytes:
@@ -300,35 +372,51 @@ def _pickled(*what: Any) -> bytes:
 
 
 def _serve(pipe: Connection, at: Any, start: bytes, in_batches: bool) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the consumer's process, which ends this one
-    handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one
-    make_record = _record_maker(deserializers)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # it has gone
+        try:
+            handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one
+        except Exception as error:
+            pipe.send(_text_of(error))
+            return
+        make_record = _record_maker(deserializers)
+        pipe.send(None)
         while True:
-            outcomes = []
-            chunk = pipe.recv()
-            began = time.perf_counter()
-            for index, attempts in enumerate(chunk):
-                at.value = index
-                outcomes.append(_outcome(handler, attempts, make_record, in_batches))
-            at.value = _NOTHING
-            pipe.send((outcomes, time.perf_counter() - began))
+            pipe.send(_outcomes_of(pipe.recv(), at, lambda job: _outcome(handler, job, make_record, in_batches)))
+
+
+def _end_with_parent() -> None:
+    """However it ends, and whatever the handler does."""
+    parent = multiprocessing.parent_process()
+    if parent:
+        parent.join()
+    os._exit(1)
+
+
+def _outcomes_of(chunk: Sequence[bytes], at: Any, outcome_of: Callable[[bytes], bytes]) -> tuple[list[bytes], float]:
+    """Of the first jobs of a chunk, if they take long, so that others may have the rest; and the seconds they took."""
+    outcomes: list[bytes] = []
+    began, seconds = time.perf_counter(), 0.0
+    for index, job in enumerate(chunk):
+        at.value = index
+        outcomes.append(outcome_of(job))
+        seconds = time.perf_counter() - began
+        if seconds > _LONG_CHUNK_TIME:
+            break
+    at.value = _NOTHING
+    return outcomes, seconds
 
 
 def _outcome(
-    handler: Callable[..., Any],
-    attempts: list[_Attempt],
-    make_record: Callable[[_Attempt], ConsumerRecord],
-    in_batches: bool,
-) -> tuple[BaseException | None, Any]:
-    records = list(map(make_record, attempts))
-    contexts = list(map(Context, attempts))
+    handler: Callable[..., Any], job: bytes, make_record: Callable[[_Attempt], ConsumerRecord], in_batches: bool
+) -> bytes:
     try:
+        attempts: list[_Attempt] = pickle.loads(job)  # noqa: S301 - from the process that started this one
+        records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))
         result = handler(records, contexts) if in_batches else handler(records[0], contexts[0])
-        pickle.dumps(result)  # here, where it is one record's failure
-    except Exception as error:
-        return _portable(error), None
-    return None, result
+        return pickle.dumps((None, result))
+    except BaseException as error:  # whatever a handler raises is that record's failure, not the process's
+        return pickle.dumps((_portable(error), None))
 
 
 def _record_maker(deserializers: Deserializers) -> Callable[[_Attempt], ConsumerRecord]:
