@@ -19,6 +19,7 @@ Call = Callable[[Job], Any]
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_NOTHING: Any = ctypes.py_object()  # what takes back what was not raised yet
 
 
 def exceeded(seconds: float) -> TimeLimitError:
@@ -27,17 +28,20 @@ def exceeded(seconds: float) -> TimeLimitError:
 
 
 def limit_coroutine(call: Call, seconds: float) -> Call:
-    """The same call, failed with `TimeLimitError` after so many seconds."""
+    """The same call, failed with `TimeLimitError` if it took longer, whatever it made of being cancelled."""
 
     async def limited(job: Job) -> Any:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                return await call(job)
-        except TimeoutError as error:
-            if limit.expired():
+                result = await call(job)
+        except BaseException as error:
+            if limit.expired() and not isinstance(error, asyncio.CancelledError):
                 raise exceeded(seconds) from error
             raise
+        if limit.expired():
+            raise exceeded(seconds)
+        return result
 
     return limited
 
@@ -53,13 +57,13 @@ class ThreadLimit:
         self._watcher.start()
 
     def limit(self, call: Call) -> Call:
-        """The same call, failed with `TimeLimitError` after the time."""
+        """The same call, failed with `TimeLimitError` if it was interrupted, whatever it made of that."""
 
         def limited(job: Job) -> Any:
             running = _Limited(time.monotonic() + self._seconds)
-            self._calls[threading.get_ident()] = running
             try:
                 try:
+                    self._calls[threading.get_ident()] = running
                     return call(job)
                 finally:
                     running.end()
@@ -95,10 +99,12 @@ class _Limited:
         self._interrupted = False
 
     def end(self) -> None:
-        """For the thread: nothing is raised in it after this call."""
+        """For the thread: raises if the watcher came before it, and from then on nothing is raised any more."""
         if not self._take():
-            while not self._interrupted:  # it is raised in here, unless it was before
+            while not self._interrupted:  # it may be raised in here, or have been raised before
                 time.sleep(0.001)
+            _raise_in_thread(threading.get_ident(), _NOTHING)
+            raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
         """For the watcher: raise in the thread, unless the call has ended."""
