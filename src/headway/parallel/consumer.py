@@ -74,7 +74,7 @@ class ParallelConsumer:
     Args:
         config: The settings.
         ordering: What runs in order: records with the same key, of the same partition, or nothing.
-        max_concurrency: How many records are handled at a time.
+        max_concurrency: How many records, or batches, are handled at a time.
         adaptive: Start with few, grow while throughput grows, shrink when only the latency does.
         rate_limit: How many records may start in a second.
         time_limit: How many seconds a call of the handler may take; after that the attempt has failed.
@@ -232,7 +232,8 @@ class ParallelConsumer:
         _check_at_least("linger", linger, 0)
         engine = self._dispatch.engine
         engine.gather(max_size, linger)
-        self._dispatch.take = lambda limit, now: engine.take_batches(limit, max_size, now)
+        # One at a time, as nobody knows before how many records it has, and all of them count for the rate.
+        self._dispatch.take = lambda limit, now: engine.take_batches(1, max_size, now)
         self._run(lambda: for_batches(handler, self._dispatch))
 
     def results(self, handler: Handler) -> Results:
@@ -249,17 +250,16 @@ class ParallelConsumer:
     def _run(self, make_calls: Callable[[], Calls], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._begin()
         try:
-            try:
+            # A second SIGTERM must not end the process before what is done was committed.
+            with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
+                at_last.callback(self._end)
                 calls = make_calls()
                 if self._commit_mode == "transactional" and not self._committing.transactions:
                     self._make_transactions(None)
                 self._take_dead_letters()
                 executor = self._executor = self._make_executor(calls, loop)
                 self._dispatch.starts = executor.start
-                with on_terminate(lambda drain: self.stop(drain=drain)):
-                    self._turn_until_stopped()
-            finally:
-                self._end()
+                self._turn_until_stopped()
         except BaseException as error:
             self.failure = error
             raise

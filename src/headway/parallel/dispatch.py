@@ -56,7 +56,8 @@ class Letters(Protocol):
 class Dispatch:
     """Hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
 
-    `take` is the engine's method that gives jobs. `starts` is the executor's, for jobs that nobody asked for.
+    `take` is the engine's method that gives jobs, some of so many; each takes one slot. `starts` is the executor's,
+    for jobs that nobody asked for.
     """
 
     def __init__(self, engine: Engine[ConsumerRecord], admission: Admission, wake: Wake, levels: int) -> None:
@@ -70,7 +71,9 @@ class Dispatch:
         self.failure: HeadwayError | None = None
         self._admission = admission
         self._wake = wake
-        self._running: set[RecordWork] = set()  # those of lost partitions too, until they are reported
+        # Each with how many of its job are left; those of lost partitions too, until they are reported.
+        self._running: dict[RecordWork, list[int]] = {}
+        self._jobs = 0
         self._alarms = [-1] * levels
         self._watched = False
         self._done = self._failed = self._dead_letters = 0
@@ -175,8 +178,9 @@ class Dispatch:
         """Start what may run now."""
         now = time.monotonic()
         with self.lock:
-            free = self._free(now)
-            jobs = self._note(self.take(free, now), now) if free > 0 else ()
+            jobs: list[Job] = []
+            while (free := self._free(now)) > 0 and (taken := self.take(free, now)):
+                jobs += self._note(taken, now)
         if jobs and self.starts:
             self.starts(jobs)
 
@@ -202,7 +206,7 @@ class Dispatch:
     def next_change(self, now: float) -> float | None:
         """When there may be something to start though nothing else has happened."""
         with self.lock:
-            if self.paused or self.ending or len(self._running) >= self._admission.limit:
+            if self.paused or self.ending or self._jobs >= self._admission.limit:
                 return None
             times = (self.engine.next_wake(), self._admission.next_change() if any(self.engine.ready) else None)
         return min((time for time in times if time is not None), default=None)
@@ -213,7 +217,7 @@ class Dispatch:
         return [(work,) for work in self.engine.take(limit, now)]
 
     def _free(self, now: float) -> int:
-        return 0 if self.paused or self.ending or self.starts is None else self._admission.free(len(self._running), now)
+        return 0 if self.paused or self.ending or self.starts is None else self._admission.free(self._jobs, now)
 
     def _next(self, now: float) -> Job | None:
         if self._free(now) <= 0 or not (jobs := self.take(1, now)):
@@ -227,8 +231,11 @@ class Dispatch:
 
     def _note(self, jobs: Sequence[Job], now: float) -> Sequence[Job]:
         for job in jobs:
-            self._running.update(job)
-            self._admission.started(len(job), len(self._running), now)
+            left = [len(job)]
+            for work in job:
+                self._running[work] = left
+            self._jobs += 1
+            self._admission.started(len(job), self._jobs, now)
         return jobs
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
@@ -236,8 +243,11 @@ class Dispatch:
         self._done += self.engine.finish(work, now, outputs)
 
     def _end(self, work: RecordWork, now: float) -> None:
-        self._running.discard(work)
-        self._admission.ended(len(self._running), now)
+        if of_job := self._running.pop(work, None):
+            of_job[0] -= 1
+            if not of_job[0]:
+                self._jobs -= 1
+                self._admission.ended(self._jobs, now)
         if self._watched:
             self._wake.set()
 
