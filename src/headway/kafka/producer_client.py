@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -153,7 +154,9 @@ class ProducerClient:
         self._wake.set()
         self._thread.join()
         wake_on_events(self._producer, None)
-        self._producer.close()
+        with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._producer.close()
         self._wake.close()
         return left
 
