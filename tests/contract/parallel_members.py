@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer
 from headway.core.offset_map import OffsetMap, decode
+from headway.errors import KafkaError
 from headway.kafka import native
 
 from .conftest import Cluster
@@ -88,9 +89,20 @@ def client_of(cluster: Cluster, group: str, **settings: Any) -> Iterator[ck.Cons
 def committed(cluster: Cluster, topic: str) -> Commits:
     """What the group that is named like its topic has committed."""
     with client_of(cluster, topic) as client:
-        partitions = client.list_topics(topic, 30).topics[topic].partitions
-        answers = native.committed(client, [(topic, partition) for partition in partitions], 30)
+        partitions = [(topic, partition) for partition in client.list_topics(topic, 30).topics[topic].partitions]
+        answers = _answers(client, partitions, time.monotonic() + 30)
     return {partition: answer for (_, partition), answer in answers.items() if answer}
+
+
+def _answers(
+    client: ck.Consumer, partitions: list[native.Partition], deadline: float
+) -> dict[native.Partition, tuple[int, bytes] | None]:
+    while True:
+        try:
+            return native.committed(client, partitions, 30)
+        except KafkaError:  # a broker that has just started has no coordinator yet
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.05)
 
 
 def maps_of(commits: Commits) -> dict[int, OffsetMap]:
@@ -132,7 +144,7 @@ class Member:
         self.consumer = parallel
         self.error: BaseException | None = None
         self._handler = handler
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)  # a test that fails ends all the same
         self._thread.start()
 
     def _run(self) -> None:
@@ -255,7 +267,7 @@ class Process:
         *,
         max_concurrency: int = 100,
         pause: float = 0,
-        measure_every: int = 1_000_000_000,
+        print_every: int = 1_000_000_000,
     ) -> None:
         asked = {
             "config": cluster.config(settings_of(topic, **settings)),
@@ -263,7 +275,7 @@ class Process:
             "topic": topic,
             "notes": str(notes),
             "pause": pause,
-            "measure_every": measure_every,
+            "print_every": print_every,
         }
         program = str(Path(__file__).with_name("parallel_program.py"))
         command = [sys.executable, program, json.dumps(asked)]

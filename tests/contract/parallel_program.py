@@ -1,31 +1,33 @@
 """A member of a parallel group in a process of its own, which can be stopped, killed and measured.
 
 Its one argument is a JSON object: the `config` and the `options` of its consumer, the `topic`, the `notes`, a file for
-what it handles, how many seconds (`pause`) a record takes, and after how many (`measure_every`) it prints how many
-they are and the most memory that it had so far, in bytes.
+what it handles, how many seconds (`pause`) a record takes, and after how many (`print_every`) it prints how many
+they are and the most memory that it has had, in bytes.
 """
 
 import asyncio
 import json
 import os
-import resource
 import signal
 import sys
 from typing import Any
 
+import psutil
+
 from headway import ConsumerRecord, Context, ParallelConsumer
 
-UNIT = 1 if sys.platform == "darwin" else 1024  # of `ru_maxrss`, in bytes
+MEASURE_EVERY = 500  # records
 
 
 class Member:
     """Notes when each record's handler starts and ends; one whose value is `stuck` never does."""
 
-    def __init__(self, notes: str, pause: float, measure_every: int) -> None:
+    def __init__(self, notes: str, pause: float, print_every: int) -> None:
         self._notes = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._pause = pause
-        self._measure_every = measure_every
+        self._print_every = print_every
         self._ended = 0
+        self._most = 0
 
     async def handle(self, record: ConsumerRecord, context: Context) -> None:
         """One record."""
@@ -35,8 +37,14 @@ class Member:
         await asyncio.sleep(self._pause)
         self._note("ended", record)
         self._ended += 1
-        if self._ended % self._measure_every == 0:
-            print(self._ended, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT, flush=True)
+        if self._ended % MEASURE_EVERY == 0:
+            self._measure()
+
+    def _measure(self) -> None:
+        # Not `ru_maxrss`, which on Linux begins with what the process had that started this one.
+        self._most = max(self._most, psutil.Process().memory_info().rss)
+        if self._ended % self._print_every == 0:
+            print(self._ended, self._most, flush=True)
 
     def _note(self, what: str, record: ConsumerRecord) -> None:
         # One call for a whole line, at the end: so the lines of all members are in the order in which things happened.
@@ -46,7 +54,7 @@ class Member:
 
 def main(asked: dict[str, Any]) -> None:
     """Handle records until a SIGTERM."""
-    member = Member(asked["notes"], asked["pause"], asked["measure_every"])
+    member = Member(asked["notes"], asked["pause"], asked["print_every"])
     with ParallelConsumer(asked["config"], **asked["options"]) as consumer:
         signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
         consumer.subscribe(asked["topic"])
