@@ -7,6 +7,7 @@ time no more start than the rate allows for it, plus one burst of a twentieth of
 import math
 
 _BURST = 0.05  # seconds' worth of the rate
+_GRAIN = 0.01  # so many seconds' worth are waited for at a time, or one work: who waits costs as much as many works
 
 # One look at the throughput takes at least so long (seconds), so many works for each slot, and so many works.
 _WINDOW = 0.2
@@ -62,10 +63,10 @@ class Admission:
             self.limit = self._adaptive.limit
 
     def next_change(self) -> float | None:
-        """When the next work may start, if only the rate hinders it."""
+        """When it is worth while to look again, if only the rate hinders the next work."""
         if self._rate is None or self._tokens >= 1:
             return None
-        return self._filled_at + (1 - self._tokens) / self._rate
+        return self._filled_at + (max(1.0, self._rate * _GRAIN) - self._tokens) / self._rate
 
     def _fill(self, now: float, rate: float) -> None:
         if now > self._filled_at:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from headway.core.admission import Admission
 from headway.core.engine import Engine
-from headway.core.retry import Again, DeadLetter, RetriableError, Verdict
+from headway.core.retry import Again, DeadLetter, RetriableError, Retries, Verdict
 from headway.core.work import Work
 from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
@@ -60,7 +60,9 @@ class Dispatch:
     for jobs that nobody asked for.
     """
 
-    def __init__(self, engine: Engine[ConsumerRecord], admission: Admission, wake: Wake, levels: int) -> None:
+    def __init__(
+        self, engine: Engine[ConsumerRecord], retries: Retries, admission: Admission, wake: Wake, levels: int
+    ) -> None:
         self.lock = threading.Lock()
         self.engine = engine
         self.take: Callable[[int, float], Sequence[Job]] = self._take_one_by_one
@@ -69,6 +71,7 @@ class Dispatch:
         self.paused = False
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
+        self._retries = retries
         self._admission = admission
         self._wake = wake
         # Each with how many of its job are left; those of lost partitions too, until they are reported.
@@ -76,6 +79,7 @@ class Dispatch:
         self._jobs = 0
         self._alarms = [-1] * levels
         self._watched = False
+        self._rate_is_awaited = False
         self._done = self._failed = self._dead_letters = 0
 
     def metrics(self) -> ParallelMetrics:
@@ -115,23 +119,30 @@ class Dispatch:
         """Works of a job are done, with their outputs, or failed; the next job, if there is one for this slot."""
         now = time.monotonic()
         letters = []
+        verdicts = [(work, error, self._decide(work, error, now)) for work, error in failed]
         with self.lock:
             for work, outputs in done:
                 self._finish(work, outputs, now)
-            for work, error in failed:
+            for work, error, verdict in verdicts:
                 self._failed += 1
-                verdict = self.engine.fail(work, error, now, random.random())  # noqa: S311 - it spreads retries
-                if isinstance(verdict, DeadLetter) and self.letters:
+                ours = self.engine.fail(work, error, verdict, now)
+                if ours and isinstance(verdict, DeadLetter) and self.letters:
                     self._dead_letters += 1
                     letters.append((work, error, verdict.reason))  # and until it is stored, the work runs
-                else:
-                    self._end(work, now)
+                    continue
+                self._end(work, now)
+                if ours:
                     self._after_failure(work, error, verdict, now)
             job = self._next(now)
         for work, error, reason in letters:
             _log_dead_letter(work, error, reason)
             self.letters.send(work, error, reason)  # type: ignore[union-attr]
         return job
+
+    def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
+        # A user's functions run in here, which may ask the consumer something: not with the lock.
+        chance = random.random()  # noqa: S311 - it spreads retries
+        return self._retries.decide(work.record, work.attempt, error, now, chance)
 
     def refused(self, work: RecordWork, error: BaseException) -> None:
         """What a work came to could not be stored: the attempt failed."""
@@ -206,9 +217,14 @@ class Dispatch:
     def next_change(self, now: float) -> float | None:
         """When there may be something to start though nothing else has happened."""
         with self.lock:
-            if self.paused or self.ending or self._jobs >= self._admission.limit:
+            if self.paused or self.ending:
                 return None
-            times = (self.engine.next_wake(), self._admission.next_change() if any(self.engine.ready) else None)
+            due = self.engine.next_wake()
+            if due is not None and due <= now and self._jobs >= self._admission.limit:
+                due = None  # who gets a slot free takes it
+            allowed = self._admission.next_change() if any(self.engine.ready) else None
+            self._rate_is_awaited = allowed is not None
+            times = (due, allowed)
         return min((time for time in times if time is not None), default=None)
 
     # With the lock
@@ -220,7 +236,12 @@ class Dispatch:
         return 0 if self.paused or self.ending or self.starts is None else self._admission.free(self._jobs, now)
 
     def _next(self, now: float) -> Job | None:
-        if self._free(now) <= 0 or not (jobs := self.take(1, now)):
+        if self._free(now) <= 0:
+            if not self._rate_is_awaited and self._admission.next_change() is not None:
+                self._rate_is_awaited = True
+                self._wake.set()
+            return None
+        if not (jobs := self.take(1, now)):
             return None
         [job] = self._note(jobs, now)
         level = job[0].assignment.level
@@ -251,17 +272,17 @@ class Dispatch:
         if self._watched:
             self._wake.set()
 
-    def _after_failure(self, work: RecordWork, error: BaseException, verdict: Verdict | None, now: float) -> None:
+    def _after_failure(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
         if isinstance(verdict, DeadLetter):
             self.failure = self.failure or no_dead_letters(work, error, verdict.reason)
-        elif verdict:
+        else:
             _log_retry(work, error, verdict, now)
         self._wake.set()
 
 
 def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
     if verdict.delay_error:
-        log.error("The delay function of the retries failed, so the backoff decides: %r", verdict.delay_error)
+        log.error("A function of the retries failed, so a default decides: %r", verdict.delay_error)
     seconds = verdict.at - now
     nothing_was_tried = isinstance(error, RetriableError) and error.untried
     level = logging.DEBUG if nothing_was_tried else logging.WARNING
@@ -275,8 +296,15 @@ def _log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
     """The error for a record that failed for good where nobody keeps it."""
     failure = HandlerError(
-        f"{work.record!r} failed for good ({reason}): {error!r}. It is not done, and comes again after a restart. "
+        f"{work.record!r} failed for good ({reason}): {_text(error)}. It is not done, and comes again after a restart. "
         "Name a dead_letter_topic to keep such records and go on."
     )
     failure.__cause__ = error
     return failure
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:  # a user's own code
+        return type(error).__qualname__
