@@ -1,0 +1,391 @@
+"""The records that were sent and not yet reported on: who has room, and what is handed over next.
+
+A record waits in the queue of its partition, or in its topic's *undesignated* queue if any partition will do. A *raw*
+one, whose bytes or partition nobody knows yet, waits in its topic's raw queue until it is sorted into one of these.
+What was handed over is *in flight* until it is reported, in a window per partition.
+
+Room is found from above: all have `memory`; a level, a topic of it and a queue of that may each use what it leaves at
+most `1 - reserve` of what it would find alone, so that a flood leaves room for whoever comes next, and two floods
+leave room for a third. (Dynamic thresholds, Choudhury and Hahne 1998: no number of topics has to be known.)
+
+Invariants: what is used never passes `memory`; the records of a partition leave in the order in which they came, those
+that came raw as well; a partition that cannot send holds up only itself; levels get their shares of the bytes handed
+over, topics of a level and queues of a topic take turns; all costs are per record or per turn, never per queue.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from headway.core.turns import Turns
+
+# The bytes of a turn, and of what sticks to one partition of those that any will do for: about a request each.
+_TURN = 64 * 1024
+
+
+class Waiting(Protocol):
+    """What the accumulator asks of a record: how many bytes it counts for, since when it waits, and where."""
+
+    size: int
+    since: float
+    queue: Any  # a Queue; the accumulator keeps it there
+
+
+R = TypeVar("R", bound=Waiting)
+
+
+class Limits(NamedTuple):
+    """How much may wait, in bytes, and for how long, in seconds."""
+
+    memory: int = 64 * 1024 * 1024
+    reserve: float = 0.2  # the part of the room found that each leaves to its like
+    window: int = 4 * 1024 * 1024  # in flight of one partition; the last record may pass it
+    patience: float = 300.0
+
+
+class Queue(Generic[R]):
+    """The records that wait for one partition, or for none in particular, and what it has in flight."""
+
+    __slots__ = ("in_flight", "listed", "partition", "records", "topic", "used")
+
+    def __init__(self, topic: "TopicQueues[R]", partition: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records: deque[R] = deque()
+        self.used = 0  # bytes, in flight or waiting
+        self.in_flight = 0
+        self.listed = False
+
+
+class TopicQueues(Generic[R]):
+    """The queues of one level of a topic; `kafka_topic` names it."""
+
+    __slots__ = (
+        "count",
+        "kafka_topic",
+        "leaders",
+        "level",
+        "listed",
+        "partition_count",
+        "partitions",
+        "raw",
+        "sorting",
+        "sticky",
+        "sticky_left",
+        "turns",
+        "undesignated",
+        "used",
+    )
+
+    def __init__(self, kafka_topic: str, level: "_Level[R]") -> None:
+        self.kafka_topic = kafka_topic
+        self.level = level
+        self.undesignated: Queue[R] = Queue(self, None)
+        self.raw: Queue[R] = Queue(self, None)
+        self.partitions: dict[int, Queue[R]] = {}
+        self.partition_count = 0  # not known yet
+        self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
+        self.turns: deque[Queue[R]] = deque()
+        self.listed = False
+        self.used = self.count = self.sorting = 0
+        self.sticky: Queue[R] | None = None
+        self.sticky_left = 0
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether records wait to be sorted, or are being sorted: who wants a partition then waits behind them."""
+        return bool(self.raw.records or self.sorting)
+
+    def queue(self, partition: int | None) -> Queue[R]:
+        """The queue of a partition, or the undesignated one."""
+        if partition is None:
+            return self.undesignated
+        found = self.partitions.get(partition)
+        if found is None:
+            found = self.partitions[partition] = Queue(self, partition)
+        return found
+
+    def queues(self) -> Iterator[Queue[R]]:
+        """All of them."""
+        yield self.raw
+        yield self.undesignated
+        yield from self.partitions.values()
+
+
+class Batch(NamedTuple, Generic[R]):
+    """Records for one partition, in their order; `size` is what they count for."""
+
+    queue: Queue[R]
+    records: list[R]
+    size: int
+
+
+class _Level(Generic[R]):
+    """One level: what it uses, and the topics whose turn comes."""
+
+    __slots__ = ("index", "turns", "used")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.used = 0
+        self.turns: deque[TopicQueues[R]] = deque()
+
+    def oldest(self) -> float | None:
+        """Since when the record waits that is next, roughly the oldest: whose turn is next differs by a round."""
+        return self.turns[0].turns[0].records[0].since if self.turns else None
+
+
+class Accumulator(Generic[R]):
+    """Takes records of several levels, and gives them out in batches. For one thread at a time.
+
+    The caller makes its records with `size` and `since`, gets `TopicQueues` once per topic, puts records into their
+    queues, drains, and reports on what became of every drained record.
+    """
+
+    def __init__(self, levels: int, turns: Turns, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
+        self.used = self.count = 0
+        self._limits = limits
+        self._levels: list[_Level[R]] = [_Level(index) for index in range(levels)]
+        self._turns = turns
+        self._topics: dict[str, TopicQueues[R]] = {}
+        self._raw: deque[TopicQueues[R]] = deque()
+        self._expired: list[R] = []
+        self._look_at = 0.0
+
+    def topic(self, kafka_topic: str, level: int) -> TopicQueues[R]:
+        """The queues of a topic, made when they are first asked for."""
+        found = self._topics.get(kafka_topic)
+        if found is None:
+            found = self._topics[kafka_topic] = TopicQueues(kafka_topic, self._levels[level])
+        return found
+
+    # In
+
+    def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
+        """Take a record for a queue; False, and nothing is kept, where it has no room.
+
+        A raw record counts for the queue but waits to be sorted; so must any for a partition while its topic `has_raw`.
+        """
+        topic, size = queue.topic, record.size
+        if size > self._room(queue) and (self.used or size > self._limits.memory):
+            return False
+        record.queue = queue
+        self._charge(queue, size)
+        self.count += 1
+        topic.count += 1
+        if raw:
+            if not topic.raw.records:
+                self._raw.append(topic)
+            topic.raw.records.append(record)
+        else:
+            queue.records.append(record)
+            if not queue.listed:
+                self._list(queue)
+        return True
+
+    def _room(self, queue: Queue[R]) -> float:
+        reserve = self._limits.reserve
+        keep = 1 - reserve
+        room = keep * (self._limits.memory - self.used) - reserve * queue.topic.level.used
+        room = keep * room - reserve * queue.topic.used
+        return keep * room - reserve * queue.used
+
+    def _charge(self, queue: Queue[R], size: int) -> None:
+        queue.used += size
+        queue.topic.used += size
+        queue.topic.level.used += size
+        self.used += size
+
+    def learn(self, topic: TopicQueues[R], partition_count: int, leaders: Collection[int]) -> list[R]:
+        """How many partitions a topic has and which can be sent to; the waiting records of those that it has not."""
+        topic.partition_count = partition_count
+        topic.leaders = frozenset(leaders)
+        missing = [queue for number, queue in topic.partitions.items() if number >= partition_count]
+        refused = [record for queue in missing for record in self._empty(queue)]
+        self._relist(topic)
+        return refused
+
+    # Sorting
+
+    def take_raw(self, limit: int) -> list[R]:
+        """Raw records of topics whose partitions are known, at most `limit`, in order; each is sorted or dropped."""
+        taken: list[R] = []
+        for _ in range(len(self._raw)):
+            topic = self._raw.popleft()
+            records, room = topic.raw.records, limit - len(taken)
+            if topic.partition_count:
+                batch = [records.popleft() for _ in range(min(room, len(records)))]
+                topic.sorting += len(batch)
+                taken += batch
+            if records:
+                self._raw.append(topic)
+        return taken
+
+    def sort(self, record: R, partition: int | None, size: int) -> None:
+        """A raw record's partition and bytes are known: it waits there, behind those that were sorted before."""
+        topic = record.queue.topic
+        self._charge(record.queue, -record.size)
+        record.size = size
+        record.queue = queue = topic.queue(partition)
+        self._charge(queue, size)
+        topic.sorting -= 1
+        queue.records.append(record)
+        self._list(queue)
+
+    def drop(self, record: R) -> None:
+        """A raw record that was taken is not sent at all."""
+        record.queue.topic.sorting -= 1
+        self._forget(record)
+
+    # Out
+
+    def drain(self, limit: int, now: float) -> list[Batch[R]]:
+        """What is handed over now: turns until they come to `limit` bytes, or no queue can send."""
+        batches: list[Batch[R]] = []
+        while limit > 0 and (level := self._turns.pick([each.oldest() for each in self._levels], now)) is not None:
+            batch = self._take_turn(self._levels[level], now)
+            if batch is not None:
+                batches.append(batch)
+                limit -= batch.size
+                self._turns.charge(level, batch.size)
+        return batches
+
+    def _take_turn(self, level: _Level[R], now: float) -> Batch[R] | None:
+        """The turn of a level is one of its next topic, which is one of that one's next queue."""
+        topic = level.turns.popleft()
+        queue = topic.turns.popleft()
+        queue.listed = False
+        self._expire(queue, now)
+        batch = self._take(queue)
+        if topic.turns:
+            level.turns.append(topic)
+        else:
+            topic.listed = False
+        if batch is not None:
+            self._list(queue)
+        return batch
+
+    def _take(self, queue: Queue[R]) -> Batch[R] | None:
+        topic = queue.topic
+        target = self._sticky(topic) if queue is topic.undesignated else queue
+        if target is None or not queue.records:
+            return None
+        room = min(_TURN, self._limits.window - target.in_flight)
+        if target is not queue:
+            room = min(room, topic.sticky_left)
+        records, taken, size = queue.records, list[R](), 0
+        while records and size < room:
+            record = records.popleft()
+            size += record.size
+            taken.append(record)
+        target.in_flight += size
+        if target is not queue:
+            topic.sticky_left -= size
+            for record in taken:
+                record.queue = target
+            queue.used -= size
+            target.used += size
+        return Batch(target, taken, size)
+
+    def _sticky(self, topic: TopicQueues[R]) -> Queue[R] | None:
+        """Where records without a partition go: where the last ones went until that is a batch, then to most room."""
+        sticky = topic.sticky
+        if sticky is None or topic.sticky_left <= 0 or not self._can_send(sticky):
+            last = -1 if sticky is None or sticky.partition is None else sticky.partition
+            after_last = sorted(topic.leaders, key=lambda number: (number - last - 1) % topic.partition_count)
+            able = [queue for number in after_last if self._can_send(queue := topic.queue(number))]
+            topic.sticky = min(able, key=lambda queue: queue.used, default=None)
+            topic.sticky_left = _TURN
+        return topic.sticky
+
+    def reported(self, records: Sequence[R]) -> None:
+        """Records that were drained are delivered, or failed; their room is free again."""
+        start = 0
+        while start < len(records):  # by runs of one queue: reports come in batches, as records went out
+            queue, size, end = records[start].queue, 0, start
+            for record in islice(records, start, None):
+                if record.queue is not queue:
+                    break
+                size += record.size
+                end += 1
+            queue.in_flight -= size
+            self._charge(queue, -size)
+            self.count -= end - start
+            queue.topic.count -= end - start
+            self._list(queue)
+            self._list(queue.topic.undesignated)
+            start = end
+
+    def _can_send(self, queue: Queue[R]) -> bool:
+        return queue.partition in queue.topic.leaders and queue.in_flight < self._limits.window
+
+    def _list(self, queue: Queue[R]) -> None:
+        """Give a queue turns, if it can use one."""
+        topic = queue.topic
+        if queue.listed or not queue.records or queue is topic.raw:
+            return
+        if self._can_send(queue) or (queue is topic.undesignated and topic.leaders):
+            queue.listed = True
+            topic.turns.append(queue)
+            if not topic.listed:
+                topic.listed = True
+                topic.level.turns.append(topic)
+
+    # What is given up
+
+    def next_expiry(self) -> float:
+        """When to ask for what is expired: no record expires before."""
+        return self._look_at
+
+    def expired(self, now: float) -> list[R]:
+        """The records that waited longer than they may; they are forgotten."""
+        if now >= self._look_at:
+            self._look_at = now + self._limits.patience
+            for topic in self._topics.values():
+                if sum(self._expire(queue, now) for queue in topic.queues()):
+                    self._relist(topic)
+                for queue in topic.queues():
+                    if queue.records:
+                        self._look_at = min(self._look_at, queue.records[0].since + self._limits.patience)
+        expired, self._expired = self._expired, []
+        return expired
+
+    def purge(self, topics: Iterable[TopicQueues[R]]) -> list[R]:
+        """Forget what waits of some topics, and return it; what is in flight will be reported."""
+        purged: list[R] = []
+        for topic in topics:
+            for queue in topic.queues():
+                purged += self._empty(queue)
+            self._relist(topic)
+        return purged
+
+    def _empty(self, queue: Queue[R]) -> list[R]:
+        records = list(queue.records)
+        queue.records.clear()
+        for record in records:
+            self._forget(record)
+        return records
+
+    def _expire(self, queue: Queue[R], now: float) -> int:
+        records, before, expired = queue.records, now - self._limits.patience, 0
+        while records and records[0].since < before:
+            expired += 1
+            self._expired.append(record := records.popleft())
+            self._forget(record)
+        return expired
+
+    def _forget(self, record: R) -> None:
+        self._charge(record.queue, -record.size)
+        self.count -= 1
+        record.queue.topic.count -= 1
+
+    def _relist(self, topic: TopicQueues[R]) -> None:
+        """Who has turns, from the start: after something rare."""
+        if topic.listed:
+            topic.level.turns.remove(topic)
+            topic.listed = False
+        topic.turns.clear()
+        for queue in topic.queues():
+            queue.listed = False
+            self._list(queue)

@@ -1,0 +1,266 @@
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.core.accumulator import Accumulator, Batch, Limits, Queue
+from headway.core.turns import FairTurns, StrictTurns
+
+LIMITS = Limits(memory=4_000, reserve=0.25, window=900, patience=10.0)
+LEVELS, TOPICS, PARTITIONS = 2, 3, 3
+BIGGEST = 400
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    size: int
+    since: float
+    address: tuple[int, int, int | None] = (0, 0, 0)  # level, topic, partition; None for any
+    key: bool = False
+    queue: Any = field(default=None, repr=False)
+
+
+class Model:
+    """Plain lists, and sums over them; drives an accumulator with the same calls."""
+
+    def __init__(self) -> None:
+        self.accumulator: Accumulator[Record] = Accumulator(LEVELS, FairTurns([1, 2]), LIMITS)
+        self.topics = {
+            (level, topic): self.accumulator.topic(f"{topic}-{level}", level)
+            for level in range(LEVELS)
+            for topic in range(TOPICS)
+        }
+        self.now = 0.0
+        self.alive: list[Record] = []
+        self.in_flight: list[Record] = []
+        self.unsorted: list[Record] = []
+        self.given: dict[tuple[int, int, int], list[Record]] = defaultdict(list)
+        self.gone: list[Record] = []
+        self.accepted: list[Record] = []
+
+    def room(self, queue: Queue[Record]) -> float:
+        """What the three rules leave: each with its like uses at most 1 - reserve of what it would find alone."""
+        topic = queue.topic
+
+        def used(of: list[Record]) -> int:
+            return sum(record.size for record in of)
+
+        def part(room: float, own: list[Record]) -> float:
+            return 0.75 * (room + used(own)) - used(own)
+
+        room: float = LIMITS.memory - used(self.alive)
+        room = part(room, [r for r in self.alive if r.queue.topic.level is topic.level])
+        room = part(room, [r for r in self.alive if r.queue.topic is topic])
+        return part(room, [r for r in self.alive if r.queue is queue])
+
+    def put(self, level: int, topic: int, partition: int | None, size: int, key: bool) -> None:
+        queues = self.topics[level, topic]
+        unknown = key and not queues.partition_count
+        queue = queues.raw if unknown else queues.queue(partition)
+        raw = unknown or (partition is not None and queues.has_raw)
+        record = Record(size, self.now, (level, topic, partition), key)
+        room = self.room(queue)
+        if self.accumulator.put(queue, record, raw=raw):
+            assert size <= room or not self.alive
+            self.alive.append(record)
+            self.accepted.append(record)
+        else:
+            assert size > room
+
+    def learn(self, level: int, topic: int, leaders: set[int]) -> None:
+        assert self.accumulator.learn(self.topics[level, topic], PARTITIONS, leaders) == []
+
+    def take_raw(self, limit: int) -> None:
+        self.unsorted += self.accumulator.take_raw(limit)
+
+    def sort(self, count: int, growth: int) -> None:
+        for record in self.unsorted[:count]:
+            if record.size % 10 == 7:
+                self.accumulator.drop(record)
+                self.forget([record])
+            else:
+                self.accumulator.sort(record, record.address[2], record.size + growth)
+        del self.unsorted[:count]
+
+    def drain(self, limit: int) -> None:
+        for batch in self.accumulator.drain(limit, self.now):
+            partition = batch.queue.partition
+            assert partition is not None
+            assert partition in batch.queue.topic.leaders
+            assert batch.records
+            assert batch.size == sum(record.size for record in batch.records)
+            for record in batch.records:
+                level, topic, wanted = record.address
+                assert wanted in (None, partition)
+                assert record.since >= self.now - LIMITS.patience
+                self.given[level, topic, partition].append(record)
+            self.in_flight += batch.records
+            assert batch.queue.in_flight < LIMITS.window + BIGGEST
+
+    def report(self, count: int) -> None:
+        reported, self.in_flight = self.in_flight[:count], self.in_flight[count:]
+        self.accumulator.reported(reported)
+        self.forget(reported)
+
+    def expire(self, seconds: float) -> None:
+        self.now += seconds
+        waiting = {id(record) for record in [*self.in_flight, *self.unsorted]}
+        late = {id(r) for r in self.alive if r.since < self.now - LIMITS.patience and id(r) not in waiting}
+        assert not late or self.accumulator.next_expiry() <= self.now
+        expired = self.accumulator.expired(self.now)
+        assert {id(record) for record in expired} == late
+        self.forget(expired)
+
+    def purge(self, level: int, topic: int) -> None:
+        self.forget(self.accumulator.purge([self.topics[level, topic]]))
+
+    def forget(self, records: list[Record]) -> None:
+        gone = {id(record) for record in records}
+        assert len(gone) == len(records)
+        self.alive = [record for record in self.alive if id(record) not in gone]
+        self.gone += records
+
+    def check(self) -> None:
+        assert self.accumulator.used == sum(record.size for record in self.alive)
+        assert self.accumulator.count == len(self.alive)
+        for topic in self.topics.values():
+            assert topic.used == sum(record.size for record in self.alive if record.queue.topic is topic)
+            for queue in topic.queues():
+                assert queue.in_flight == sum(record.size for record in self.in_flight if record.queue is queue)
+        for records in self.given.values():
+            explicit = [record.since for record in records if record.address[2] is not None]
+            assert explicit == sorted(explicit)
+
+
+levels, topics, partitions = st.integers(0, LEVELS - 1), st.integers(0, TOPICS - 1), st.integers(0, PARTITIONS - 1)
+calls = st.one_of(
+    st.tuples(st.just("put"), levels, topics, partitions | st.none(), st.integers(1, BIGGEST), st.booleans()),
+    st.tuples(st.just("put"), levels, topics, partitions, st.just(BIGGEST), st.just(False)),
+    st.tuples(st.just("learn"), levels, topics, st.sets(partitions)),
+    st.tuples(st.just("take_raw"), st.integers(1, 10)),
+    st.tuples(st.just("sort"), st.integers(1, 10), st.integers(-1, 0)),
+    st.tuples(st.just("drain"), st.integers(1, 5_000)),
+    st.tuples(st.just("report"), st.integers(1, 20)),
+    st.tuples(st.just("expire"), st.floats(0, 20)),
+    st.tuples(st.just("purge"), levels, topics),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(calls, max_size=120))
+def test_it_does_what_plain_lists_would_do(script: list[tuple[Any, ...]]) -> None:
+    model = Model()
+    for call, *arguments in script:
+        model.now += 0.001  # so that every record has a time of its own
+        getattr(model, call)(*arguments)
+        model.check()
+    finish(model)
+    assert {id(record) for record in model.gone} == {id(record) for record in model.accepted}
+    assert len(model.gone) == len(model.accepted)
+    assert (model.accumulator.used, model.accumulator.count) == (0, 0)
+
+
+def finish(model: Model) -> None:
+    """With every partition known and led, all that was accepted comes out."""
+    for level, topic in model.topics:
+        model.learn(level, topic, set(range(PARTITIONS)))
+    while model.alive:
+        before = len(model.alive), len(model.unsorted), len(model.in_flight)
+        model.take_raw(1_000)
+        model.sort(1_000, 0)
+        model.drain(100_000)
+        model.report(100_000)
+        model.check()
+        assert (len(model.alive), len(model.unsorted), len(model.in_flight)) != before
+
+
+@given(st.lists(st.tuples(levels, topics, partitions, st.integers(1, BIGGEST)), max_size=400))
+def test_every_flood_leaves_its_reserve_to_each_level_topic_and_partition_that_has_nothing(
+    flood: list[tuple[int, int, int, int]],
+) -> None:
+    model = Model()
+    for level, topic, partition, size in flood:
+        model.put(level, topic, partition, size, key=False)
+    busy = {record.queue for record in model.alive}
+    for (level, topic), queues in model.topics.items():
+        for partition in range(PARTITIONS):
+            if (queue := queues.queue(partition)) not in busy:
+                others = rivals(queue, busy)
+                kept = 0.75**3 * 0.25**others * LIMITS.memory
+                assert model.room(queue) >= kept - 0.001
+                if kept >= 1:
+                    model.put(level, topic, partition, int(kept), key=False)
+                    assert queue.used == int(kept), "a put was refused that the reserve is for"
+                    return
+
+
+def rivals(queue: Queue[Record], busy: set[Queue[Record]]) -> int:
+    """How many levels, topics and partitions there are with something, of those that it shares room with."""
+    of_level = {each for each in busy if each.topic.level is queue.topic.level}
+    of_topic = {each for each in of_level if each.topic is queue.topic}
+    return len({each.topic.level for each in busy}) + len({each.topic for each in of_level}) + len(of_topic)
+
+
+def backlog(accumulator: Accumulator[Record], level: int, topic: str, count: int, partition: int = 0) -> Queue[Record]:
+    queues = accumulator.topic(f"{topic}-{level}", level)
+    accumulator.learn(queues, PARTITIONS, range(PARTITIONS))
+    queue = queues.queue(partition)
+    for _ in range(count):
+        assert accumulator.put(queue, Record(1_000, 0.0))
+    return queue
+
+
+WIDE = Limits(memory=1 << 40, window=1 << 40)
+TURN = 65_000 + 1_000
+
+
+def bytes_by_level(batches: list[Batch[Record]], levels: int) -> list[int]:
+    return [sum(batch.size for batch in batches if batch.queue.topic.level.index == level) for level in range(levels)]
+
+
+@given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=4), st.integers(1, 20))
+def test_levels_that_always_wait_get_their_shares_of_the_bytes_to_within_a_turn(shares: list[int], drains: int) -> None:
+    accumulator: Accumulator[Record] = Accumulator(len(shares), FairTurns(shares), WIDE)
+    for level in range(len(shares)):
+        backlog(accumulator, level, "orders", 1_500 * shares[level])
+    batches = [batch for _ in range(drains) for batch in accumulator.drain(70_000, 0.0)]
+    moved = bytes_by_level(batches, len(shares))
+    per_share = [size / share for size, share in zip(moved, shares, strict=True)]
+    for one, share in zip(per_share, shares, strict=True):
+        for other, its_share in zip(per_share, shares, strict=True):
+            assert abs(one - other) <= TURN / share + TURN / its_share
+
+
+@given(st.integers(1, 6), st.integers(1, 3))
+def test_topics_of_a_level_take_turns_however_many_partitions_one_has(topics: int, partitions: int) -> None:
+    accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]), WIDE)
+    for partition in range(partitions):
+        backlog(accumulator, 0, "large", 200, partition)
+    for topic in range(topics):
+        backlog(accumulator, 0, f"small {topic}", 200)
+    batches = accumulator.drain(TURN * (topics + 1), 0.0)
+    assert len({batch.queue.topic.kafka_topic for batch in batches}) == topics + 1
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=4), st.integers(1, 40))
+def test_strict_gives_the_highest_first(counts: list[int], turns: int) -> None:
+    accumulator: Accumulator[Record] = Accumulator(len(counts), StrictTurns(5.0), WIDE)
+    for level, count in enumerate(counts):
+        backlog(accumulator, level, "orders", count)
+    served = [batch.queue.topic.level.index for batch in accumulator.drain(turns * 60_000, 1.0)]
+    assert served == sorted(served, reverse=True)
+
+
+@given(st.integers(2, 4))
+def test_strict_gives_a_turn_to_who_has_waited_too_long(levels: int) -> None:
+    accumulator: Accumulator[Record] = Accumulator(levels, StrictTurns(5.0), WIDE)
+    for level in range(levels):
+        backlog(accumulator, level, "orders", 10)
+    topic = accumulator.topic(f"orders-{levels - 1}", levels - 1)
+    fresh = Record(1_000, 7.0)
+    accumulator.purge([topic])
+    accumulator.put(topic.queue(0), fresh)
+    [first, *_] = accumulator.drain(1, 7.0)
+    assert first.queue.topic.level.index < levels - 1

@@ -1,0 +1,140 @@
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from headway.core.accumulator import Accumulator, Limits, TopicQueues
+from headway.core.capacity import weighted
+from headway.core.turns import FairTurns, StrictTurns, make_turns
+from headway.errors import ConfigError
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    size: int = 1_000
+    since: float = 0.0
+    queue: Any = field(default=None, repr=False)
+
+
+def with_topic(
+    limits: Limits = Limits(),  # noqa: B008 - immutable
+    partitions: int = 4,
+) -> tuple[Accumulator[Record], TopicQueues[Record]]:
+    accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]), limits)
+    topic = accumulator.topic("orders-0", 0)
+    accumulator.learn(topic, partitions, range(partitions))
+    return accumulator, topic
+
+
+def test_a_trickle_without_keys_goes_to_one_partition_until_it_is_a_batch() -> None:
+    accumulator, topic = with_topic(partitions=125)
+    went: list[int | None] = []
+    for _ in range(1_000):
+        accumulator.put(topic.undesignated, Record(655))
+        [batch] = accumulator.drain(1 << 20, 0.0)
+        went.append(batch.queue.partition)
+        accumulator.reported(batch.records)
+    changes = sum(one != other for one, other in pairwise(went))
+    assert changes == len(set(went)) - 1 == 9  # 64 KiB hold 101 records of 655 bytes
+
+
+def test_the_next_batch_goes_to_the_partition_with_most_room() -> None:
+    accumulator, topic = with_topic()
+    for partition, count in enumerate((5, 3, 1, 2)):
+        for _ in range(count):
+            accumulator.put(topic.queue(partition), Record())
+    accumulator.put(topic.undesignated, Record())
+    assert accumulator.drain(1 << 20, 0.0)[-1].queue.partition == 2
+
+
+def test_a_full_window_holds_up_only_its_own_partition() -> None:
+    accumulator, topic = with_topic(Limits(window=3_000))
+    for partition in (0, 0, 0, 0, 0, 1):
+        accumulator.put(topic.queue(partition), Record())
+    first = accumulator.drain(1 << 20, 0.0)
+    assert sorted((batch.queue.partition, len(batch.records)) for batch in first) == [(0, 3), (1, 1)]
+    assert accumulator.drain(1 << 20, 0.0) == []
+    accumulator.reported([record for batch in first if batch.queue.partition == 0 for record in batch.records])
+    assert [len(batch.records) for batch in accumulator.drain(1 << 20, 0.0)] == [2]
+
+
+def test_records_without_a_partition_avoid_one_without_a_leader_and_one_that_is_full() -> None:
+    accumulator, topic = with_topic(Limits(window=2_000))
+    accumulator.learn(topic, 4, {1, 3})
+    for _ in range(9):
+        accumulator.put(topic.undesignated, Record())
+    drained = accumulator.drain(1 << 20, 0.0)
+    assert {batch.queue.partition for batch in drained} == {1, 3}
+    assert sum(len(batch.records) for batch in drained) == 4
+    assert accumulator.drain(1 << 20, 0.0) == []
+    accumulator.reported(drained[0].records)
+    assert accumulator.drain(1 << 20, 0.0)[0].queue is drained[0].queue
+
+
+def test_a_partition_that_lost_its_leader_keeps_its_records_and_sends_them_when_it_has_one() -> None:
+    accumulator, topic = with_topic()
+    record = Record()
+    accumulator.put(topic.queue(2), record)
+    accumulator.learn(topic, 4, {0, 1, 3})
+    assert accumulator.drain(1 << 20, 0.0) == []
+    accumulator.learn(topic, 4, range(4))
+    [batch] = accumulator.drain(1 << 20, 0.0)
+    assert batch.records == [record]
+
+
+def test_a_partition_that_turns_out_not_to_exist_gives_its_records_back() -> None:
+    accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]))
+    topic = accumulator.topic("orders-0", 0)
+    record = Record()
+    accumulator.put(topic.queue(9), record)
+    assert accumulator.drain(1 << 20, 0.0) == []
+    assert accumulator.learn(topic, 4, range(4)) == [record]
+    assert accumulator.used == 0
+
+
+def test_keyed_records_wait_behind_those_that_are_not_sorted_yet() -> None:
+    accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]))
+    topic = accumulator.topic("orders-0", 0)
+    first, second = Record(), Record()
+    accumulator.put(topic.raw, first, raw=True)
+    assert accumulator.take_raw(10) == []  # nobody knows how many partitions there are
+    accumulator.learn(topic, 4, range(4))
+    assert accumulator.take_raw(10) == [first]
+    assert topic.has_raw
+    accumulator.put(topic.queue(1), second, raw=topic.has_raw)
+    assert accumulator.take_raw(10) == [second]
+    accumulator.sort(first, 1, 1_000)
+    accumulator.sort(second, 1, 1_000)
+    [batch] = accumulator.drain(1 << 20, 0.0)
+    assert batch.records == [first, second]
+
+
+def test_a_record_that_fits_only_an_empty_accumulator_is_taken_by_one() -> None:
+    accumulator, topic = with_topic(Limits(memory=1_000))
+    assert accumulator.put(topic.queue(0), Record(1_000))
+    assert not accumulator.put(topic.queue(1), Record(1))
+    assert not with_topic(Limits(memory=1_000))[0].put(topic.queue(0), Record(1_001))
+
+
+def test_a_level_that_was_idle_has_saved_nothing_up() -> None:
+    turns = FairTurns([1, 1])
+    for _ in range(100):
+        assert turns.pick([0.0, None], 0.0) == 0
+        turns.charge(0, 1_000)
+    picks = []
+    for _ in range(4):
+        level = turns.pick([0.0, 0.0], 0.0)
+        assert level is not None
+        picks.append(level)
+        turns.charge(level, 1_000)
+    assert picks.count(1) <= 3  # the turn that is under way, then half of them
+
+
+def test_a_policy_is_fair_or_strict() -> None:
+    assert isinstance(make_turns("fair", weighted(1, 3), 2, max_wait=5.0), FairTurns)
+    assert isinstance(make_turns("strict", None, 2, max_wait=5.0), StrictTurns)
+    with pytest.raises(ConfigError, match="takes no distributor"):
+        make_turns("strict", weighted(1, 3), 2, max_wait=5.0)
+    with pytest.raises(ConfigError, match="fair or strict, not 'capacity_burst'"):
+        make_turns("capacity_burst", None, 2, max_wait=5.0)
