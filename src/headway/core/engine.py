@@ -365,13 +365,17 @@ class Engine(Generic[R]):
     def _place(self, head: Work[R], now: float) -> None:
         if self._gathering and (until := self._gathering.until(head)) > now:
             head.not_before = until
-            heappush(self._later, (until, head.order, head))
+            self._put_off(until, head)
             self._release_full(self._gathering.wait(head))
             return
         if head.not_before > now:
-            heappush(self._later, (head.not_before, head.order, head))
+            self._put_off(head.not_before, head)
         else:
             self._levels[head.assignment.level].release(head)
+
+    def _put_off(self, until: float, head: Work[R]) -> None:
+        # Not by the head's own order: an earlier attempt at the same record may still be there, for the same time.
+        heappush(self._later, (until, next(self._orders), head))
 
     def _release_due(self, now: float) -> None:
         while self._later and self._later[0][0] <= now:

@@ -45,9 +45,10 @@ class Gathering(Generic[R]):
         return self._take_if_full(place)
 
     def leave(self, head: Work[R]) -> None:
-        """A head's time is up."""
+        """A head's time is up, if it waited in here."""
         place = _place(head)
-        if waiting := self._waiting.get(place):
+        waiting = self._waiting.get(place, [])
+        if head in waiting:
             waiting.remove(head)
             self._counts[place] -= 1
             if not waiting:
