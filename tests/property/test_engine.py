@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headway.core.engine import Engine
 from headway.core.lanes import Ordering
 from headway.core.offset_map import Commit, OffsetMap, decode
+from headway.core.retry import DeadLetter
 from headway.core.ticks import Tick
 from headway.core.work import Work
 from headway.records import TopicPartition
@@ -191,7 +192,7 @@ class EngineOfALog(RuleBasedStateMachine):
         if self.stale:
             work = self.stale.pop(data.draw(st.integers(0, len(self.stale) - 1)))
             assert not self.engine.finish(work, self.now, [(work.partition, work.offset, 0)])
-            assert self.engine.fail(work, OSError(), self.now, 0.5) is None
+            assert not self.engine.fail(work, OSError(), DeadLetter("no"), self.now)
 
     def choose_running(self, data: st.DataObject) -> tuple[Stay, Entry] | None:
         running = [(stay, entry) for stay in self.stays.values() for entry in stay.entries if entry.work]

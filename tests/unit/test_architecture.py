@@ -30,7 +30,13 @@ ALLOWED = {
 }
 
 # Where a library may be imported from.
-ONLY_IN = {"confluent_kafka": {"kafka"}, "pyspark": {"spark", "pyspark_headway"}, "click": {"cli"}, "aiohttp": {"http"}, "jgo": {"broker"}}
+ONLY_IN = {
+    "confluent_kafka": {"kafka"},
+    "pyspark": {"spark", "pyspark_headway"},
+    "click": {"cli"},
+    "aiohttp": {"http"},
+    "jgo": {"broker"},
+}
 
 IMPURE = {
     "asyncio",

@@ -10,7 +10,7 @@ import pytest
 from headway.core.engine import Engine
 from headway.core.lanes import ALONE, Ordering
 from headway.core.offset_map import MAX_CHARACTERS, OffsetMap, decode
-from headway.core.retry import Again, DeadLetter, FatalError, Retries, fixed
+from headway.core.retry import Again, DeadLetter
 from headway.core.slots import BurstSlots, StrictSlots
 from headway.core.work import Work
 from headway.records import TopicPartition
@@ -310,7 +310,7 @@ def test_what_comes_from_before_a_rebalance_is_ignored_and_frees_its_slot() -> N
     engine.assign(ORDERS, OffsetMap(0))
     engine.receive(ORDERS, records(range(3)), NOW)
     assert not engine.finish(old, NOW, ["an output"])
-    assert engine.fail(other, FatalError(), NOW, 0.5) is None
+    assert not engine.fail(other, OSError(), DeadLetter("no"), NOW)
     assert engine.running == [1]
     assert engine.committable(ORDERS) == 0
     assert engine.tick().outputs == []
@@ -428,12 +428,12 @@ def test_a_revoked_partition_can_be_committed_alone() -> None:
 
 
 def test_a_dead_letter_keeps_its_lane_waiting_until_it_is_stored() -> None:
-    engine = engine_of(ORDERS, ordering=Ordering.PARTITION, retries=Retries(fixed(1), max_attempts=2))
+    engine = engine_of(ORDERS, ordering=Ordering.PARTITION)
     engine.receive(ORDERS, records(range(2)), NOW)
     (work,) = engine.take(1, NOW)
-    assert engine.fail(work, OSError(), NOW, 0.5) == Again(NOW + 1)
+    assert engine.fail(work, OSError(), Again(NOW + 1), NOW)
     (work,) = engine.take(1, NOW + 1)
-    assert engine.fail(work, OSError(), NOW + 1, 0.5) == DeadLetter("attempt 2 of 2 failed")
+    assert engine.fail(work, OSError(), DeadLetter("attempt 2 of 2 failed"), NOW + 1)
     assert engine.take(1, NOW + 9) == []
     assert engine.committable(ORDERS) == 0
     engine.finish(work, NOW + 9, ["the letter"])

@@ -24,7 +24,7 @@ from headway.core.gathering import Gathering
 from headway.core.lanes import LaneNames, Ordering
 from headway.core.offset_map import OffsetMap
 from headway.core.ready import Ready
-from headway.core.retry import Again, Retries, Verdict
+from headway.core.retry import Again, Verdict
 from headway.core.room import Room
 from headway.core.slots import FairSlots, SlotPolicy
 from headway.core.ticks import Tick, Ticks
@@ -47,7 +47,6 @@ class Engine(Generic[R]):
         room: How many bytes each level may hold.
         size_of: The bytes that a record takes in memory.
         due: The time before which a record shall not run, of the same clock as `now`.
-        retries: What becomes of failed works.
     """
 
     def __init__(
@@ -60,14 +59,12 @@ class Engine(Generic[R]):
         room: int = 64 * 2**20,
         size_of: Callable[[R], int] = lambda record: 1024,
         due: Callable[[R], float] | None = None,
-        retries: Retries | None = None,
     ) -> None:
         self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
         self._slots = slots or FairSlots([2**level for level in range(levels)])
         self._buffer = buffer
         self._size_of = size_of
         self._due = due
-        self._retries = retries or Retries()
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
         self._rooms = [Room(room) for _ in range(levels)]
@@ -263,19 +260,18 @@ class Engine(Generic[R]):
         self._free_slot(work)
         return False
 
-    def fail(self, work: Work[R], error: BaseException, now: float, chance: float) -> Verdict | None:
-        """The work failed: it is tried again as the retries say, or else its dead letter is to be stored.
+    def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
+        """The work failed, and this is what the retries say; False as for `finish`.
 
-        With the verdict `DeadLetter` the work still runs, and its lane waits, until `finish` says that the letter is
-        stored (or rides in `outputs`). None if the work is not ours any more. `chance` is from 0 to 1.
+        With `DeadLetter` the work still runs, and its lane waits, until `finish` says that the letter is stored (or
+        rides in `outputs`).
         """
-        if not (work.running and work.assignment.current):
-            self._free_slot(work)
-            return None
-        verdict = self._retries.decide(work.record, work.attempt, error, now, chance)
         if isinstance(verdict, Again):
-            self.retry(work, verdict.at, error, now)
-        return verdict
+            return self.retry(work, verdict.at, error, now)
+        if work.running and work.assignment.current:
+            return True
+        self._free_slot(work)
+        return False
 
     # Commits
 

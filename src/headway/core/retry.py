@@ -33,10 +33,10 @@ class FatalError(Exception):
 
 
 class Again(NamedTuple):
-    """Try again, not before `at`. `delay_error` is what the delay function raised, if the default replaced it."""
+    """Try again, not before `at`. `delay_error` is what the user's function raised, if a default replaced it."""
 
     at: float
-    delay_error: Exception | None = None
+    delay_error: BaseException | None = None
 
 
 class DeadLetter(NamedTuple):
@@ -90,7 +90,7 @@ class Retries:
     """How failed records are retried.
 
     Args:
-        backoff: The delay after each attempt.
+        backoff: The delay after each attempt. Where it raises, the default decides.
         max_attempts: After so many attempts a record is a dead letter, `RetriableError` or not; None tries for ever.
         fatal: Errors that are not retried. `RetriableError` always is, `FatalError` never.
         delay: A function of (record, attempt, error) instead of the backoff. Where it raises, or gives what is not
@@ -121,13 +121,17 @@ class Retries:
 
     def _seconds(
         self, record: object, attempt: int, error: BaseException, chance: float
-    ) -> tuple[float, Exception | None]:
-        default = max(0.0, self.backoff(attempt, chance))
+    ) -> tuple[float, BaseException | None]:
+        # Whatever a user's functions do, the record must not be stuck.
+        try:
+            default = _checked(self.backoff(attempt, chance))
+        except BaseException as delay_error:
+            return _DEFAULT_BACKOFF(attempt, chance), delay_error
         if self.delay is None:
             return default, None
         try:
             return _checked(self.delay(record, attempt, error)), None
-        except Exception as delay_error:  # whatever a user's function does, the record must not be stuck
+        except BaseException as delay_error:
             return default, delay_error
 
 
@@ -140,5 +144,5 @@ def _asked_for(error: BaseException) -> float:
 def _checked(seconds: float) -> float:
     seconds = float(seconds)
     if not math.isfinite(seconds):
-        raise ValueError(f"The delay function gave {seconds} seconds.")
+        raise ValueError(f"It gave {seconds} seconds.")
     return max(0.0, seconds)

@@ -63,6 +63,7 @@ class LevelConsumer:
         self.errors: deque[BaseException] = deque()
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
+        self.ends: dict[TopicPartition, int] = {}  # where the log ended when it was reached, if that is asked for
         self._readers = readers
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
         self._source = RecordSource(level, "", *readers)
@@ -75,6 +76,9 @@ class LevelConsumer:
         self._asked_at = 0.0
         self._served_at = 0.0
         self._incremental = _is_incremental(config)
+        self._is_static = "group.instance.id" in config
+        self._closing = False
+        self._listener: RebalanceListener | None = None
         self._consumer = _make_consumer({**_FETCH_DEFAULTS, **config})
 
     @property
@@ -92,6 +96,7 @@ class LevelConsumer:
     def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:
         """Join the group for the topics of this level."""
         self._subscription = subscription
+        self._listener = listener
         self._source = RecordSource(self.level, subscription.suffix, *self._readers)
         self._consumer.subscribe(
             subscription.topics,
@@ -111,18 +116,24 @@ class LevelConsumer:
 
     def _has_left(self) -> bool:
         """Serve what is queued: an assignment from before we left may still be there, and its end then follows."""
-        records = self._consume(1, _SERVE_EVERY if self.assigned else 0)
-        for record in records:
-            # It was on its way and is not wanted any more: what is committed must stop before it.
-            self._unwanted.setdefault(record.topic_partition, record.offset)
+        records = self._note_unwanted(self._consume(1, _SERVE_EVERY if self.assigned else 0))
         return not records and not self.assigned
+
+    def _note_unwanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """These were on their way and are not wanted any more: what is committed must stop before them."""
+        for record in records:
+            self._unwanted.setdefault(record.topic_partition, record.offset)
+        return records
 
     def close(self) -> None:
         """Leave the group and let go of everything."""
         # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still in
         # there is then answered by nobody: the binding's callback waits for ever, and keeps the GIL. So the queue is
         # emptied first.
-        self.unsubscribe()
+        if self._is_static:
+            self._step_aside()
+        else:
+            self.unsubscribe()
         # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
         closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
         closing.start()
@@ -133,6 +144,17 @@ class LevelConsumer:
                 self.level,
                 _CLOSE_WITHIN,
             )
+
+    def _step_aside(self) -> None:
+        """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
+        self._consumer.pause(self._to_kafka(self.assigned))  # so that what is queued are rebalances
+        deadline = time.monotonic() + _LEAVE_WITHIN
+        while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < deadline:
+            pass
+        self._closing = True
+        if self._listener:
+            self._guard(self._listener.revoked, list(self.assigned))
+        self._forget(list(self.assigned))
 
     # Records
 
@@ -176,8 +198,13 @@ class LevelConsumer:
         return self._after_rebalance(records) if self._rebalanced else records
 
     def _without_errors(self, messages: list[ck.Message]) -> list[ck.Message]:
-        for error in filter(None, map(_message_error, messages)):
-            if error.code() != ck.KafkaError._PARTITION_EOF:
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            if error.code() == ck.KafkaError._PARTITION_EOF:
+                self.ends[self._ours(_place(message))] = _place(message).offset
+            else:
                 self.errors.append(FetchError(self.level, error.str()))
         return [message for message in messages if message.error() is None]
 
@@ -212,6 +239,8 @@ class LevelConsumer:
     def _on_leave(
         self, kafka_partitions: list[ck.TopicPartition], tell: Callable[[list[TopicPartition]], None]
     ) -> None:
+        if self._closing:  # on the closing thread, and the listener knows
+            return
         partitions = self._from_kafka(kafka_partitions)
         self._rebalanced = True
         self._guard(tell, partitions)
@@ -232,6 +261,7 @@ class LevelConsumer:
         for partition in partitions:
             self._sought.pop(partition, None)
             self._unwanted.pop(partition, None)
+            self.ends.pop(partition, None)
 
     # Places in the log
 
@@ -252,6 +282,7 @@ class LevelConsumer:
             self._starting[partition] = offset
             return
         self._sought[partition] = offset
+        self.ends.pop(partition, None)
         self._call(self._consumer.seek, self._starting_at(partition, offset))
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -364,6 +395,10 @@ def _make_consumer(config: dict[str, Any]) -> ck.Consumer:
         return ck.Consumer(config)
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+
+
+def _place(message: Any) -> ck.TopicPartition:
+    return ck.TopicPartition(message.topic(), message.partition(), message.offset())
 
 
 def _is_incremental(config: Mapping[str, Any]) -> bool:

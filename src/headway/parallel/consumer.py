@@ -134,13 +134,11 @@ class ParallelConsumer:
         levels = settings.levels or 1
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
         slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
-        engine: Engine[ConsumerRecord] = Engine(
-            ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size, retries=retries
-        )
+        engine: Engine[ConsumerRecord] = Engine(ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size)
         self._wake = Wake()
         self._levels = _make_levels(settings)
         admission = Admission(max_concurrency, rate=rate_limit, adaptive=adaptive)
-        self._dispatch = Dispatch(engine, admission, self._wake, levels)
+        self._dispatch = Dispatch(engine, retries, admission, self._wake, levels)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._committing = Committing(
             self._dispatch, self._levels, interval, time.monotonic(), asynchronous=commit_mode == "async"
@@ -447,7 +445,8 @@ def _check_transactions(commit_mode: CommitMode, settings: ParallelSettings, out
 
 def _make_levels(settings: ParallelSettings) -> LevelConsumers:
     readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-    own = {"enable.auto.commit": False, "enable.auto.offset.store": False}
+    # An end that is reached tells the position behind transaction markers, which are no records.
+    own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
     if settings.levels is None:
         return LevelConsumers([LevelConsumer(0, settings.kafka | own | {"group.id": settings.group}, readers)])
     kafka = settings.kafka | own

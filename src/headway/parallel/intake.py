@@ -57,6 +57,8 @@ class Intake:
             records = level.fetch(demand[level.level], now)
             with self._lock:
                 self._receive(level.level, records, now)
+                for partition in level.ends.keys() - self._starting.keys():
+                    self._engine.advance(partition, level.ends.pop(partition))
             more = more or 0 < len(records) == demand[level.level]
             _raise_unless_fetching(level)
             self._begin(level)
@@ -116,7 +118,7 @@ class Intake:
                 self._engine.assign(partition, start)
             came = self._starting.pop(partition)
             if came is not None:
-                level.seek(partition, came)
+                level.seek(partition, came)  # an end that was reached before is none any more
 
     # What a level is told in a rebalance
 
