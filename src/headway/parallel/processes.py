@@ -1,8 +1,9 @@
 """Handlers that need the processor, in processes of their own.
 
 Records go to a process in chunks, so that the cost of pickling and of waking is shared, and a second chunk is on its
-way while it works on the first. A chunk's records are of different lanes. Where a process dies, the record that it was
-at has failed; those that it did not report run again, unfailed.
+way while it works on the first. A chunk's records are of different lanes. A process that is long at one record is asked
+for what it has done, and to give back what it has not begun, so that others may have it. Where a process dies, the
+record that it was at has failed; those that it did not report run again, unfailed.
 
 Only what this module itself wrote is unpickled, from the pipes of the pool. A process ends when the one that started
 it does, however that ended.
@@ -10,6 +11,7 @@ it does, however that ended.
 
 import atexit
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
@@ -36,7 +38,7 @@ from headway.records import ConsumerRecord, DeserializedRecord, Header, RecordSo
 
 _AHEAD = 2  # chunks that a process has, the one that it works on included
 _CHUNK_TIME = 0.01  # seconds of work; less is lost in waking, more makes ends ragged
-_LONG_CHUNK_TIME = 0.1  # what a process has not begun by then, it gives back
+_LONG = 0.1  # seconds at one record, while others wait behind it
 _FIRST_CHUNK = 1
 _NOTHING = -1
 
@@ -121,11 +123,11 @@ class Processes:
 
     def _fill(self, child: "_Child", size: int) -> bool:
         """Give the child what is there; wait only while it has nothing. False at the end."""
-        # Nothing waits behind work that takes long.
-        while len(child.chunks) < (_AHEAD if size > 1 else 1):
+        # Nothing is sent behind work that takes long.
+        while child.chunks < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
-                return bool(child.chunks)
+                return child.chunks > 0
             if not jobs:
                 return True
             child.send(jobs)
@@ -145,15 +147,15 @@ class Processes:
         return jobs
 
     def _await(self, child: "_Child", size: int) -> int:
-        """Report the outcomes of a chunk; the size of the next one."""
-        outcomes, seconds = child.receive(self._time_limit, self._is_closing)
-        jobs = child.chunks.popleft()
-        for job, outcome in zip(jobs, outcomes, strict=False):
-            self._report(job, *_loaded(outcome))
-        for job in jobs[len(outcomes) :]:
-            self._again(job)
-        each = seconds / len(outcomes)
-        return max(1, min(2 * size, self._largest, int(_CHUNK_TIME / max(each, 1e-6))))
+        """Report what comes until the end of a chunk; the size of the next one."""
+        while True:
+            said = child.receive(self._time_limit, self._is_closing)
+            for outcome in said.outcomes:
+                self._report(child.jobs.popleft(), *_loaded(outcome))
+            for job in child.given_back(said):
+                self._again(job)
+            if said.seconds is not None:
+                return max(1, min(2 * size, self._largest, int(_CHUNK_TIME / said.seconds)))
 
     def _report(self, job: Job, error: BaseException | None, result: Any) -> None:
         following = self._calls.returned(job, result) if error is None else self._calls.raised(job, error)
@@ -162,8 +164,7 @@ class Processes:
 
     def _report_death(self, child: "_Child") -> None:
         at, error = child.death()
-        unreported = [job for jobs in child.chunks for job in jobs]
-        for index, job in enumerate(unreported):
+        for index, job in enumerate(child.jobs):
             if index == at:
                 self._report(job, error, None)
             else:
@@ -178,19 +179,25 @@ class Processes:
 
 
 class _Child:
-    """One process, and the chunks that it has."""
+    """One process, and the jobs that it has, in the order in which it begins them."""
 
     def __init__(self, *start: Any) -> None:
         context = multiprocessing.get_context("spawn")
-        self.chunks: deque[list[Job]] = deque()
-        self._at: Any = RawValue("i", _NOTHING)  # the index of the record that it is at, in its first chunk
+        self.jobs: deque[Job] = deque()
+        self.chunks = 0  # of which it has not said that they ended
+        self._at: Any = RawValue("q", _NOTHING)  # the job that it is at, counted from its start
+        self._reported = 0  # jobs, from its start
+        self._round = 0
+        self._asked = False
         self._late: tuple[int, BaseException] | None = None
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._at, *start), daemon=True)
+        their_asks, self._asks = context.Pipe(duplex=False)
+        self._process = context.Process(target=_serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
         # At the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
         atexit.register(self._process.kill)
         theirs.close()
+        their_asks.close()
 
     def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
         """Until it has loaded the handler; raises `HandlerProcessError` if it cannot, and `EOFError` at the end."""
@@ -214,37 +221,58 @@ class _Child:
 
     def send(self, jobs: list[Job]) -> None:
         """Give it another chunk; where it has died, `receive` says so."""
-        self.chunks.append(jobs)
+        self.jobs += jobs
+        self.chunks += 1
         with contextlib.suppress(OSError):
-            self._pipe.send([pickle.dumps(_sent(job)) for job in jobs])
+            self._pipe.send(_Chunk(self._round, [pickle.dumps(_sent(job)) for job in jobs]))
 
-    def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> tuple[list[bytes], float]:
-        """The outcomes of its first chunk, and the seconds that it took; raises `EOFError` if it has died."""
+    def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> "_Said":
+        """What it says next; raises `EOFError` if it has died."""
         try:
             at, since = self._at.value, time.monotonic()
-            while not self._pipe.poll(0.1 if time_limit is None else min(0.1, time_limit / 10)):
+            while not self._pipe.poll(min(_LONG, time_limit / 10) if time_limit else _LONG):
                 if is_closing():
                     raise EOFError
+                now = time.monotonic()
                 if self._at.value != at:
-                    at, since = self._at.value, time.monotonic()
-                elif time_limit and at != _NOTHING and time.monotonic() - since > time_limit:
-                    self._late = at, exceeded(time_limit)
-                    self._process.kill()
-                    self._process.join()  # or its record might run twice at a time
-                    raise EOFError
-            received: tuple[list[bytes], float] = self._pipe.recv()
-            return received
+                    at, since = self._at.value, now
+                elif at != _NOTHING:
+                    self._see_to(at, now - since, time_limit)
+            said: _Said = self._pipe.recv()
         except OSError as error:
             raise EOFError from error
+        self._reported += len(said.outcomes)
+        self.chunks -= said.seconds is not None
+        return said
+
+    def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
+        """It has been at this job for so long."""
+        if time_limit and seconds > time_limit:
+            self._late = at, exceeded(time_limit)
+            self._process.kill()
+            self._process.join()  # or its record might run twice at a time
+            raise EOFError
+        if seconds >= _LONG and len(self.jobs) > 1 and not self._asked:
+            self._asks.send(None)
+            self._asked = True
+
+    def given_back(self, said: "_Said") -> list[Job]:
+        """The jobs that it has not begun, and will not, after all that it has done was taken out of `jobs`."""
+        if said.begun is None:
+            return []
+        self._asked = False
+        self._round += 1
+        return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
     def death(self) -> tuple[int, BaseException]:
-        """Which record of its first chunk it died of, and how; that it took too long is a way to die."""
-        return self._late or (
+        """Which of its jobs it died of, and how; that it took too long is a way to die."""
+        at, error = self._late or (
             self._at.value,
             HandlerProcessError(
                 f"The process of the handler ended with code {self._exit_code()} while it was at this record."
             ),
         )
+        return at - self._reported, error
 
     def close(self) -> None:
         """End it, and let go of all that it took."""
@@ -253,6 +281,7 @@ class _Child:
         atexit.unregister(self._process.kill)
         self._process.close()
         self._pipe.close()
+        self._asks.close()
 
     def _exit_code(self) -> int | None:
         self._process.join(1.0)
@@ -313,6 +342,25 @@ class _Attempt(NamedTuple):
     arrived: float
 
 
+class _Chunk(NamedTuple):
+    """Jobs for a process; `round` is how often it had been seen to give back."""
+
+    round: int
+    jobs: list[bytes]
+
+
+class _Said(NamedTuple):
+    """The outcomes of the next jobs, in order.
+
+    At the end of a chunk `seconds` is how long each of its jobs took. Where it gives back, `begun` is how many jobs it
+    has begun, from its start.
+    """
+
+    outcomes: list[bytes]
+    seconds: float | None
+    begun: int | None
+
+
 def _sent(job: Job) -> list[_Attempt]:
     return [_attempt(work.record, work) for work in job]
 
@@ -371,8 +419,9 @@ def _pickled(*what: Any) -> bytes:
 # In the process
 
 
-def _serve(pipe: Connection, at: Any, start: bytes, in_batches: bool) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def _serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
+    worker = _Worker(pipe, at)
+    threading.Thread(target=_answer, args=(asks, worker), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # it has gone
         try:
             handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one
@@ -382,29 +431,64 @@ def _serve(pipe: Connection, at: Any, start: bytes, in_batches: bool) -> None:
         make_record = _record_maker(deserializers)
         pipe.send(None)
         while True:
-            pipe.send(_outcomes_of(pipe.recv(), at, lambda job: _outcome(handler, job, make_record, in_batches)))
+            worker.work(lambda job: _outcome(handler, job, make_record, in_batches))
 
 
-def _end_with_parent() -> None:
-    """However it ends, and whatever the handler does."""
-    parent = multiprocessing.parent_process()
-    if parent:
-        parent.join()
+def _answer(asks: Connection, worker: "_Worker") -> None:
+    """Give back when asked to; and when nobody can ask any more, end, whatever the handler does."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            asks.recv()
+            worker.give_back()
     os._exit(1)
 
 
-def _outcomes_of(chunk: Sequence[bytes], at: Any, outcome_of: Callable[[bytes], bytes]) -> tuple[list[bytes], float]:
-    """Of the first jobs of a chunk, if they take long, so that others may have the rest; and the seconds they took."""
-    outcomes: list[bytes] = []
-    began, seconds = time.perf_counter(), 0.0
-    for index, job in enumerate(chunk):
-        at.value = index
-        outcomes.append(outcome_of(job))
-        seconds = time.perf_counter() - began
-        if seconds > _LONG_CHUNK_TIME:
-            break
-    at.value = _NOTHING
-    return outcomes, seconds
+class _Worker:
+    """The jobs of this process: one thread does them, another may give back those that have not begun."""
+
+    def __init__(self, pipe: Connection, at: Any) -> None:
+        self._pipe = pipe
+        self._at = at
+        self._lock = threading.Lock()
+        self._round = 0
+        self._jobs: deque[bytes] = deque()
+        self._begun = 0
+        self._outcomes: list[bytes] = []
+
+    def work(self, outcome_of: Callable[[bytes], bytes]) -> None:
+        """Take a chunk, and do it."""
+        chunk: _Chunk = self._pipe.recv()
+        with self._lock:
+            if chunk.round == self._round:  # otherwise it is given back already
+                self._jobs.extend(chunk.jobs)
+        before, began = self._begun, time.perf_counter()
+        while job := self._begin():
+            outcome = outcome_of(job)
+            with self._lock:
+                self._outcomes.append(outcome)
+        with self._lock:
+            seconds, count = time.perf_counter() - began, self._begun - before
+            self._say(seconds / count if count else math.inf, None)
+
+    def give_back(self) -> None:
+        """Say what is done, and that what has not begun never will."""
+        with self._lock:
+            self._jobs.clear()
+            self._round += 1
+            self._say(None, self._begun)
+
+    def _begin(self) -> bytes | None:
+        with self._lock:
+            if not self._jobs:
+                self._at.value = _NOTHING
+                return None
+            self._at.value = self._begun
+            self._begun += 1
+            return self._jobs.popleft()
+
+    def _say(self, seconds: float | None, begun: int | None) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        self._pipe.send(_Said(outcomes, seconds, begun))
 
 
 def _outcome(
