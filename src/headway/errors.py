@@ -90,10 +90,6 @@ class BatchError(HeadwayError):
         super().__init__(f"{len(failures)} records of a batch failed: {dict(failures)!r}")
         self.failures = failures
 
-    def __reduce__(self) -> tuple[type["BatchError"], tuple[Mapping[int, BaseException]]]:
-        """How it comes out of another process."""
-        return type(self), (self.failures,)
-
     def __reduce__(self) -> tuple[type, tuple[dict[int, BaseException]]]:
         return BatchError, (dict(self.failures),)
 
