@@ -86,7 +86,7 @@ class Control:
 
     def leave(self) -> None:
         """Commit what is done; what still runs is waited for no more, whoever takes its partition."""
-        self._dispatch.ending = True
+        self._dispatch.abandon()
         self._hand_over_timeout = 0.0
         self._committing.commit()
         self._committing.forget()

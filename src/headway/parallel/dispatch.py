@@ -36,7 +36,8 @@ class ParallelMetrics:
 
     `done` are records, dead letters among them; `failed` are attempts; `dead_letters` count again where one was not
     stored and its record was handled again. `running` records have a slot, `ready` ones
-    could have one, and `remaining` are all that were fetched and are not done.
+    could have one, and `remaining` are all that were fetched and are not done. `abandoned` ones still ran when the run
+    ended, and come again.
     """
 
     done: int
@@ -45,6 +46,7 @@ class ParallelMetrics:
     running: int
     ready: int
     remaining: int
+    abandoned: int
 
 
 class Letters(Protocol):
@@ -80,7 +82,7 @@ class Dispatch:
         self._alarms = [-1] * levels
         self._watched = False
         self._rate_is_awaited = False
-        self._done = self._failed = self._dead_letters = 0
+        self._done = self._failed = self._dead_letters = self._abandoned = 0
 
     def metrics(self) -> ParallelMetrics:
         """What was done so far, what runs and what waits."""
@@ -92,6 +94,7 @@ class Dispatch:
                 running=len(self._running),
                 ready=sum(self.engine.ready),
                 remaining=self.engine.work_remaining,
+                abandoned=self._abandoned,
             )
 
     @property
@@ -209,6 +212,12 @@ class Dispatch:
             if partitions is None:
                 return len(self._running)
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
+
+    def abandon(self) -> None:
+        """Nothing is waited for any more."""
+        with self.lock:
+            self.ending = True
+            self._abandoned = len(self._running)
 
     def unwatch(self) -> None:
         """The control thread does not wait for works to end any more."""

@@ -1,9 +1,7 @@
-"""A member's handler with what the command adds: counts, and logs that name the record."""
+"""A member's handler with what the command adds: logs that name the record."""
 
-import asyncio
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,48 +14,27 @@ from headway.parallel.context import Context
 from headway.records import ConsumerRecord
 
 
-class Handling:
-    """`run` is to be handed to a `ParallelConsumer`, and is a coroutine function if the handler is one."""
+def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Callable[[ConsumerRecord, Context], Any]:
+    """The same handler, a coroutine function if it is one; what is logged in it names the record."""
 
-    def __init__(self, handler: Callable[[ConsumerRecord, Context], Any]) -> None:
-        self.handled = self.failed = self.running = 0
-        self.cancelled = 0
-        """How many coroutines were cancelled at the end; threads cannot be, and go on running."""
-        self.ending = False
-        self.changed = threading.Event()
-        self._handler = handler
-        self._lock = threading.Lock()
-        self.run = self._await if inspect.iscoroutinefunction(handler) else self._call
+    def handle(record: ConsumerRecord, context: Context) -> Any:
+        with _handled(record):
+            return handler(record, context)
 
-    def _call(self, record: ConsumerRecord, context: Context) -> Any:
-        with self._counted(record):
-            return self._handler(record, context)
+    async def handle_async(record: ConsumerRecord, context: Context) -> Any:
+        with _handled(record):
+            return await handler(record, context)
 
-    async def _await(self, record: ConsumerRecord, context: Context) -> Any:
-        with self._counted(record):
-            return await self._handler(record, context)
+    return handle_async if inspect.iscoroutinefunction(handler) else handle
 
-    @contextmanager
-    def _counted(self, record: ConsumerRecord) -> Iterator[None]:
-        token = handled_record.set(record)
-        self._count(running=1)
-        try:
-            yield
-        except BaseException as error:
-            self._count(running=-1, failed=1, cancelled=self.ending and isinstance(error, asyncio.CancelledError))
-            raise
-        else:
-            self._count(running=-1, handled=1)
-        finally:
-            handled_record.reset(token)
 
-    def _count(self, *, running: int, handled: int = 0, failed: int = 0, cancelled: int = 0) -> None:
-        with self._lock:
-            self.running += running
-            self.handled += handled
-            self.failed += failed
-            self.cancelled += cancelled
-        self.changed.set()
+@contextmanager
+def _handled(record: ConsumerRecord) -> Iterator[None]:
+    token = handled_record.set(record)
+    try:
+        yield
+    finally:
+        handled_record.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +47,8 @@ class HandlingElsewhere:
 
     def __call__(self, record: ConsumerRecord, context: Context) -> Any:
         handler = _arrive(self)
-        token = handled_record.set(record)
-        try:
+        with _handled(record):
             return handler(record, context)
-        finally:
-            handled_record.reset(token)
 
 
 @functools.cache

@@ -17,15 +17,16 @@ from typing import Any
 from headway.cli.connection import Connection
 from headway.cli.workers.codes import Code
 from headway.cli.workers.finding import find_workers
-from headway.cli.workers.handling import Handling, HandlingElsewhere
+from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
 from headway.errors import ConfigError, HandlerError
 from headway.parallel.consumer import ParallelConsumer
+from headway.parallel.dispatch import ParallelMetrics
 
 log = logging.getLogger("headway.worker")
 
-_REPORT_EVERY = 0.25
+_REPORT_EVERY = 0.25  # seconds
 _LONGEST_SENTENCE = 10_000  # characters; the error of a handler is in it, and can hold anything
 LEAVE_WITHIN = 10.0
 """How many seconds a member has to leave its group, and how many to end, when nothing runs any more."""
@@ -38,7 +39,7 @@ class Member:
         self._supervisor = supervisor
         self._orders = supervisor.makefile("rb")
         self._job = from_line(self._orders.readline(), Job)
-        self._begun: tuple[ParallelConsumer, Handling] | None = None
+        self._consumer: ParallelConsumer | None = None
 
     def run(self) -> Code:
         """Do the job; returns how it ended."""
@@ -49,12 +50,10 @@ class Member:
         try:
             [worker] = find_workers([self._job.worker]).values()
             consumer = worker.consumer(Connection(self._job.config).client_config(), self._job.concurrency)
-            handling = Handling(worker.handler)
-            self._begun = consumer, handling
+            self._consumer = consumer
             if worker.options.get("executor") == "process":
-                elsewhere = HandlingElsewhere(self._job.worker, self._job.index, self._job.logs)
-                return self._handle(consumer, handling, elsewhere)
-            return self._handle(consumer, handling, handling.run)
+                return self._handle(consumer, HandlingElsewhere(self._job.worker, self._job.index, self._job.logs))
+            return self._handle(consumer, with_record_in_logs(worker.handler))
         except ConfigError as error:
             self._say(Report(mistake=str(error)[:_LONGEST_SENTENCE]))
             return Code.MISTAKE
@@ -67,27 +66,31 @@ class Member:
             log.critical("This process ends, for:", exc_info=True)
             return Code.CRASHED
 
-    def _handle(self, consumer: ParallelConsumer, handling: Handling, run: Callable[..., Any]) -> Code:
-        threading.Thread(target=self._report, args=(handling, consumer), name="headway-reports", daemon=True).start()
+    def _handle(self, consumer: ParallelConsumer, handler: Callable[..., Any]) -> Code:
+        ended = threading.Event()
+        threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
         try:
-            consumer.run(run)
+            consumer.run(handler)
         finally:
-            self._say(Report(handling.handled, handling.failed))
-            log.info("Ended: %d handled, %d attempts failed.", handling.handled, handling.failed)
-        if left := handling.running + handling.cancelled:
-            log.error("%d handlers could not end; their records come again.", left)
+            ended.set()
+            counts = consumer.metrics()
+            self._say(_report_of(counts))
+            log.info("Ended: %d handled, %d attempts failed.", counts.done, counts.failed)
+        if counts.abandoned:
+            log.error("%d handlers could not end; their records come again.", counts.abandoned)
             return Code.UNFINISHED
         return Code.DONE
 
     # The supervisor
 
-    def _report(self, handling: Handling, consumer: ParallelConsumer) -> None:
+    def _report(self, consumer: ParallelConsumer, ended: threading.Event) -> None:
         """Tell the supervisor what changes, not more often than eyes can follow."""
-        while handling.changed.wait():
-            time.sleep(_REPORT_EVERY)
-            handling.changed.clear()
-            waiting = max(0, consumer.work_remaining - handling.running)
-            self._say(Report(handling.handled, handling.failed, handling.running, waiting))
+        said = None
+        while not ended.wait(_REPORT_EVERY):
+            report = _report_of(consumer.metrics())
+            if report != said:
+                said = report
+                self._say(report)
 
     def _say(self, report: Report) -> None:
         with contextlib.suppress(OSError):  # it is gone, which `_obey` sees to
@@ -103,11 +106,14 @@ class Member:
         os._exit(Code.UNFINISHED)
 
     def _end(self, order: Order) -> None:
-        if self._begun is None:
+        if self._consumer is None:
             os._exit(Code.DONE)
-        consumer, handling = self._begun
-        handling.ending = True
-        consumer.stop(drain=order is Order.DRAIN, timeout=self._job.drain_timeout)
+        self._consumer.stop(drain=order is Order.DRAIN, timeout=self._job.drain_timeout)
+
+
+def _report_of(counts: ParallelMetrics) -> Report:
+    waiting = max(0, counts.remaining - counts.running)
+    return Report(counts.done, counts.failed, counts.running, waiting)
 
 
 def main() -> None:
