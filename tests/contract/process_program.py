@@ -45,7 +45,7 @@ def main(asked: dict[str, Any]) -> None:
         if asked.get("in_thread"):
             running = threading.Thread(target=consumer.run, args=(handler,))
             running.start()
-            say(str(signal.getsignal(signal.SIGTERM)))
+            say(repr(signal.getsignal(signal.SIGTERM)))
             running.join()
         else:
             consumer.run(handler)

@@ -218,6 +218,24 @@ def test_what_takes_long_is_not_put_behind_another_while_a_process_is_idle(kafka
     assert attempts_of(calls) == [1] * len(values)
 
 
+def test_records_behind_one_that_does_not_end_are_done_and_count(
+    kafka_cluster: Cluster, notes: Path, tmp_path: Path
+) -> None:
+    topic, gate, count = plain_topic(kafka_cluster), tmp_path / "gate", 2000
+    values = [f"await {gate}" if i == count // 2 else "nothing" for i in range(count)]
+    send(kafka_cluster, topic, [(f"key-{i}", value) for i, value in enumerate(values)], partition=0)
+    parallel = consumer(kafka_cluster, topic, PROCESSES | {"max_concurrency": 64})
+    member = Member(parallel, handlers.act)
+    try:
+        wait_for(lambda: parallel.metrics().done == count - 1)
+        assert parallel.metrics().running == 1
+    finally:
+        gate.touch()
+        member.stop()
+    assert committed(kafka_cluster, topic) == {0: (count, b"")}
+    assert len(handlers.calls(notes)) == count
+
+
 # Handlers that cannot be had
 
 
