@@ -22,6 +22,7 @@ from headway.kafka.producer_client import ProducerClient
 
 from .conftest import PARTITIONS, Cluster
 from .parallel_members import client_of, committed, consumer, maps_of, plain_topic, send, topic_of, wait_for
+from .test_parallel_rebalance import CONSUMER_PROTOCOL, COOPERATIVE, EAGER
 
 pytestmark = pytest.mark.kafka
 
@@ -202,7 +203,10 @@ def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
 # Several members
 
 
-def test_members_that_come_and_go_under_load_repeat_nothing_and_lose_nothing(kafka_cluster: Cluster) -> None:
+@pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
+def test_members_that_come_and_go_under_load_repeat_nothing_and_lose_nothing(
+    kafka_cluster: Cluster, settings: dict[str, Any]
+) -> None:
     topic, out, count = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 6000
     send(kafka_cluster, topic, [(f"key-{i % 300}", str(i)) for i in range(count)])
 
@@ -211,7 +215,7 @@ def test_members_that_come_and_go_under_load_repeat_nothing_and_lose_nothing(kaf
         return twice(out)(record, context)
 
     def join() -> Running:
-        return Running(member(kafka_cluster, topic, {"max_concurrency": 8}), handle)
+        return Running(member(kafka_cluster, topic, {"max_concurrency": 8}, **settings), handle)
 
     def has_begun(each: Running) -> bool:
         return each.consumer.metrics().done > 100
