@@ -138,3 +138,22 @@ def test_a_policy_is_fair_or_strict() -> None:
         make_turns("strict", weighted(1, 3), 2, max_wait=5.0)
     with pytest.raises(ConfigError, match="fair or strict, not 'capacity_burst'"):
         make_turns("capacity_burst", None, 2, max_wait=5.0)
+
+
+def test_what_waited_too_long_is_given_back_and_the_rest_goes_on() -> None:
+    accumulator, topic = with_topic(Limits(patience=5.0))
+    late, in_time = Record(since=0.0), Record(since=4.0)
+    accumulator.put(topic.queue(0), late)
+    accumulator.put(topic.queue(1), Record(since=0.0))
+    accumulator.put(topic.queue(1), in_time)
+    assert len(accumulator.expired(accumulator.next_expiry() + 6.0)) == 2
+    assert [batch.records for batch in accumulator.drain(1 << 20, 6.0)] == [[in_time]]
+    assert accumulator.next_expiry() <= 9.0
+
+
+def test_nothing_too_old_is_handed_over_even_if_nobody_asked_for_the_expired() -> None:
+    accumulator, topic = with_topic(Limits(patience=5.0))
+    late = Record(since=0.0)
+    accumulator.put(topic.queue(0), late)
+    assert accumulator.drain(1 << 20, 6.0) == []
+    assert accumulator.expired(6.0) == [late]

@@ -4,13 +4,13 @@ A record waits in the queue of its partition, or in its topic's *undesignated* q
 one, whose bytes or partition nobody knows yet, waits in its topic's raw queue until it is sorted into one of these.
 What was handed over is *in flight* until it is reported, in a window per partition.
 
-Room is found from above: all have `memory`; a level, a topic of it and a queue of that may each use what it leaves at
-most `1 - reserve` of what it would find alone, so that a flood leaves room for whoever comes next, and two floods
-leave room for a third. (Dynamic thresholds, Choudhury and Hahne 1998: no number of topics has to be known.)
+Each level has an equal part of the memory to itself. In it a topic, and in a topic a queue, may use at most
+`1 - reserve` of what it would find alone: so a flood leaves room for whoever comes next, and two floods leave room for
+a third. (Dynamic thresholds, Choudhury and Hahne 1998: the number of topics need not be known.)
 
-Invariants: what is used never passes `memory`; the records of a partition leave in the order in which they came, those
-that came raw as well; a partition that cannot send holds up only itself; levels get their shares of the bytes handed
-over, topics of a level and queues of a topic take turns; all costs are per record or per turn, never per queue.
+Invariants: what a level uses never passes its part; the records of a partition leave in the order in which they came,
+those that came raw as well; a partition that cannot send holds up only itself; levels get their shares of the bytes
+handed over, topics of a level and queues of a topic take turns; all costs are per record or per turn, never per queue.
 """
 
 from collections import deque
@@ -146,6 +146,7 @@ class Accumulator(Generic[R]):
     def __init__(self, levels: int, turns: Turns, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
         self.used = self.count = 0
         self._limits = limits
+        self._level_memory = limits.memory // levels
         self._levels: list[_Level[R]] = [_Level(index) for index in range(levels)]
         self._turns = turns
         self._topics: dict[str, TopicQueues[R]] = {}
@@ -168,7 +169,7 @@ class Accumulator(Generic[R]):
         A raw record counts for the queue but waits to be sorted; so must any for a partition while its topic `has_raw`.
         """
         topic, size = queue.topic, record.size
-        if size > self._room(queue) and (self.used or size > self._limits.memory):
+        if size > self._room(queue) and (topic.level.used or size > self._level_memory):
             return False
         record.queue = queue
         self._charge(queue, size)
@@ -187,8 +188,7 @@ class Accumulator(Generic[R]):
     def _room(self, queue: Queue[R]) -> float:
         reserve = self._limits.reserve
         keep = 1 - reserve
-        room = keep * (self._limits.memory - self.used) - reserve * queue.topic.level.used
-        room = keep * room - reserve * queue.topic.used
+        room = keep * (self._level_memory - queue.topic.level.used) - reserve * queue.topic.used
         return keep * room - reserve * queue.used
 
     def _charge(self, queue: Queue[R], size: int) -> None:
