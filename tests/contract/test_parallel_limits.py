@@ -284,11 +284,10 @@ def test_a_high_record_waits_for_one_free_slot_only(kafka_cluster: Cluster, opti
         producer.flush(30)
         member = Member(parallel, handle)
         try:
-            wait_for(lambda: len(order) == 7)
-            ready = parallel.metrics().ready
+            wait_for(lambda: parallel.metrics().ready == 200 - 7)
             producer.send(topic, "high", key="k", priority=2).result(30)
-            wait_for(lambda: parallel.metrics().ready > ready or parallel._dispatch.engine.ready_of(2))
-            assert order == [0] * 7
+            wait_for(lambda: parallel.metrics().ready == 200 - 7 + 1)
+            wait_for(lambda: order == [0] * 7)
             gates.release()
             wait_for(lambda: len(order) == 8)
             assert order[7] == 2
