@@ -44,7 +44,8 @@ from headway.parallel.dead_letters import DeadLetters, connection_of
 from headway.parallel.dispatch import Dispatch, Job, ParallelMetrics
 from headway.parallel.loop import EventLoop
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
-from headway.parallel.processes import Deserializers, Processes
+from headway.parallel.processes.messages import Deserializers
+from headway.parallel.processes.pool import Processes
 from headway.parallel.results import Results
 from headway.parallel.signals import on_terminate
 from headway.parallel.threads import Threads

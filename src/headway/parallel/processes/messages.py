@@ -1,0 +1,138 @@
+"""What goes through the pipes of the pool, and is unpickled from them alone."""
+
+import contextlib
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from headway.core.work import Failure
+from headway.errors import BatchError, ConfigError, HandlerProcessError
+from headway.parallel.dispatch import Job, RecordWork
+from headway.records import ConsumerRecord, Header
+
+Outcome = tuple[BaseException | None, Any]
+
+NOTHING: Final = -1
+"""Where a process is while it has no job."""
+
+
+class Deserializers(NamedTuple):
+    """How a process reads keys and values; importable functions, as it gets their names only."""
+
+    key: Callable[..., Any] | None
+    value: Callable[..., Any] | None
+
+
+class SentMessage(NamedTuple):
+    """A message without its client; see `headway.records.Message`."""
+
+    fields: tuple[Any, ...]
+
+    def topic(self) -> str:
+        return self.fields[0]  # type: ignore[no-any-return]
+
+    def partition(self) -> int:
+        return self.fields[1]  # type: ignore[no-any-return]
+
+    def offset(self) -> int:
+        return self.fields[2]  # type: ignore[no-any-return]
+
+    def key(self) -> bytes | None:
+        return self.fields[3]  # type: ignore[no-any-return]
+
+    def value(self) -> bytes | None:
+        return self.fields[4]  # type: ignore[no-any-return]
+
+    def headers(self) -> Sequence[Header]:
+        return self.fields[5]  # type: ignore[no-any-return]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 0, self.fields[6]
+
+    def leader_epoch(self) -> int | None:
+        return self.fields[7]  # type: ignore[no-any-return]
+
+
+class SentAttempt(NamedTuple):
+    """What a `Context` shows of a work."""
+
+    message: tuple[Any, ...]
+    suffix: str
+    level: int
+    attempt: int
+    failure: Failure | None
+    arrived: float
+
+
+class Chunk(NamedTuple):
+    """Jobs for a process; `round` is how often it had been seen to give back."""
+
+    round: int
+    jobs: list[bytes]
+
+
+class Said(NamedTuple):
+    """The outcomes of the next jobs, in order.
+
+    At the end of a chunk `seconds` is how long each of its jobs took. Where it gives back, `begun` is how many jobs it
+    has begun, from its start.
+    """
+
+    outcomes: list[bytes]
+    seconds: float | None
+    begun: int | None
+
+
+def attempts_of(job: Job) -> list[SentAttempt]:
+    return [_attempt(work.record, work) for work in job]
+
+
+def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
+    message = (
+        record.kafka_topic,
+        record.partition,
+        record.offset,
+        record.raw_key,
+        record.raw_value,
+        record.headers,
+        record.timestamp,
+        record.leader_epoch,
+    )
+    failure = work.failure and work.failure._replace(error=portable(work.failure.error))
+    suffix = record.kafka_topic[len(record.topic) :]
+    return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived)
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error, or where it cannot be pickled and read again, one that tells of it."""
+    if isinstance(error, BatchError):
+        error = BatchError({index: portable(failure) for index, failure in error.failures.items()})
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    except Exception:
+        return HandlerProcessError(text_of(error))
+    return error
+
+
+def text_of(error: BaseException) -> str:
+    with contextlib.suppress(Exception):  # an error's text is a user's own code
+        return f"{type(error).__qualname__}: {error}"
+    return type(error).__qualname__
+
+
+def loaded(outcome: bytes) -> Outcome:
+    try:
+        loaded: Outcome = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
+    except Exception as error:
+        return HandlerProcessError(f"What the handler returned or raised cannot be read here: {error!r}"), None
+    return loaded
+
+
+def pickled(*what: Any) -> bytes:
+    try:
+        return pickle.dumps(what)
+    except Exception as error:
+        raise ConfigError(
+            f"With executor='process' the handler and the deserialisers must be importable functions: {error}. Define "
+            "them at the top of a module."
+        ) from error
