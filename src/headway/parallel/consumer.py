@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
 
@@ -21,7 +20,7 @@ from headway.core.retry import Retries
 from headway.core.slots import make_slots
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.core.work import Work
-from headway.errors import ClosedError, ConfigError, DeserializationError
+from headway.errors import ClosedError, ConfigError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient
@@ -37,6 +36,13 @@ from headway.parallel.calls import (
     for_each_record,
     is_coroutine_function,
     is_generator_function,
+)
+from headway.parallel.checks import (
+    check_above_zero,
+    check_at_least,
+    check_choice,
+    check_transactions,
+    checked_retries,
 )
 from headway.parallel.committing import CommitMode, Committing
 from headway.parallel.control import Control, Executor
@@ -117,13 +123,13 @@ class ParallelConsumer:
         hand_over_timeout: float = 10.0,
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
-        retries = _checked_retries(retries or Retries(), dead_letter_topic)
-        _check_at_least("max_concurrency", max_concurrency, 1)
-        _check_choice("executor", executor, (None, "thread", "async", "process"))
-        _check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
+        retries = checked_retries(retries or Retries(), dead_letter_topic)
+        check_at_least("max_concurrency", max_concurrency, 1)
+        check_choice("executor", executor, (None, "thread", "async", "process"))
+        check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
         for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("processes", processes)):
             if limit is not None:
-                _check_above_zero(name, limit)
+                check_above_zero(name, limit)
         self._max_concurrency = max_concurrency
         self._time_limit = time_limit
         self._executor_name = executor
@@ -131,7 +137,7 @@ class ParallelConsumer:
         self._dead_letter_topic = dead_letter_topic
         self._commit_mode = commit_mode
         self._output_settings = OutputSettings.parse(producer_config or {})
-        _check_transactions(commit_mode, settings, self._output_settings)
+        check_transactions(commit_mode, settings, self._output_settings)
         levels = settings.levels or 1
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
         slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
@@ -227,8 +233,8 @@ class ParallelConsumer:
         up to `linger` seconds for its batch to fill. The handler raises `BatchError` to tell which failed; whatever
         else it raises, all did.
         """
-        _check_at_least("max_size", max_size, 1)
-        _check_at_least("linger", linger, 0)
+        check_at_least("max_size", max_size, 1)
+        check_at_least("linger", linger, 0)
         engine = self._dispatch.engine
         engine.gather(max_size, linger)
         # One at a time, as nobody knows before how many records it has, and all of them count for the rate.
@@ -405,43 +411,6 @@ class ParallelConsumer:
     def _check_open(self) -> None:
         if self._ended.is_set():
             raise ClosedError("The consumer is closed. Make a new one to go on.")
-
-
-def _check_at_least(name: str, value: float, bound: int) -> None:
-    if value < bound:
-        raise ConfigError(f"{name} is {value}; it must be at least {bound}.")
-
-
-def _check_above_zero(name: str, value: float) -> None:
-    if value <= 0:
-        raise ConfigError(f"{name} is {value}; it must be above 0, or left out.")
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
-
-
-def _checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
-    if retries.max_attempts is not None and dead_letter_topic is None:
-        raise ConfigError(
-            f"After max_attempts={retries.max_attempts} a record goes to the dead_letter_topic, and there is none. "
-            "Name one, or leave out max_attempts to try for ever."
-        )
-    # Bytes that cannot be read today cannot be read tomorrow.
-    return replace(retries, fatal=(*retries.fatal, DeserializationError))
-
-
-def _check_transactions(commit_mode: CommitMode, settings: ParallelSettings, outputs: OutputSettings) -> None:
-    if commit_mode != "transactional":
-        if "transactional.id" in outputs.kafka:
-            raise ConfigError(f"transactional.id is for commit_mode='transactional'; it is {commit_mode!r}.")
-    elif settings.kafka.get("isolation.level", "read_committed") != "read_committed":
-        # Offsets of a transaction that is about to be committed would be overlooked too.
-        raise ConfigError(
-            f"With commit_mode='transactional' isolation.level is {settings.kafka['isolation.level']!r}, and what is "
-            "read could yet be aborted. Remove it."
-        )
 
 
 def _make_levels(settings: ParallelSettings) -> LevelConsumers:

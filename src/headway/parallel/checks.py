@@ -1,0 +1,52 @@
+"""The options of a parallel consumer, each bound checked with a sentence."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from headway.config import OutputSettings, ParallelSettings
+from headway.core.retry import Retries
+from headway.errors import ConfigError, DeserializationError
+from headway.parallel.committing import CommitMode
+
+
+def check_at_least(name: str, value: float, bound: int) -> None:
+    """Raises `ConfigError` below the bound."""
+    if value < bound:
+        raise ConfigError(f"{name} is {value}; it must be at least {bound}.")
+
+
+def check_above_zero(name: str, value: float) -> None:
+    """Raises `ConfigError` for what is not above 0."""
+    if value <= 0:
+        raise ConfigError(f"{name} is {value}; it must be above 0, or left out.")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raises `ConfigError` for what is none of the choices."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
+
+
+def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
+    """The retries, with what can never be read among what is fatal; raises `ConfigError` if their letters have no place."""
+    if retries.max_attempts is not None and dead_letter_topic is None:
+        raise ConfigError(
+            f"After max_attempts={retries.max_attempts} a record goes to the dead_letter_topic, and there is none. "
+            "Name one, or leave out max_attempts to try for ever."
+        )
+    # Bytes that cannot be read today cannot be read tomorrow.
+    return replace(retries, fatal=(*retries.fatal, DeserializationError))
+
+
+def check_transactions(commit_mode: CommitMode, settings: ParallelSettings, outputs: OutputSettings) -> None:
+    """Raises `ConfigError` for settings that contradict the commit mode."""
+    if commit_mode != "transactional":
+        if "transactional.id" in outputs.kafka:
+            raise ConfigError(f"transactional.id is for commit_mode='transactional'; it is {commit_mode!r}.")
+    elif settings.kafka.get("isolation.level", "read_committed") != "read_committed":
+        # Offsets of a transaction that is about to be committed would be overlooked too.
+        raise ConfigError(
+            f"With commit_mode='transactional' isolation.level is {settings.kafka['isolation.level']!r}, and what is "
+            "read could yet be aborted. Remove it."
+        )
