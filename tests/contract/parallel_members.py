@@ -313,3 +313,14 @@ def processes() -> Iterator[list[Process]]:
 
 
 ORDERINGS = list(Ordering)
+
+
+def read(cluster: Cluster, topic: str, count: int) -> list[ck.Message]:
+    """So many records of a topic, from its beginning."""
+    client = ck.Consumer(cluster.config({"group.id": f"reader-of-{topic}", "auto.offset.reset": "earliest"}))
+    client.subscribe([topic])
+    messages: list[ck.Message] = []
+    while len(messages) < count:
+        messages += client.consume(count - len(messages), 10)
+    client.close()
+    return messages

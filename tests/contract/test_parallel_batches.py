@@ -15,8 +15,7 @@ from headway.core.retry import fixed
 from headway.errors import ConfigError, HandlerError
 
 from .conftest import Cluster
-from .parallel_members import ORDERINGS, committed, consumer, maps_of, plain_topic, send
-from .test_parallel_consumer import read
+from .parallel_members import ORDERINGS, committed, consumer, maps_of, plain_topic, read, send
 
 pytestmark = pytest.mark.kafka
 

@@ -27,8 +27,8 @@ from headway.core.retry import fixed
 from headway.errors import HandlerError
 from headway.kafka import native
 
-from .conftest import PARTITIONS, Cluster
-from .parallel_members import ORDERINGS, Member, consumer, plain_topic, send, wait_for
+from .conftest import Cluster
+from .parallel_members import ORDERINGS, Member, committed, consumer, plain_topic, read, send, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -37,13 +37,6 @@ Place = tuple[int, int]
 
 def place(record: ConsumerRecord) -> Place:
     return record.partition, record.offset
-
-
-def committed(cluster: Cluster, topic: str) -> dict[int, tuple[int, bytes]]:
-    client = ck.Consumer(cluster.config({"group.id": topic}))
-    answers = native.committed(client, [(topic, partition) for partition in range(PARTITIONS)], 30)
-    client.close()
-    return {partition: answer for (_, partition), answer in answers.items() if answer}
 
 
 def as_coroutine(handler: Callable[[ConsumerRecord, Context], None]) -> Callable[..., Any]:
@@ -226,16 +219,6 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
         "headway.error.offset": b"0",
     }
     assert dict(hopeless.headers() or [])["headway.error.attempts"] == b"1"
-
-
-def read(cluster: Cluster, topic: str, count: int) -> list[ck.Message]:
-    client = ck.Consumer(cluster.config({"group.id": f"reader-of-{topic}", "auto.offset.reset": "earliest"}))
-    client.subscribe([topic])
-    messages: list[ck.Message] = []
-    while len(messages) < count:
-        messages += client.consume(count - len(messages), 10)
-    client.close()
-    return messages
 
 
 def test_a_record_that_cannot_be_read_goes_to_the_dead_letter_topic_as_it_came(kafka_cluster: Cluster) -> None:

@@ -15,8 +15,7 @@ from headway.core.retry import fixed
 from headway.errors import ConfigError, HandlerError, SerializationError
 
 from .conftest import Cluster
-from .parallel_members import committed, consumer, log_ends, plain_topic, send, topic_of, wait_for
-from .test_parallel_consumer import read
+from .parallel_members import committed, consumer, log_ends, plain_topic, read, send, topic_of, wait_for
 
 pytestmark = pytest.mark.kafka
 

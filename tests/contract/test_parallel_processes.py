@@ -20,9 +20,8 @@ from headway.errors import ConfigError
 from tests.contract import process_handlers as handlers  # by a name that processes can import too
 
 from .conftest import Cluster
-from .parallel_members import Member, committed, consumer, plain_topic, send, settings_of, wait_for
+from .parallel_members import Member, committed, consumer, plain_topic, read, send, settings_of, wait_for
 from .parallel_programs import Program, program
-from .test_parallel_consumer import read
 
 pytestmark = pytest.mark.kafka
 

@@ -29,7 +29,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
-    """The retries, with what can never be read among what is fatal; raises `ConfigError` if their letters have no place."""
+    """The retries, by which what cannot be read is fatal; raises `ConfigError` if their dead letters have no place."""
     if retries.max_attempts is not None and dead_letter_topic is None:
         raise ConfigError(
             f"After max_attempts={retries.max_attempts} a record goes to the dead_letter_topic, and there is none. "

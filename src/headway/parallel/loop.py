@@ -1,6 +1,7 @@
 """Handlers that are coroutine functions, on an event loop: the one that runs, or one in a thread of its own."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from headway.parallel.time_limit import limit_coroutine
 
 # A task that never waits gives way to others after so many jobs.
 _TURN = 16
+_CLEAN_UP_WITHIN = 1.0  # seconds
 
 
 class EventLoop:
@@ -35,12 +37,14 @@ class EventLoop:
         self._loop.call_soon_threadsafe(self._start, jobs)
 
     def close(self, timeout: float) -> None:
-        """Cancel what still runs; waits up to `timeout` seconds for it."""
+        """Cancel what still runs; waits up to `timeout` seconds for it, or as long as cleaning up may take."""
+        within = max(timeout, _CLEAN_UP_WITHIN)
         if self._thread:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout)
-        else:
-            self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join(within)
+            return
+        with contextlib.suppress(TimeoutError, RuntimeError):  # it takes too long, or the loop has ended
+            asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
     def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -48,9 +52,11 @@ class EventLoop:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _cancel(self) -> None:
-        for task in self._tasks:
+    async def _cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, first: Job) -> None:
         call, returned, raised = self._calls[:3]
