@@ -27,6 +27,7 @@ class Cluster:
 
     bootstrap_servers: str
     create_topics: Callable[[list[str]], None]
+    session_timeout: int = 6000  # milliseconds; the least that Kafka allows
 
     def topic(self, levels: int = LEVELS) -> str:
         """A new logical topic."""
@@ -55,7 +56,7 @@ class Cluster:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "heartbeat.interval.ms": 100,
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": self.session_timeout,
             }
         )
 
@@ -75,7 +76,8 @@ def mock_cluster() -> Iterator[Cluster]:
         for name in names:  # the mock makes what it is asked about
             holder.list_topics(name, timeout=10)
 
-    yield Cluster(f"{broker.host}:{broker.port}", create_topics)
+    # A group that somebody joins again waits for a second less than this.
+    yield Cluster(f"{broker.host}:{broker.port}", create_topics, session_timeout=2000)
     holder.close()
 
 
