@@ -121,31 +121,30 @@ class Dispatch:
     ) -> Job | None:
         """Works of a job are done, with their outputs, or failed; the next job, if there is one for this slot."""
         now = time.monotonic()
-        letters = []
+        # What is a user's runs without the lock, handlers of logs too: it may ask the consumer something.
         verdicts = [(work, error, self._decide(work, error, now)) for work, error in failed]
         with self.lock:
             for work, outputs in done:
                 self._finish(work, outputs, now)
-            for work, error, verdict in verdicts:
-                self._failed += 1
-                ours = self.engine.fail(work, error, verdict, now)
-                if ours and isinstance(verdict, DeadLetter) and self.letters:
-                    self._dead_letters += 1
-                    letters.append((work, error, verdict.reason))  # and until it is stored, the work runs
-                    continue
-                self._end(work, now)
-                if ours:
-                    self._after_failure(work, error, verdict, now)
+            ours = [failure for failure in verdicts if self._fail(*failure, now)]
             job = self._next(now)
-        for work, error, reason in letters:
-            _log_dead_letter(work, error, reason)
-            self.letters.send(work, error, reason)  # type: ignore[union-attr]
+        for failure in ours:
+            self._tell(*failure, now)
         return job
 
     def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
-        # A user's functions run in here, which may ask the consumer something: not with the lock.
         chance = random.random()  # noqa: S311 - it spreads retries
         return self._retries.decide(work.record, work.attempt, error, now, chance)
+
+    def _tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
+        """The log, or the topic for dead letters, or who runs the consumer."""
+        if isinstance(verdict, Again):
+            _log_retry(work, error, verdict, now)
+        elif self.letters:
+            _log_dead_letter(work, error, verdict.reason)
+            self.letters.send(work, error, verdict.reason)
+        else:
+            self.give_up(no_dead_letters(work, error, verdict.reason))
 
     def refused(self, work: RecordWork, error: BaseException) -> None:
         """What a work came to could not be stored: the attempt failed."""
@@ -281,12 +280,16 @@ class Dispatch:
         if self._watched:
             self._wake.set()
 
-    def _after_failure(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
-        if isinstance(verdict, DeadLetter):
-            self.failure = self.failure or no_dead_letters(work, error, verdict.reason)
+    def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
+        """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
+        self._failed += 1
+        ours = self.engine.fail(work, error, verdict, now)
+        if ours and isinstance(verdict, DeadLetter) and self.letters:
+            self._dead_letters += 1
         else:
-            _log_retry(work, error, verdict, now)
-        self._wake.set()
+            self._end(work, now)
+            self._wake.set()  # its next attempt has a time
+        return ours
 
 
 def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
