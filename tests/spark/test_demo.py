@@ -38,6 +38,6 @@ def test_ctrl_c_ends_the_demo_in_one_sentence(tmp_path: Path) -> None:
         demo.send_signal(signal.SIGINT)
         rest, errors = demo.communicate(timeout=30)
 
-    assert demo.returncode == 130
+    assert demo.returncode == 130, errors
     assert rest.endswith("\nStopped, and nothing is left running.\n")
     assert errors == ""
