@@ -10,8 +10,9 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway.config import OWN_KEYS, explain_refused
-from headway.errors import ConfigError, KafkaError
+from headway.config import OWN_KEYS
+from headway.errors import KafkaError
+from headway.kafka.making import make_client
 
 # While a broker restarts or a name resolves slowly, asking again helps; when every address refuses, it does not.
 _ASK_FOR = 1.0
@@ -35,12 +36,9 @@ class Admin:
         self._servers = kafka.get("bootstrap.servers")
         self._reason = "no answer"
         self._none_is_up = False
-        try:
-            # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
-            settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
-            self._client = AdminClient(settings)
-        except ck.KafkaException as error:
-            raise ConfigError(explain_refused(error.args[0].str(), kafka)) from error
+        # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
+        settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
+        self._client = make_client(AdminClient, settings)
 
     def topics(self) -> dict[str, int]:
         """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import confluent_kafka as ck
 
-from headway.config import explain_refused
 from headway.core.topics import LevelSubscription
-from headway.errors import ConfigError, FetchError, KafkaError
+from headway.errors import FetchError, KafkaError
 from headway.kafka import native
+from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
@@ -79,7 +79,7 @@ class LevelConsumer:
         self._is_static = "group.instance.id" in config
         self._closing = False
         self._listener: RebalanceListener | None = None
-        self._consumer = _make_consumer({**_FETCH_DEFAULTS, **config})
+        self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config})
 
     @property
     def group_metadata(self) -> bytes:
@@ -388,13 +388,6 @@ class LevelConsumer:
 
     def _offsets(self, partitions: Iterable[ck.TopicPartition]) -> dict[TopicPartition, int | None]:
         return {self._ours(partition): partition.offset if partition.offset >= 0 else None for partition in partitions}
-
-
-def _make_consumer(config: dict[str, Any]) -> ck.Consumer:
-    try:
-        return ck.Consumer(config)
-    except ck.KafkaException as error:
-        raise ConfigError(explain_refused(error.args[0].str(), config)) from error
 
 
 def _place(message: Any) -> ck.TopicPartition:

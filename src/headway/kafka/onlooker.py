@@ -10,9 +10,10 @@ from typing import Any, Self, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from headway.config import OWN_KEYS, explain_refused
-from headway.errors import ConfigError, KafkaError
+from headway.config import OWN_KEYS
+from headway.errors import KafkaError
 from headway.kafka import native
+from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
 from headway.records import Message
 
@@ -61,11 +62,8 @@ class Onlooker:
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
         self.group = group
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
-        try:
-            self._admin = AdminClient({"log_level": 2, **kafka})
-            self._consumer = ck.Consumer({**_DEFAULTS, **kafka, **_OURS, "group.id": group})
-        except ck.KafkaException as error:
-            raise ConfigError(explain_refused(error.args[0].str(), kafka)) from error
+        self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
+        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **kafka, **_OURS, "group.id": group})
         # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
         with _explained("The topics could not be listed"):
             self._admin.list_topics(timeout=_ANSWER_WITHIN)

@@ -8,8 +8,8 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.config import explain_refused
-from headway.errors import ConfigError, DeliveryError, KafkaError, SerializationError
+from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
 
@@ -44,7 +44,7 @@ class ProducerClient:
     """
 
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
-        self._producer = _make_producer(dict(config))
+        self._producer = make_client(ck.Producer, config)
         self._produce = self._producer.produce
         self._after_reports = after_reports
         self._sends = 0
@@ -198,10 +198,3 @@ def is_out_of_place(error: KafkaError) -> bool:
 def is_the_records_own(error: ck.KafkaError) -> bool:
     """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
     return error.code() in _THE_RECORDS_OWN
-
-
-def _make_producer(config: dict[str, Any]) -> ck.Producer:
-    try:
-        return ck.Producer(config)
-    except ck.KafkaException as error:
-        raise ConfigError(explain_refused(error.args[0].str(), config)) from error

@@ -1,0 +1,36 @@
+"""Clients of confluent_kafka come whole, whatever is typed meanwhile."""
+
+import os
+import signal
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from headway.errors import ConfigError
+from headway.kafka.making import make_client
+
+
+@pytest.fixture(autouse=True)
+def _python_handles_ctrl_c() -> Any:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_while_a_client_is_made_is_raised_afterwards() -> None:
+    made: list[object] = []
+
+    def make(config: dict[str, Any]) -> ck.Producer:
+        os.kill(os.getpid(), signal.SIGINT)
+        made.append(ck.Producer(config))
+        return made[0]  # type: ignore[return-value]
+
+    with pytest.raises(KeyboardInterrupt):
+        make_client(make, {"bootstrap.servers": "localhost:1", "log_level": 0})
+    assert made
+
+
+def test_a_setting_that_there_is_not_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean 'max.priority'\?"):
+        make_client(ck.Producer, {"max.priorty": 3})
