@@ -157,3 +157,14 @@ def test_nothing_too_old_is_handed_over_even_if_nobody_asked_for_the_expired() -
     accumulator.put(topic.queue(0), late)
     assert accumulator.drain(1 << 20, 6.0) == []
     assert accumulator.expired(6.0) == [late]
+
+
+def test_a_record_that_was_being_sorted_while_the_expired_were_collected_expires_in_time() -> None:
+    accumulator, topic = with_topic(Limits(patience=5.0))
+    record = Record(since=0.0)
+    accumulator.put(topic.raw, record, raw=True)
+    accumulator.take_raw(10)
+    assert accumulator.expired(4.0) == []
+    accumulator.sort(record, 1, 1_000)
+    assert accumulator.next_expiry() <= 5.0
+    assert accumulator.expired(6.0) == [record]

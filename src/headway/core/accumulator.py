@@ -144,8 +144,9 @@ class Accumulator(Generic[R]):
     """
 
     def __init__(self, levels: int, turns: Turns, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
-        self.used = self.count = 0
         self._limits = limits
+        self._reserve = limits.reserve
+        self._keep = 1 - limits.reserve
         self._level_memory = limits.memory // levels
         self._levels: list[_Level[R]] = [_Level(index) for index in range(levels)]
         self._turns = turns
@@ -161,6 +162,16 @@ class Accumulator(Generic[R]):
             found = self._topics[kafka_topic] = TopicQueues(kafka_topic, self._levels[level])
         return found
 
+    @property
+    def used(self) -> int:
+        """The bytes of all that waits or is in flight."""
+        return sum(level.used for level in self._levels)
+
+    @property
+    def count(self) -> int:
+        """How many records wait or are in flight."""
+        return sum(topic.count for topic in list(self._topics.values()))
+
     # In
 
     def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
@@ -168,12 +179,16 @@ class Accumulator(Generic[R]):
 
         A raw record counts for the queue but waits to be sorted; so must any for a partition while its topic `has_raw`.
         """
+        # In one piece, as it is what every caller pays for.
         topic, size = queue.topic, record.size
-        if size > self._room(queue) and (topic.level.used or size > self._level_memory):
+        level, keep, reserve = topic.level, self._keep, self._reserve
+        room = keep * (keep * (self._level_memory - level.used) - reserve * topic.used) - reserve * queue.used
+        if size > room and (level.used or size > self._level_memory):
             return False
         record.queue = queue
-        self._charge(queue, size)
-        self.count += 1
+        queue.used += size
+        topic.used += size
+        level.used += size
         topic.count += 1
         if raw:
             if not topic.raw.records:
@@ -185,17 +200,10 @@ class Accumulator(Generic[R]):
                 self._list(queue)
         return True
 
-    def _room(self, queue: Queue[R]) -> float:
-        reserve = self._limits.reserve
-        keep = 1 - reserve
-        room = keep * (self._level_memory - queue.topic.level.used) - reserve * queue.topic.used
-        return keep * room - reserve * queue.used
-
     def _charge(self, queue: Queue[R], size: int) -> None:
         queue.used += size
         queue.topic.used += size
         queue.topic.level.used += size
-        self.used += size
 
     def learn(self, topic: TopicQueues[R], partition_count: int, leaders: Collection[int]) -> list[R]:
         """How many partitions a topic has and which can be sent to; the waiting records of those that it has not."""
@@ -230,6 +238,8 @@ class Accumulator(Generic[R]):
         record.queue = queue = topic.queue(partition)
         self._charge(queue, size)
         topic.sorting -= 1
+        # It was in no queue while the others were looked at.
+        self._look_at = min(self._look_at, record.since + self._limits.patience)
         queue.records.append(record)
         self._list(queue)
 
@@ -311,7 +321,6 @@ class Accumulator(Generic[R]):
                 end += 1
             queue.in_flight -= size
             self._charge(queue, -size)
-            self.count -= end - start
             queue.topic.count -= end - start
             self._list(queue)
             self._list(queue.topic.undesignated)
@@ -377,7 +386,6 @@ class Accumulator(Generic[R]):
 
     def _forget(self, record: R) -> None:
         self._charge(record.queue, -record.size)
-        self.count -= 1
         record.queue.topic.count -= 1
 
     def _relist(self, topic: TopicQueues[R]) -> None:
