@@ -55,6 +55,7 @@ class Model:
 
     def put(self, level: int, topic: int, partition: int | None, size: int, key: bool) -> bool:
         queues = self.topics[level, topic]
+        partition = 0 if key and partition is None else partition  # what a key will come to
         unknown = key and not queues.partition_count
         queue = queues.raw if unknown else queues.queue(partition)
         raw = unknown or (partition is not None and queues.has_raw)

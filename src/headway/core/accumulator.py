@@ -231,7 +231,10 @@ class Accumulator(Generic[R]):
         return taken
 
     def sort(self, record: R, partition: int | None, size: int) -> None:
-        """A raw record's partition and bytes are known: it waits there, behind those that were sorted before."""
+        """A raw record's partition and bytes are known: it waits there, behind those that were sorted before.
+
+        While some for a queue are raw all are, so its records wait in order, and the first is the first to expire.
+        """
         topic = record.queue.topic
         self._charge(record.queue, -record.size)
         record.size = size
