@@ -49,6 +49,7 @@ class ProducerClient:
         self._after_reports = after_reports
         self._sends = 0
         self._serving = threading.Lock()
+        self._serves_itself = False
         self._closing = False
         self._wake = Wake()
         wake_on_events(self._producer, self._wake.fd)
@@ -95,7 +96,8 @@ class ProducerClient:
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until something is so, unless another thread is at it: for one that would only wait."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._serving.acquire(blocking=False):
+        # Our own thread is soon done with what there is. Left to it, the next reports would cost a turn each.
+        if self._serving.acquire(blocking=self._serves_itself):
             try:
                 while not done() and (deadline is None or time.monotonic() < deadline):
                     self._poll(_LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - time.monotonic()))
@@ -168,7 +170,9 @@ class ProducerClient:
                 seen = self._sends
                 time.sleep(_QUIET)
             with self._serving:  # in its turn: what came while another served wakes nobody again
+                self._serves_itself = True
                 self._poll(0)
+                self._serves_itself = False
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
