@@ -105,9 +105,10 @@ def classic_table(report: Report, topics: Topics, count: int, quick: bool) -> No
     for name, ordering, keys in cases[::3] if quick else cases:
         topic = topics.filled([str(i % keys) for i in range(count)], 1)
         for slots, aim in TABLE_AIMS.items():
-            ratio = _beside_ideal(topics, topic, count, ordering, slots)
-            report.add(f"(a) {name}, {slots} in flight", "threads", ratio, "× the ideal makespan")
-            report.at_most(f"(a) {name}, {slots} in flight: × ideal", ratio, aim)
+            for executor in ("threads", "async"):
+                ratio = _beside_ideal(topics, topic, count, ordering, slots, executor)
+                report.add(f"(a) {name}, {slots} in flight", executor, ratio, "× the ideal makespan")
+                report.at_most(f"(a) {name}, {slots} in flight, {executor}: × ideal", ratio, aim)
 
 
 def skewed_keys(report: Report, topics: Topics, count: int) -> None:
@@ -117,25 +118,34 @@ def skewed_keys(report: Report, topics: Topics, count: int) -> None:
     keys = [str(bisect.bisect(weights, draw.random() * weights[-1])) for _ in range(count)]
     topic = topics.filled(keys, 1)
     for slots, aim in TABLE_AIMS.items():
-        ratio = _beside_ideal(topics, topic, count, Ordering.KEY, slots)
-        report.add(f"(c) Zipf keys, {slots} in flight", "threads", ratio, "× the ideal makespan")
-        report.at_most(f"(c) Zipf keys, {slots} in flight: × ideal", ratio, aim)
+        for executor in ("threads", "async"):
+            ratio = _beside_ideal(topics, topic, count, Ordering.KEY, slots, executor)
+            report.add(f"(c) Zipf keys, {slots} in flight", executor, ratio, "× the ideal makespan")
+            report.at_most(f"(c) Zipf keys, {slots} in flight, {executor}: × ideal", ratio, aim)
 
 
-def _beside_ideal(topics: Topics, topic: str, count: int, ordering: Ordering, slots: int) -> float:
+def _beside_ideal(topics: Topics, topic: str, count: int, ordering: Ordering, slots: int, executor: str) -> float:
     draw = random.Random(11)
     seconds = [draw.uniform(0, 0.005) for _ in range(count)]
     consumer = topics.consumer(topic, ordering=ordering, max_concurrency=slots)
     calls: list[Call] = []
 
-    def handle(record: ConsumerRecord, context: Context) -> None:
-        started = time.perf_counter()
-        time.sleep(seconds[record.offset])
+    def note(record: ConsumerRecord, started: float) -> None:
         calls.append(Call(record.offset, record.raw_key, started, time.perf_counter()))
         if len(calls) == count:
             consumer.stop()
 
-    consumer.run(handle)
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        started = time.perf_counter()
+        time.sleep(seconds[record.offset])
+        note(record, started)
+
+    async def handle_async(record: ConsumerRecord, context: Context) -> None:
+        started = time.perf_counter()
+        await asyncio.sleep(seconds[record.offset])
+        note(record, started)
+
+    consumer.run(handle if executor == "threads" else handle_async)
     lanes = {Ordering.KEY: "key", Ordering.PARTITION: "one", Ordering.UNORDERED: "offset"}
     of_call: dict[str, Callable[[Call], Any]] = {
         "key": lambda call: call.key,
