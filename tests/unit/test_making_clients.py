@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from typing import Any
 
 import confluent_kafka as ck
@@ -26,8 +27,14 @@ def test_ctrl_c_while_a_client_is_made_is_raised_afterwards() -> None:
         made.append(ck.Producer(config))
         return made[0]  # type: ignore[return-value]
 
+    # Another thread, which does not mind signals, takes it where the main one would not.
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, args=(30,))
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
         make_client(make, {"bootstrap.servers": "localhost:1", "log_level": 0})
+    ended.set()
+    thread.join()
     assert made
 
 

@@ -1,6 +1,7 @@
 """Making confluent_kafka's clients."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -24,9 +25,19 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any]) 
 
 @contextmanager
 def _ctrl_c_waits() -> Iterator[None]:
-    """A Ctrl-C while it reads the settings would be lost: the binding takes it for a setting without a name."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """A Ctrl-C while it reads the settings would be lost: the binding takes it for a setting without a name.
+
+    Only the main thread handles signals. To block them would not do: another thread would take this one.
+    """
+    handle = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handle):
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda *signals: came.append(signals))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handle)
+        if came:
+            handle(*came[0])
