@@ -33,6 +33,7 @@ class Admission:
 
     def __init__(self, most: int, *, rate: float | None = None, adaptive: bool = False) -> None:
         self.limit = most
+        self.is_paced = adaptive or rate is not None  # else `limit` is all there is to know
         self._adaptive = AdaptiveLimit(most) if adaptive else None
         if self._adaptive:
             self.limit = self._adaptive.limit

@@ -209,7 +209,8 @@ class Engine(Generic[R]):
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
-        self._release_due(now)
+        if self._later:
+            self._release_due(now)
         works: list[Work[R]] = []
         while len(works) < limit and (level := self._pick(now)):
             works.append(level.take())

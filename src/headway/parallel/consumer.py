@@ -300,7 +300,7 @@ class ParallelConsumer:
                 slots=self._max_concurrency,
                 time_limit=self._time_limit,
             )
-        return Threads(calls, self._time_limit)
+        return Threads(calls, self._max_concurrency, self._time_limit)
 
     def _take_dead_letters(self) -> None:
         if self._dead_letter_topic is None:

@@ -2,13 +2,17 @@
 
 Who has ended a job takes the next one in the same breath, so a slot that gets free is filled at once and nobody is
 woken for it. The control thread is woken only where there is something for it to do. The lock is held for some
-microseconds at a time, never during a handler or a call to Kafka.
+microseconds at a time, never during a handler, a call to Kafka, or anything that lets another thread run.
+
+At most one executor's thread waits for the lock; others leave their reports with it and are idle. If each waited
+itself, a thousand of them would queue up whenever one was interrupted with the lock, and be woken one by one.
 """
 
 import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,10 +79,15 @@ class Dispatch:
         self.failure: HeadwayError | None = None
         self._retries = retries
         self._admission = admission
+        self._is_paced = admission.is_paced
         self._wake = wake
-        # Each with how many of its job are left; those of lost partitions too, until they are reported.
-        self._running: dict[RecordWork, list[int]] = {}
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of what is done, not settled yet
+        self._waiting = threading.Lock()  # held by who waits for `lock` to settle them
+        # With how many of its job are left, if that has more than one work. Those of lost partitions too, until they
+        # are reported.
+        self._running: dict[RecordWork, list[int] | None] = {}
         self._jobs = 0
+        self._control_is_due = False
         self._alarms = [-1] * levels
         self._watched = False
         self._rate_is_awaited = False
@@ -107,10 +116,38 @@ class Dispatch:
 
     def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
         """A work is done; the next job, if there is one for this slot."""
-        now = time.monotonic()
-        with self.lock:
+        if not self.lock.acquire(blocking=False):
+            self._reports.append((work, outputs))
+            return self._settle_reports()
+        try:
+            now = time.monotonic()
             self._finish(work, outputs, now)
-            return self._next(now)
+            job = self._next(now)
+        finally:
+            self.lock.release()
+        if self._control_is_due:
+            self._wake_control()
+        return job
+
+    def _settle_reports(self) -> Job | None:
+        if not self._waiting.acquire(blocking=False):
+            return None  # who waits takes our report along, and starts what may start in its place
+        try:
+            self.lock.acquire()
+        finally:
+            self._waiting.release()
+        try:
+            now = time.monotonic()
+            slots = len(self._reports)
+            while self._reports:
+                self._finish(*self._reports.popleft(), now)
+            jobs = self._start(slots, now)
+        finally:
+            self.lock.release()
+        self._wake_control()
+        if jobs[1:] and self.starts:
+            self.starts(jobs[1:])
+        return jobs[0] if jobs else None
 
     def failed(self, work: RecordWork, error: BaseException) -> Job | None:
         """A work failed; the next job, if there is one for this slot."""
@@ -128,6 +165,7 @@ class Dispatch:
                 self._finish(work, outputs, now)
             ours = [failure for failure in verdicts if self._fail(*failure, now)]
             job = self._next(now)
+        self._wake_control()
         for failure in ours:
             self._tell(*failure, now)
         return job
@@ -166,7 +204,8 @@ class Dispatch:
             else:
                 self._end(work, now)
                 self.engine.retry(work, now + _STORE_AGAIN_AFTER, refused, now)
-                self._wake.set()  # its time is to be waited for
+                self._control_is_due = True  # its time is to be waited for
+        self._wake_control()
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
@@ -175,6 +214,7 @@ class Dispatch:
         with self.lock:
             self._end(work, now)
             self.engine.retry(work, now, None, now)
+        self._wake_control()
         self.feed()
 
     def give_up(self, failure: HeadwayError) -> None:
@@ -185,15 +225,16 @@ class Dispatch:
     def next(self) -> Job | None:
         """Another job, if there is one and a slot is free."""
         with self.lock:
-            return self._next(time.monotonic())
+            job = self._next(time.monotonic())
+        self._wake_control()
+        return job
 
     def feed(self) -> None:
         """Start what may run now."""
         now = time.monotonic()
         with self.lock:
-            jobs: list[Job] = []
-            while (free := self._free(now)) > 0 and (taken := self.take(free, now)):
-                jobs += self._note(taken, now)
+            jobs = self._start(self._free(now), now)
+        self._wake_control()
         if jobs and self.starts:
             self.starts(jobs)
 
@@ -241,44 +282,59 @@ class Dispatch:
         return [(work,) for work in self.engine.take(limit, now)]
 
     def _free(self, now: float) -> int:
-        return 0 if self.paused or self.ending or self.starts is None else self._admission.free(self._jobs, now)
+        if self.paused or self.ending or self.starts is None:
+            return 0
+        return self._admission.free(self._jobs, now) if self._is_paced else self._admission.limit - self._jobs
+
+    def _start(self, limit: int, now: float) -> Sequence[Job]:
+        """Up to so many jobs, of those that may start."""
+        jobs: list[Job] = []
+        while len(jobs) < limit and (job := self._next(now)):
+            jobs.append(job)
+        return jobs
 
     def _next(self, now: float) -> Job | None:
         if self._free(now) <= 0:
-            if not self._rate_is_awaited and self._admission.next_change() is not None:
-                self._rate_is_awaited = True
-                self._wake.set()
+            self._await_rate()
             return None
         if not (jobs := self.take(1, now)):
             return None
-        [job] = self._note(jobs, now)
+        self._note(jobs[0], now)
+        return jobs[0]
+
+    def _await_rate(self) -> None:
+        if not self._rate_is_awaited and self._admission.next_change() is not None:
+            self._rate_is_awaited = self._control_is_due = True
+
+    def _note(self, job: Job, now: float) -> None:
+        left = [len(job)] if len(job) > 1 else None
+        for work in job:
+            self._running[work] = left
+        self._jobs += 1
+        if self._is_paced:
+            self._admission.started(len(job), self._jobs, now)
         level = job[0].assignment.level
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
-            self._wake.set()
-        return job
-
-    def _note(self, jobs: Sequence[Job], now: float) -> Sequence[Job]:
-        for job in jobs:
-            left = [len(job)]
-            for work in job:
-                self._running[work] = left
-            self._jobs += 1
-            self._admission.started(len(job), self._jobs, now)
-        return jobs
+            self._control_is_due = True
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
         self._end(work, now)
         self._done += self.engine.finish(work, now, outputs)
 
     def _end(self, work: RecordWork, now: float) -> None:
-        if of_job := self._running.pop(work, None):
-            of_job[0] -= 1
-            if not of_job[0]:
-                self._jobs -= 1
-                self._admission.ended(self._jobs, now)
         if self._watched:
-            self._wake.set()
+            self._control_is_due = True
+        if work not in self._running:
+            return
+        left = self._running.pop(work)
+        if left is not None:
+            left[0] -= 1
+            if left[0]:
+                return
+        self._jobs -= 1
+        if self._is_paced:
+            self._admission.ended(self._jobs, now)
 
     def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
         """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
@@ -288,8 +344,15 @@ class Dispatch:
             self._dead_letters += 1
         else:
             self._end(work, now)
-            self._wake.set()  # its next attempt has a time
+            self._control_is_due = True  # its next attempt has a time
         return ours
+
+    # Without it
+
+    def _wake_control(self) -> None:
+        if self._control_is_due:  # seen by one thread at the least
+            self._control_is_due = False
+            self._wake.set()
 
 
 def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:

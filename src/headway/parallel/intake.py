@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 HandOver = Callable[[Collection[TopicPartition]], None]
 
 _ANSWER_WITHIN = 1.0  # so long a rebalance may wait for us
-_AT_ONCE = 500  # records; while they are made and taken in, handlers wait for the GIL
 _address = attrgetter("kafka_topic", "partition")
 
 
@@ -34,6 +33,9 @@ class Intake:
         self._lock = dispatch.lock
         self._levels = levels
         self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
+        # Handlers wait for the GIL while records are made and taken in; but where they take no time at all, the buffer
+        # runs dry before this thread has the GIL again.
+        self._at_once = buffer // 2
         self._hand_over = hand_over
         self._held: set[TopicPartition] = set()
         # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
@@ -78,7 +80,7 @@ class Intake:
         if demand == 0:  # there is no room
             return self._dispatch.alarm(level, ready // 2)
         self._dispatch.alarm(level, -1)  # librdkafka says when something comes
-        return min(demand, _AT_ONCE)
+        return min(demand, self._at_once)
 
     def _receive(self, level: int, records: Sequence[ConsumerRecord], now: float) -> None:
         for _, group in groupby(records, _address):

@@ -11,9 +11,13 @@ from headway.parallel.time_limit import ThreadLimit
 
 
 class Threads:
-    """Threads that stay, as many as were ever needed at a time; each takes its next job as it ends one."""
+    """Threads that stay, as many as were ever needed at a time; each takes its next job as it ends one.
 
-    def __init__(self, calls: Calls, time_limit: float | None = None) -> None:
+    At `most` so many, the number of slots: where there are more jobs for a moment, a thread is about to be idle.
+    """
+
+    def __init__(self, calls: Calls, most: int, time_limit: float | None = None) -> None:
+        self._most = most
         self._limit = ThreadLimit(time_limit) if time_limit else None
         self._calls = calls._replace(call=self._limit.limit(calls.call)) if self._limit else calls
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
@@ -24,7 +28,7 @@ class Threads:
         """Run these, from any thread; a job never waits for a thread."""
         for job in jobs:
             self._queue.put(job)
-            if not self._idle.acquire(blocking=False):
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 self._add_thread()
 
     def _add_thread(self) -> None:
