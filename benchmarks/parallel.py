@@ -8,6 +8,7 @@ processes, beside one thread. (e) A crash with everything done behind one stuck 
 
 import asyncio
 import bisect
+import gc
 import itertools
 import random
 import signal
@@ -75,6 +76,7 @@ class Topics:
 
 def measure(report: Report, options: Options) -> None:
     """All parts in one run."""
+    gc.freeze()  # as a worker does
     with options.broker() as servers:
         topics = Topics(servers)
         classic_table(report, topics, 1_000 if options.quick else 10_000, options.quick)

@@ -23,6 +23,7 @@ from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers, Partitions
 from headway.kafka.native import Offsets
 from headway.kafka.serialization import key_reader, value_reader
+from headway.kafka.uncollected import Uncollected
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 
@@ -160,8 +161,9 @@ class PriorityConsumer:
         self._auto_commit(now)
         if self._batch:
             return self._rest_of_batch()
-        self._fetch(now)
-        return self._take(now)
+        with Uncollected():
+            self._fetch(now)
+            return self._take(now)
 
     def wakeup(self) -> None:
         """Make the poll that is waiting, or the next one, raise `WakeupError`; from any thread."""

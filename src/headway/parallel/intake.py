@@ -10,6 +10,7 @@ from headway.core.topics import LevelSubscription
 from headway.errors import FetchError, KafkaError, OffsetMapError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
+from headway.kafka.uncollected import Uncollected
 from headway.parallel.dispatch import Dispatch
 from headway.records import ConsumerRecord, TopicPartition
 
@@ -56,11 +57,12 @@ class Intake:
         demand = self._demand(paused)
         more = False
         for level in reversed(self._levels):
-            records = level.fetch(demand[level.level], now)
-            with self._lock:
-                self._receive(level.level, records, now)
-                for partition in level.ends.keys() - self._starting.keys():
-                    self._engine.advance(partition, level.ends.pop(partition))
+            with Uncollected():
+                records = level.fetch(demand[level.level], now)
+                with self._lock:
+                    self._receive(records, now)
+                    for partition in level.ends.keys() - self._starting.keys():
+                        self._engine.advance(partition, level.ends.pop(partition))
             more = more or 0 < len(records) == demand[level.level]
             _raise_unless_fetching(level)
             self._begin(level)
@@ -82,7 +84,7 @@ class Intake:
         self._dispatch.alarm(level, -1)  # librdkafka says when something comes
         return min(demand, self._at_once)
 
-    def _receive(self, level: int, records: Sequence[ConsumerRecord], now: float) -> None:
+    def _receive(self, records: Sequence[ConsumerRecord], now: float) -> None:
         for _, group in groupby(records, _address):
             of_one = list(group)
             partition = of_one[0].topic_partition
