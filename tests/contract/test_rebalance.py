@@ -118,7 +118,7 @@ def assert_ascending_within_an_assignment(records: list[ConsumerRecord]) -> None
 def test_two_members_share_every_level(kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic()
     with members(kafka_cluster, topic, "fair", EAGER, 2) as [first, second]:
-        share = Counter({level: 2 for level in range(3)})  # each level is a group of its own, and meets on its own
+        share = Counter(dict.fromkeys(range(3), 2))  # each level is a group of its own, and meets on its own
         wait_for(
             lambda: all(Counter(at.level for at in each.consumer.assignment()) == share for each in (first, second))
         )
