@@ -4,9 +4,12 @@ No Python code runs for a record: `map` calls the client's own method with the c
 bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
 """
 
+import contextlib
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import repeat
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self
@@ -68,9 +71,10 @@ class RowProducer:
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
         self._refused: DeliveryError | None = None
+        self._trouble = "no answer"
         self._is_transactional = transactional_id is not None
         self._known: dict[str, int] = {}
-        own: dict[str, Any] = {**_OURS, "on_delivery": self._note}
+        own: dict[str, Any] = {**_OURS, "on_delivery": self._note, "error_cb": self._note_trouble}
         if transactional_id is not None:
             own["transactional.id"] = transactional_id
         self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own})
@@ -87,7 +91,9 @@ class RowProducer:
     ) -> None:
         if error is not None:
             self._producer.purge()
-        self._producer.close()
+        with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._producer.close()
 
     def partitions(self, topic: str) -> int:
         """How many partitions a Kafka topic has; 0 for one that does not exist."""
@@ -126,15 +132,12 @@ class RowProducer:
         deadline, left = time.monotonic() + _WITHIN, len(self._producer)
         while left > records:
             # A flush sends what lingers; so it is not for who only waits for room.
-            if records:
-                self._producer.poll(0.01)
-            else:
-                self._producer.flush(_SLICE)
+            self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, _SLICE))
             if len(self._producer) < left:
                 left, deadline = len(self._producer), time.monotonic() + _WITHIN
             if time.monotonic() > deadline:
-                raise DeliveryError(f"Kafka did not acknowledge any of {left} rows within {_WITHIN:g} s.")
-        self._producer.poll(0)
+                raise DeliveryError(f"Kafka stored none of {left} rows within {_WITHIN:g} s: {self._trouble}.")
+        self._call(partial(self._producer.poll, 0))
         if self._refused:
             raise self._refused
 
@@ -143,6 +146,10 @@ class RowProducer:
             self._refused = DeliveryError(
                 f"A row for partition {message.partition()} of {message.topic()} was not stored: {describe(error)}."
             )
+
+    def _note_trouble(self, error: ck.KafkaError) -> None:
+        if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = describe(error)
 
     def _connect(self) -> None:
         # Without a connection librdkafka looks for the coordinator only every half a second. Any topic would do.
@@ -174,7 +181,8 @@ class RowProducer:
             self._fail(error)
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
-        self._producer.poll(0)  # whose reports may know more
+        with contextlib.suppress(ck.KafkaException):  # the same again, if it is fatal
+            self._producer.poll(0)  # whose reports may know more
         reason = describe(error.args[0])
         if self._refused:
             raise self._refused from error
