@@ -37,6 +37,11 @@ class Cluster:
         self._drivers.append(driver)
         return driver
 
+    def kill_drivers(self) -> None:
+        """Kill the programs that still run."""
+        for driver in self._drivers:
+            driver.kill()
+
     def executors(self) -> list[psutil.Process]:
         """The processes that run tasks now."""
         children = [child for worker in self._workers for child in worker.children()]
@@ -93,7 +98,7 @@ def standalone_cluster(directory: Path) -> Iterator[Cluster]:
     [port] = free_ports(1)
     with ExitStack() as ending:
         cluster = Cluster(f"spark://{HOST}:{port}", directory)
-        ending.callback(lambda: [driver.kill() for driver in cluster._drivers])
+        ending.callback(cluster.kill_drivers)
         log = directory / "master.log"
         place = ["--host", HOST, "--webui-port", "0", "--port"]
         ending.enter_context(_spark_process("master.Master", [*place, str(port)], log))

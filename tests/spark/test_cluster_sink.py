@@ -35,6 +35,7 @@ def await_copies(orders: "LevelTopics", driver: Driver, count: int) -> None:
     while len(copied(orders)) < count:
         assert driver.running, driver.log.read_text()[-4000:]
         assert time.monotonic() < deadline, driver.log.read_text()[-4000:]
+        time.sleep(0.2)
 
 
 def start(cluster: Cluster, orders: "LevelTopics", directory: Path) -> Driver:

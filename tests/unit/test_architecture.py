@@ -23,7 +23,7 @@ ALLOWED = {
     "workers": {"config", "core", "errors", "parallel", "records"},
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
-    "spark": {"broker", "core", "config", "errors", "kafka", "records"},
+    "spark": {"broker", "core", "config", "errors", "kafka", "parallel", "records", "workers"},
     "testing": {"broker"},
     "cli": {"*"},
     "__init__": {"*"},

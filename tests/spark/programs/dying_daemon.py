@@ -22,5 +22,5 @@ def commit_and_die(producer: RowProducer) -> None:
 
 
 if __name__ == "__main__":
-    RowProducer.commit = commit_and_die  # type: ignore[method-assign]
+    RowProducer.commit = commit_and_die  # type: ignore[assignment]
     daemon.manager()
