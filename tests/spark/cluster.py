@@ -54,13 +54,12 @@ class Driver:
     def __init__(self, cluster: Cluster, program: str, arguments: Sequence[str], log: Path) -> None:
         self.log = log
         command = [sys.executable, "-m", f"tests.spark.programs.{program}", cluster.url, *arguments]
-        environment = {**_environment(), "PYTHONPATH": str(ROOT)}
         with log.open("w") as output:
             # With its Java in a session of its own, to be killed together.
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=environment,
+                env=_environment(),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -136,7 +135,8 @@ def _is_executor(process: psutil.Process) -> bool:
 def _environment() -> dict[str, str]:
     java = {"JAVA_HOME": str(java_home(find_java())), "SPARK_DAEMON_MEMORY": "256m"}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    return {**os.environ, **java, **python, "SPARK_LOCAL_IP": HOST, "SPARK_NO_DAEMONIZE": "1"}
+    # The tests' own modules are there on every machine, as with --py-files.
+    return {**os.environ, **java, **python, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": str(ROOT)}
 
 
 def _family(pid: int) -> list[psutil.Process]:

@@ -4,5 +4,6 @@ from headway.spark.outcomes import dead_letters
 from headway.spark.parallel_map import parallel_map
 from headway.spark.session import local_session
 from headway.spark.source import HeadwayDataSource
+from headway.spark.workers import ClusterWorkers, run_workers
 
-__all__ = ["HeadwayDataSource", "dead_letters", "local_session", "parallel_map"]
+__all__ = ["ClusterWorkers", "HeadwayDataSource", "dead_letters", "local_session", "parallel_map", "run_workers"]
