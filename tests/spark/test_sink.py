@@ -1,6 +1,7 @@
 """`df.write` and `df.writeStream` with `format("headway")` on a real Spark and a real Apache Kafka."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
 
+from headway.broker import LocalBroker
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -104,10 +107,14 @@ def stream(spark: SparkSession, orders: "LevelTopics", **options: str) -> DataFr
     return spark.readStream.format("headway").options(**given).load()
 
 
-def run(frame: DataFrame, orders: "LevelTopics", checkpoint: Path, topic: str, **options: str) -> None:
+def start(frame: DataFrame, orders: "LevelTopics", checkpoint: Path, topic: str, **options: str) -> StreamingQuery:
     writer = frame.writeStream.format("headway").option("kafka.bootstrap.servers", orders.servers)
     writer = writer.options(topic=topic, **options).option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    return writer.trigger(availableNow=True).start()
+
+
+def run(frame: DataFrame, orders: "LevelTopics", checkpoint: Path, topic: str, **options: str) -> None:
+    start(frame, orders, checkpoint, topic, **options).awaitTermination()
 
 
 def test_a_query_writes_each_record_once_over_many_micro_batches(
@@ -184,6 +191,26 @@ def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
     assert values(orders.servers, topic) == list(range(200))
     with pytest.raises(ck.KafkaException, match="fenced"):
         zombie.commit_transaction(30)
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_killed_and_started_again_costs_nothing_but_time(
+    spark: SparkSession, orders: "LevelTopics", headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    orders.send(0, range(3_000))
+    topic = f"{orders.topic}-2"
+    frame = stream(spark, orders, maxRecordsPerTrigger="150").select("key", "value")
+    query = start(frame, orders, tmp_path, topic)
+    for _ in range(2):
+        done = len(list(tmp_path.glob("commits/[0-9]*")))
+        while not (tmp_path / "commits" / str(done + 2)).exists():
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+        headway_broker.nodes[0].kill()
+        headway_broker.nodes[0].start()
+    assert query.awaitTermination(120)
+
+    assert values(orders.servers, topic) == list(range(3_000))
 
 
 # Mistakes

@@ -8,22 +8,26 @@ those a week after the last commit, and a batch may be tried again after a longe
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from zlib import crc32
 
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
-from headway.kafka.admin import Admin
+from headway.kafka.admin import Admin, describe
 from headway.kafka.making import make_client
+from headway.kafka.patience import patiently
+
+T = TypeVar("T")
 
 _PARTITIONS = 16
 # Only segments that are full, or old, are compacted; this is what a look-up may have to read through.
 _COMPACTION = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 
-_ANSWER_WITHIN = 20.0
+_ANSWER_WITHIN = 60.0
 _KNOWN_WITHIN = 10.0
 _DECIDED_WITHIN = 90.0
 _FIRST_SPAN = 256  # offsets: most look-ups find what was written a moment ago
@@ -109,11 +113,8 @@ class Markers:
 
     def _extent(self, partition: int) -> tuple[int, int]:
         """The first offset, and that behind the last which is decided."""
-        try:
-            extent = self._consumer.get_watermark_offsets(ck.TopicPartition(self._topic, partition), _ANSWER_WITHIN)
-        except ck.KafkaException as error:
-            raise KafkaError(f"The markers in {self._topic} cannot be read: {error.args[0].str()}.") from error
-        return extent
+        at = ck.TopicPartition(self._topic, partition)
+        return self._ask(partial(self._consumer.get_watermark_offsets, at))
 
     def _high_watermark(self, partition: int) -> int:
         # Of the last fetch: unlike the answer to a request for it, it counts what is not decided yet.
@@ -124,14 +125,17 @@ class Markers:
         """How many the topic has; waits until the broker has heard of it, if it is new."""
         deadline = time.monotonic() + _KNOWN_WITHIN
         while time.monotonic() < deadline:
-            try:
-                about = self._consumer.list_topics(self._topic, timeout=_ANSWER_WITHIN).topics[self._topic]
-            except ck.KafkaException as error:
-                raise KafkaError(f"The markers in {self._topic} cannot be read: {error.args[0].str()}.") from error
-            if about.error is None:
-                return len(about.partitions)
+            about = self._ask(lambda seconds: self._consumer.list_topics(self._topic, timeout=seconds))
+            if about.topics[self._topic].error is None:
+                return len(about.topics[self._topic].partitions)
             time.sleep(0.02)
         raise KafkaError(f"Kafka has no topic {self._topic}, where exactly-once delivery marks what is written.")
+
+    def _ask(self, call: Callable[[float], T]) -> T:
+        try:
+            return patiently(call, _ANSWER_WITHIN)
+        except ck.KafkaException as error:
+            raise KafkaError(f"The markers in {self._topic} cannot be read: {describe(error.args[0])}.") from error
 
 
 def _position_after(message: Any) -> int:

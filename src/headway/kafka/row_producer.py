@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import repeat
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
 from headway.errors import DeliveryError, KafkaError, TransactionError
 from headway.kafka.admin import describe
 from headway.kafka.making import make_client
+from headway.kafka.patience import patiently
+
+T = TypeVar("T")
 
 _MOST_ON_THE_WAY = 200_000  # records
 _MOST_BYTES_ON_THE_WAY = 64 * 2**20
@@ -26,7 +29,6 @@ _WITHIN = 120.0  # seconds for a broker to come back
 _SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
 _KNOWN_WITHIN = 5.0
 _AGAIN_AFTER = 0.05
-_NO_ANSWER = {ck.KafkaError._TRANSPORT, ck.KafkaError._TIMED_OUT, ck.KafkaError._ALL_BROKERS_DOWN}
 _FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -163,20 +165,12 @@ class RowProducer:
                 return len(about[topic].partitions)
             time.sleep(_AGAIN_AFTER)
 
-    def _while_retriable(self, call: Callable[[float], Any]) -> Any:
-        deadline = time.monotonic() + _WITHIN
-        while True:
-            try:
-                return call(_SLICE)
-            except ck.KafkaException as error:
-                again = error.args[0].retriable() or error.args[0].code() in _NO_ANSWER
-                if not again or time.monotonic() > deadline:
-                    self._fail(error)
-            time.sleep(_AGAIN_AFTER)
+    def _while_retriable(self, call: Callable[[float], T]) -> T:
+        return self._call(partial(patiently, call, _WITHIN))
 
-    def _call(self, call: Callable[[], Any]) -> None:
+    def _call(self, call: Callable[[], T]) -> T:
         try:
-            call()
+            return call()
         except ck.KafkaException as error:
             self._fail(error)
 
