@@ -34,3 +34,8 @@ def refusing(record: Any, context: Any) -> None:
 
 def plain() -> None:
     """No worker."""
+
+
+@worker("spark-workers-docs", group="spark-workers-docs")
+def shown(record: Any, context: Any) -> None:
+    """Handle nothing: the topic is empty."""
