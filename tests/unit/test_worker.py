@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from headway import ConsumerRecord, Ordering, Retries, worker
-from headway.cli.workers.deaths import MOST_DEATHS, Deaths
-from headway.cli.workers.finding import find_workers
 from headway.cli.workers.logs import JsonLines, Seldom, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.topics import require_topics
+from headway.core.deaths import MOST_DEATHS, Deaths
 from headway.errors import ConfigError
+from headway.finding import find_workers
 from headway.records import RecordSource
 from headway.workers import Value, Worker, worker_of
 

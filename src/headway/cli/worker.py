@@ -10,12 +10,12 @@ import click
 from headway.cli.connection import Connection, kafka_options
 from headway.cli.terminal import stderr_is_terminal
 from headway.cli.workers.codes import Code
-from headway.cli.workers.finding import find_workers
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.supervisor import Outcome, Supervisor
 from headway.cli.workers.topics import require_topics
+from headway.finding import find_workers
 
 log = logging.getLogger("headway.worker")
 

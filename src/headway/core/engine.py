@@ -47,6 +47,7 @@ class Engine(Generic[R]):
         room: How many bytes each level may hold.
         size_of: The bytes that a record takes in memory.
         due: The time before which a record shall not run, of the same clock as `now`.
+        commits: Whether offsets and maps are ever committed. If not, no partition is held for the size of its map.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Engine(Generic[R]):
         room: int = 64 * 2**20,
         size_of: Callable[[R], int] = lambda record: 1024,
         due: Callable[[R], float] | None = None,
+        commits: bool = True,
     ) -> None:
         self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
         self._slots = slots or FairSlots([2**level for level in range(levels)])
         self._buffer = buffer
         self._size_of = size_of
         self._due = due
+        self._commits = commits
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
         self._rooms = [Room(room) for _ in range(levels)]
@@ -195,7 +198,7 @@ class Engine(Generic[R]):
 
     def _hold_or_free(self, assignment: Assignment[R]) -> None:
         full = self._rooms[assignment.level].is_full_for(assignment.bytes, assignment.held)
-        assignment.held = full or assignment.is_pressed()
+        assignment.held = full or (self._commits and assignment.is_pressed())
         if assignment.held:
             self._held.add(assignment.partition)
         else:

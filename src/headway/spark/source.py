@@ -11,17 +11,26 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from headway.core.capacity import exponential
-from headway.errors import ConfigError, HeadwayError, KafkaError
+from headway.errors import ConfigError, KafkaError
 from headway.kafka.ranges import Offsets, Range, RangeReader
 from headway.records import TopicPartition
 from headway.spark import columns, planning
 from headway.spark.options import Options, check_kafka, parse
+from headway.spark.sentences import one_sentence
+from headway.spark.sink import batch_writer, stream_writer
 
 
 class HeadwayDataSource(DataSource):
@@ -39,19 +48,27 @@ class HeadwayDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns. Called by `load()`, it is the first to see the options, and checks them all."""
-        with _one_sentence():
+        with one_sentence():
             options = parse(self.options)
             check_kafka(options)
             return columns.schema(options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`: everything that the topics hold now."""
-        with _one_sentence():
+        with one_sentence():
             return BatchReader(_for_batch(parse(self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
         return StreamReader(parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`: see `headway.spark.sink`."""
+        return batch_writer(schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """For `df.writeStream`: see `headway.spark.sink`."""
+        return stream_writer(schema, self.options)
 
 
 class BatchReader(DataSourceReader):
@@ -62,7 +79,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The ranges, in about one group per core."""
-        with _one_sentence(), RangeReader(self._options.kafka) as reader:
+        with one_sentence(), RangeReader(self._options.kafka) as reader:
             partitions = reader.partitions(self._options.topics, self._options.levels)
             return _input_partitions(planning.ranges(reader.starts(partitions), reader.ends(partitions)))
 
@@ -83,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> planning.OffsetJson:  # noqa: N802
         """Where a query without a checkpoint starts."""
-        with _one_sentence():
+        with one_sentence():
             reader = self._open()
             partitions = reader.partitions(self._options.topics, self._options.levels)
             earliest = self._options.starting_offsets == "earliest"
@@ -96,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Notes what is available now: the query reads this and no more."""
-        with _one_sentence():
+        with one_sentence():
             self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> planning.OffsetJson:  # noqa: N802
@@ -104,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises `KafkaError` when Kafka no longer has what was read up to.
         """
-        with _one_sentence():
+        with one_sentence():
             begin = planning.from_json(start)
             self._seen = self._ends() if self._target is None else self._target
             _check_nothing_lost(begin, self._seen)
@@ -172,7 +189,7 @@ def _input_partitions(wanted: Sequence[Range]) -> list[InputPartition]:
 def _read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
     schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
-    with _one_sentence(), _no_garbage_collection(), RangeReader(options.kafka) as reader:
+    with one_sentence(), _no_garbage_collection(), RangeReader(options.kafka) as reader:
         for source, records in reader.read(wanted):
             yield columns.record_batch(records, source, schema)
 
@@ -185,13 +202,3 @@ def _no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Lets Spark show our errors without the traceback of its worker, which ends with the error."""
-    try:
-        yield
-    except HeadwayError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise

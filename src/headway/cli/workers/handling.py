@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from headway.cli.workers.finding import find_workers
 from headway.cli.workers.logs import handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
+from headway.finding import find_workers
 from headway.parallel.context import Context
 from headway.records import ConsumerRecord
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from headway.cli.connection import Connection
 from headway.cli.workers.codes import Code
-from headway.cli.workers.finding import find_workers
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
 from headway.errors import ConfigError, HandlerError
+from headway.finding import find_workers
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headway.cli.workers.codes import Code
-from headway.cli.workers.deaths import MOST_DEATHS, Deaths
 from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
+from headway.core.deaths import MOST_DEATHS, Deaths
 
 log = logging.getLogger("headway.worker")
 

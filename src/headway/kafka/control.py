@@ -1,0 +1,84 @@
+"""A word to processes that nobody can reach but through Kafka: records in a topic of one partition.
+
+Each listens from an offset that was noted before it was started, so none misses what is said while it starts, or while
+another takes its place.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin
+from headway.kafka.making import make_client
+
+_A_DAY = {"retention.ms": "86400000"}
+_WITHIN = 20.0
+_LOOK_EVERY = 0.2
+
+
+class ControlTopic:
+    """The topic, for who speaks. `config` is librdkafka's. Raises `KafkaError` if it can be neither found nor made."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+        self._config = config
+        self._topic = topic
+        admin = Admin(config)
+        if topic in admin.topics():
+            return
+        try:
+            admin.create([topic], 1, config=_A_DAY)
+        except KafkaError:
+            if topic not in admin.topics():  # nor has anybody else created it in this moment
+                raise
+
+    def end(self) -> int:
+        """The offset of what is said next."""
+        consumer = _reader(self._config)
+        try:
+            return consumer.get_watermark_offsets(ck.TopicPartition(self._topic, 0), _WITHIN)[1]
+        except ck.KafkaException as error:
+            raise KafkaError(f"The topic {self._topic} cannot be read: {error.args[0].str()}.") from error
+        finally:
+            consumer.close()
+
+    def say(self, word: str) -> None:
+        """Say a word to all that listen for it."""
+        producer = make_client(ck.Producer, {"log_level": 2, **self._config})
+        producer.produce(self._topic, word.encode(), partition=0)
+        left = producer.flush(_WITHIN)
+        producer.close()
+        if left:
+            raise KafkaError(f"The topic {self._topic} did not take a record within {_WITHIN:g} s.")
+
+
+@contextlib.contextmanager
+def listening(config: Mapping[str, Any], topic: str, since: int, word: str, then: Callable[[], None]) -> Iterator[None]:
+    """Call `then` in a thread, once, when the word is said; what was said from the offset `since` on counts."""
+    ended = threading.Event()
+    consumer = _reader(config)
+    consumer.assign([ck.TopicPartition(topic, 0, since)])
+
+    def listen() -> None:
+        while not ended.is_set():
+            message = consumer.poll(_LOOK_EVERY)
+            if message is not None and not message.error() and message.value() == word.encode():
+                then()
+                return
+
+    thread = threading.Thread(target=listen, name="headway-control", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        consumer.close()
+
+
+def _reader(config: Mapping[str, Any]) -> ck.Consumer:
+    own = {"group.id": "headway-control", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    return make_client(ck.Consumer, {"log_level": 2, **config, **own})

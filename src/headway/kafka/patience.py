@@ -1,0 +1,29 @@
+"""Calls to Kafka that are made again while a broker restarts."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import confluent_kafka as ck
+
+T = TypeVar("T")
+
+_SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
+_AGAIN_AFTER = 0.05
+_NO_ANSWER = {ck.KafkaError._TRANSPORT, ck.KafkaError._TIMED_OUT, ck.KafkaError._ALL_BROKERS_DOWN}
+
+
+def patiently(call: Callable[[float], T], within: float) -> T:
+    """`call(seconds)`, again and again while there is no answer, or one that says that it may be made again.
+
+    Raises the last `KafkaException` when `within` seconds are over, and any other at once.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return call(_SLICE)
+        except ck.KafkaException as error:
+            again = error.args[0].retriable() or error.args[0].code() in _NO_ANSWER
+            if not again or time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_AFTER)

@@ -1,0 +1,188 @@
+"""Sends records that come as columns: at once, or in one transaction.
+
+No Python code runs for a record: `map` calls the client's own method with the columns. So how much is on its way is
+bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
+"""
+
+import contextlib
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import repeat
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+
+import confluent_kafka as ck
+
+from headway.errors import DeliveryError, KafkaError, TransactionError
+from headway.kafka.admin import describe
+from headway.kafka.making import make_client
+from headway.kafka.patience import patiently
+
+T = TypeVar("T")
+
+_MOST_ON_THE_WAY = 200_000  # records
+_MOST_BYTES_ON_THE_WAY = 64 * 2**20
+_WITHIN = 120.0  # seconds for a broker to come back
+_SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
+_KNOWN_WITHIN = 5.0
+_AGAIN_AFTER = 0.05
+_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
+
+_DEFAULTS: Mapping[str, Any] = {
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "partitioner": "murmur2_random",
+    "log_level": 2,
+    # Longer, and each transaction sleeps while the one before is being closed (100 ms by default).
+    "retry.backoff.ms": 1,
+    # A new client connects twice; by default it waits 50 ms before the second time.
+    "reconnect.backoff.ms": 1,
+    # A task that dies for good keeps readers of committed records waiting for so long.
+    "transaction.timeout.ms": 300_000,
+}
+_OURS: Mapping[str, Any] = {
+    "allow.auto.create.topics": False,
+    "delivery.report.only.error": True,
+    "queue.buffering.max.messages": 0,
+    "queue.buffering.max.kbytes": 2_147_483_647,
+}
+
+
+class Columns(NamedTuple):
+    """Records as columns of equal length: `rows` records that take `size` bytes in all."""
+
+    rows: int
+    size: int
+    topics: Iterable[str]
+    values: Iterable[bytes | str | None]
+    keys: Iterable[bytes | str | None]
+    partitions: Iterable[int]
+    headers: Iterable[Any] | None
+
+
+class RowProducer:
+    """A producer for the rows of one task. `config` is librdkafka's.
+
+    With a `transactional_id`, entering it fences off all that have used the same before, and sees their transactions
+    ended; what is sent is there when `commit` returns, and nothing of it after an error.
+    """
+
+    def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
+        self._refused: DeliveryError | None = None
+        self._trouble = "no answer"
+        self._is_transactional = transactional_id is not None
+        self._known: dict[str, int] = {}
+        own: dict[str, Any] = {**_OURS, "on_delivery": self._note, "error_cb": self._note_trouble}
+        if transactional_id is not None:
+            own["transactional.id"] = transactional_id
+        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own})
+
+    def __enter__(self) -> Self:
+        if self._is_transactional:
+            self._connect()
+            self._while_retriable(self._producer.init_transactions)
+            self._call(self._producer.begin_transaction)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._producer.purge()
+        with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._producer.close()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a Kafka topic has; 0 for one that does not exist."""
+        if topic not in self._known:
+            self._known[topic] = self._count_partitions(topic)
+        return self._known[topic]
+
+    def send(self, columns: Columns) -> None:
+        """Hand records over, and wait while too many are on their way. Raises `DeliveryError`."""
+        room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
+        self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
+        given: list[Iterable[Any]] = [columns.topics, columns.values, columns.keys, columns.partitions]
+        if columns.headers is not None:
+            # As the binding names them: two names for a callback, and the timestamp.
+            given += [repeat(None), repeat(None), repeat(0), columns.headers]
+        try:
+            deque(map(self._producer.produce, *given), maxlen=0)
+        except ck.KafkaException as error:
+            raise DeliveryError(f"A row was refused: {error.args[0].str()}.") from error
+
+    def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
+        """Put a marker beside what was sent; as the last, since it keeps others' look-ups waiting until the commit."""
+        self.flush()
+        self._producer.produce(topic, value, key, partition)
+
+    def flush(self) -> None:
+        """Wait until all is stored. Raises `DeliveryError` for what is not."""
+        self._wait_until_at_most(0)
+
+    def commit(self) -> None:
+        """End the transaction. Raises `TransactionError` if nothing of it is there, or nobody knows."""
+        self.flush()
+        self._while_retriable(self._producer.commit_transaction)
+
+    def _wait_until_at_most(self, records: int) -> None:
+        deadline, left = time.monotonic() + _WITHIN, len(self._producer)
+        while left > records:
+            # A flush sends what lingers; so it is not for who only waits for room.
+            self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, _SLICE))
+            if len(self._producer) < left:
+                left, deadline = len(self._producer), time.monotonic() + _WITHIN
+            if time.monotonic() > deadline:
+                raise DeliveryError(f"Kafka stored none of {left} rows within {_WITHIN:g} s: {self._trouble}.")
+        self._call(partial(self._producer.poll, 0))
+        if self._refused:
+            raise self._refused
+
+    def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
+        if error is not None and self._refused is None:
+            self._refused = DeliveryError(
+                f"A row for partition {message.partition()} of {message.topic()} was not stored: {describe(error)}."
+            )
+
+    def _note_trouble(self, error: ck.KafkaError) -> None:
+        if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
+            self._trouble = describe(error)
+
+    def _connect(self) -> None:
+        # Without a connection librdkafka looks for the coordinator only every half a second. Any topic would do.
+        self._while_retriable(lambda seconds: self._producer.list_topics("__transaction_state", timeout=seconds))
+
+    def _count_partitions(self, topic: str) -> int:
+        deadline = time.monotonic() + _KNOWN_WITHIN
+        while True:  # a topic that is new is not known to all brokers at once
+            about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
+            if about[topic].error is None or time.monotonic() > deadline:
+                return len(about[topic].partitions)
+            time.sleep(_AGAIN_AFTER)
+
+    def _while_retriable(self, call: Callable[[float], T]) -> T:
+        return self._call(partial(patiently, call, _WITHIN))
+
+    def _call(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except ck.KafkaException as error:
+            self._fail(error)
+
+    def _fail(self, error: ck.KafkaException) -> NoReturn:
+        with contextlib.suppress(ck.KafkaException):  # the same again, if it is fatal
+            self._producer.poll(0)  # whose reports may know more
+        reason = describe(error.args[0])
+        if self._refused:
+            raise self._refused from error
+        if error.args[0].code() in _FENCED:
+            raise TransactionError(
+                f"Another attempt at this task has taken over, so this one ends: {reason}."
+            ) from error
+        kind = TransactionError if self._is_transactional else KafkaError
+        raise kind(f"Kafka refused to write the rows: {reason}.") from error

@@ -1,0 +1,141 @@
+"""What became of each row of a parallel stage: columns beside its own, and dead letters made of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from headway.parallel.dead_letters import PREFIX
+
+Kind = Literal["ok", "failed", "parked"]
+
+ERROR = StructType(
+    [
+        StructField("exception", StringType()),
+        StructField("message", StringType()),
+        StructField("reason", StringType()),
+    ]
+)
+
+_HEADER = "array<struct<key: string, value: binary>>"
+
+
+def outcome_columns(result: DataType) -> StructType:
+    """The columns that a stage adds to a row; `result` is the type of what its handler returns."""
+    return StructType(
+        [
+            StructField("result", result),
+            StructField("outcome", StringType(), nullable=False),
+            StructField("attempts", IntegerType(), nullable=False),
+            StructField("error", ERROR),
+            StructField("started", TimestampType()),
+            StructField("done", TimestampType()),
+        ]
+    )
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a row; `started` and `done`, in seconds since the epoch, are its last attempt's."""
+
+    kind: Kind
+    attempts: int = 0
+    result: Any = None
+    error: tuple[str | None, str | None, str] | None = None
+    started: float | None = None
+    done: float | None = None
+
+
+def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
+    """An error as the columns have it."""
+    return f"{type(error).__module__}.{type(error).__qualname__}", _text(error), reason
+
+
+def outcome_arrays(outcomes: Sequence[Outcome], columns: StructType) -> list[pa.Array]:
+    """The columns of these outcomes. A result that is not of its type makes its outcome a failed one."""
+    types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
+    results = _results(outcomes, types[0])
+    return [
+        results,
+        pa.array([outcome.kind for outcome in outcomes], types[1]),
+        pa.array([outcome.attempts for outcome in outcomes], types[2]),
+        pa.array([outcome.error for outcome in outcomes], types[3]),
+        _timestamps([outcome.started for outcome in outcomes], types[4]),
+        _timestamps([outcome.done for outcome in outcomes], types[5]),
+    ]
+
+
+def _results(outcomes: Sequence[Outcome], kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([outcome.result for outcome in outcomes], kind)
+    except (pa.ArrowException, TypeError, ValueError):
+        return pa.concat_arrays([_result(outcome, kind) for outcome in outcomes])
+
+
+def _result(outcome: Outcome, kind: pa.DataType) -> pa.Array:
+    try:
+        return pa.array([outcome.result], kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        outcome.kind, outcome.result = "failed", None
+        outcome.error = failure(error, f"the handler returned what is no {kind}")
+        return pa.nulls(1, kind)
+
+
+def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:
+    microseconds = [None if each is None else round(each * 1_000_000) for each in seconds]
+    return pa.array(microseconds, pa.int64()).cast(kind)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a user's own code
+        return ""
+
+
+def dead_letters(outcomes: DataFrame) -> DataFrame:
+    """The rows that failed or were parked, as records for `format("headway")`: key, value and headers.
+
+    The headers are those of a `ParallelConsumer`'s dead letters, so `headway dead` shows them and sends them again; of
+    the source's columns, those that are there are used. Name the sink's option `topic`, or add a column.
+    """
+    columns = set(outcomes.columns)
+    place = [name for name in ("partition", "offset") if name in columns]
+    story = {
+        "exception": sf.col("error.exception"),
+        "message": sf.col("error.message"),
+        "reason": sf.col("error.reason"),
+        "attempts": sf.col("attempts"),
+        "last.time": sf.unix_millis("done"),
+        **({"topic": _kafka_topic(columns)} if "topic" in columns else {}),
+        **{name: sf.col(name) for name in place},
+        **({"timestamp": sf.unix_millis("timestamp")} if "timestamp" in columns else {}),
+    }
+    told = sf.filter(sf.array(*(_header(name, value) for name, value in story.items())), _is_known)
+    own = sf.filter(sf.coalesce("headers", sf.array().cast(_HEADER)), _is_own) if "headers" in columns else None
+    headers = told if own is None else sf.concat(own, told)
+    key = sf.col("key") if "key" in columns else sf.lit(None).cast("binary")
+    value = sf.col("value") if "value" in columns else sf.lit(None).cast("binary")
+    dead = outcomes.where(sf.col("outcome") != "ok")
+    return dead.select(key.alias("key"), value.alias("value"), headers.cast(_HEADER).alias("headers"))
+
+
+def _kafka_topic(columns: set[str]) -> Column:
+    return sf.concat_ws("-", "topic", "level") if "level" in columns else sf.col("topic")
+
+
+def _header(name: str, value: Column) -> Column:
+    return sf.struct(sf.lit(PREFIX + name).alias("key"), sf.encode(value.cast("string"), "UTF-8").alias("value"))
+
+
+def _is_known(header: Column) -> Column:
+    return header["value"].isNotNull()
+
+
+def _is_own(header: Column) -> Column:
+    return ~header["key"].startswith(PREFIX)

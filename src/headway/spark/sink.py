@@ -1,0 +1,155 @@
+"""`df.writeStream.format("headway")` and `df.write.format("headway")`: rows to Kafka.
+
+Exactly once: the rows of a task and a marker with the batch's number are one transaction. A task first takes the
+transactional id of its query and partition, which fences off all earlier attempts and sees their transactions ended;
+then it looks for its marker. A marker of this batch means that an attempt has committed and died before Spark knew,
+or that the whole batch is a replay after a restart; then nothing is written. In any other case nothing of this batch
+is there, and nobody but this attempt can add it.
+
+This rests on the same rows being in the same task again. Spark sees to it where the source does (ours does, and so
+does anything behind `repartition(n, columns)`).
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headway.errors import ConfigError
+from headway.kafka.admin import Admin
+from headway.kafka.markers import Markers, create_marker_topic
+from headway.kafka.row_producer import RowProducer
+from headway.spark.sentences import one_sentence
+from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
+from headway.spark.sink_rows import chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """How many rows a task has added to Kafka; none if they were there already."""
+
+    rows: int
+
+
+class Part(NamedTuple):
+    """What a task writes: the part of one partition in one version of what an application writes."""
+
+    app_id: str
+    version: int
+    partition: int
+
+    @property
+    def slot(self) -> str:
+        """What all versions of this part have in common."""
+        return f"{self.app_id}/{self.partition}"
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of one task of one micro-batch."""
+        return _write(self._options, iterator, _part_of_query())
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once; under the same `txnAppId` and `txnVersion` once for all."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._app_id = options.app_id or f"write-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of one task."""
+        return _write(self._options, iterator, Part(self._app_id, self._options.version or 0, _task().partitionId()))
+
+
+def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
+    """The writer for a query. Raises `ConfigError` for options and columns, and `KafkaError` if Kafka refuses."""
+    with one_sentence():
+        return StreamWriter(_checked(schema, for_stream(parse(given))))
+
+
+def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
+    """The writer for a DataFrame. Raises as `stream_writer` does."""
+    with one_sentence():
+        if overwrite:
+            raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
+        return BatchWriter(_checked(schema, parse(given)))
+
+
+def _checked(schema: StructType, options: SinkOptions) -> SinkOptions:
+    check_columns(schema, options)
+    marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
+    _prepare(marker_topic, tuple(options.kafka.items()))
+    return options
+
+
+@lru_cache(maxsize=16)  # Spark makes a writer for each micro-batch
+def _prepare(marker_topic: str | None, kafka: tuple[tuple[str, str], ...]) -> None:
+    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers."""
+    if marker_topic:
+        create_marker_topic(dict(kafka), marker_topic)
+    else:
+        Admin(dict(kafka)).topics()
+
+
+def _write(options: SinkOptions, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+    with one_sentence():
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return Written(0)
+        if options.delivery == "at_least_once":
+            with RowProducer(options.kafka) as producer:
+                return Written(_send(producer, options, first, batches))
+        return _write_once(options, first, batches, part)
+
+
+def _write_once(options: SinkOptions, first: pa.RecordBatch, others: Iterator[pa.RecordBatch], part: Part) -> Written:
+    key = part.slot.encode()
+    with (
+        RowProducer(options.kafka, f"headway-sink-{part.slot}") as producer,
+        Markers(options.kafka, options.marker_topic) as markers,
+    ):
+        if _version_of(markers.last(key)) >= part.version:
+            return Written(0)
+        rows = _send(producer, options, first, others)
+        value = msgspec.json.encode({"version": part.version, "rows": rows})
+        producer.mark(options.marker_topic, markers.partition_of(key), key, value)
+        producer.commit()
+        return Written(rows)
+
+
+def _send(producer: RowProducer, options: SinkOptions, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> int:
+    rows, batch = 0, first
+    while batch is not None:
+        for columns in chunks(batch, options.topic, producer.partitions):
+            producer.send(columns)
+        rows += batch.num_rows
+        batch = next(others, None)
+    producer.flush()
+    return rows
+
+
+def _version_of(marker: bytes | None) -> int:
+    return -1 if marker is None else msgspec.json.decode(marker)["version"]
+
+
+def _task() -> Any:
+    return TaskContext.get()
+
+
+def _part_of_query() -> Part:
+    task = _task()
+    query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
+    return Part(query, int(batch), task.partitionId())

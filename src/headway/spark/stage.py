@@ -1,0 +1,233 @@
+"""One task of a parallel stage: rows in, each handled in its turn, outcomes out.
+
+The engine and the executors are those of the `ParallelConsumer`; what is fetched there are batches of Spark's here,
+and what is committed there are rows that are passed on. Invariants: of each key one row is handled at a time, in the
+order of the rows; each row comes out once; a row behind a failed one of its key is not handled.
+"""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
+
+from headway.core.admission import Admission
+from headway.core.engine import Engine
+from headway.core.lanes import ALONE
+from headway.core.offset_map import OffsetMap
+from headway.core.retry import Retries
+from headway.kafka.wake import Wake
+from headway.parallel.calls import Calls, is_coroutine_function
+from headway.parallel.context import Context
+from headway.parallel.control import Executor
+from headway.parallel.dispatch import Dispatch, Job
+from headway.parallel.loop import EventLoop
+from headway.parallel.threads import Threads
+from headway.records import TopicPartition
+from headway.spark.outcomes import Outcome, failure, outcome_arrays
+
+RowHandler = Callable[[Row, Context], Any]
+
+_ROWS = TopicPartition("rows", 0)  # to the engine, a task's rows are one partition
+_LEAST_BUFFER = 1_000
+_ROOM = 256 * 2**20  # bytes of rows that wait behind others of their key; what is behind those is not read yet
+_ROW_OVERHEAD = 600
+_AT_A_TIME = 5_000
+_LONGEST_WAIT = 0.1  # seconds; room that gets free wakes nobody
+_NEVER = 2**62
+
+_PARKED: Any = object()
+_BEHIND = "a row of its key failed before it"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a stage handles its rows."""
+
+    key: tuple[str, ...]
+    concurrency: int
+    timeout: float | None
+    retries: Retries
+    columns: StructType  # that it adds
+
+
+class StageRow:
+    """A row in the engine, which orders rows by their `offset` and `raw_key`."""
+
+    __slots__ = ("batch", "index", "offset", "raw_key", "row", "size", "started")
+
+    def __init__(self, batch: pa.RecordBatch, index: int, offset: int, key: Hashable, row: Row, size: int) -> None:
+        self.batch = batch
+        self.index = index
+        self.offset = offset
+        self.raw_key = key
+        self.row = row
+        self.size = size
+        self.started: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Row {self.offset} of the task"  # nothing of its contents: they can be secret
+
+
+class Stage:
+    """Handles the rows of one task."""
+
+    def __init__(self, handler: RowHandler, settings: Settings) -> None:
+        self._handler = handler
+        self._settings = settings
+        self._wake = Wake()
+        buffer = self._buffer = max(_LEAST_BUFFER, 2 * settings.concurrency)
+        names = (
+            (lambda rows: [ALONE] * len(rows)) if not settings.key else lambda rows: map(attrgetter("raw_key"), rows)
+        )
+        self._engine: Engine[Any] = Engine(names, buffer=buffer, room=_ROOM, size_of=attrgetter("size"), commits=False)
+        self._engine.assign(_ROWS, OffsetMap(0))
+        self._dispatch = Dispatch(self._engine, settings.retries, Admission(settings.concurrency), self._wake, levels=1)
+        self._dispatch.letters = self
+        self._failed_lanes: set[Hashable] = set()
+        self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
+        self._wake_at = _NEVER
+        self._received = self._emitted = 0
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows with their outcomes, in the order in which they are done."""
+        executor = self._executor()
+        self._dispatch.starts = executor.start
+        try:
+            for batch in batches:
+                self._receive(batch)
+                while not self._has_room():
+                    yield from self._emit()
+                    self._await(_AT_A_TIME)
+                yield from self._emit(at_least=_AT_A_TIME)
+            while self._emitted < self._received:
+                yield from self._emit()
+                self._await(_AT_A_TIME)
+        finally:
+            self._dispatch.abandon()
+            executor.close(0.0)
+            self._wake.close()
+
+    # Rows in
+
+    def _receive(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        columns = [column.to_pylist() for column in batch.columns]
+        rows = map(Row(*batch.schema.names), *columns)
+        size = _ROW_OVERHEAD + batch.nbytes // batch.num_rows
+        first = self._received
+        received = [
+            StageRow(batch, index, first + index, key, row, size)
+            for index, (key, row) in enumerate(zip(self._keys(batch, columns), rows, strict=True))
+        ]
+        self._received += len(received)
+        with self._dispatch.lock:
+            self._engine.receive(_ROWS, received, time.monotonic())
+        self._dispatch.feed()
+
+    def _keys(self, batch: pa.RecordBatch, columns: Sequence[list[Any]]) -> Sequence[Hashable]:
+        key = [columns[batch.schema.get_field_index(name)] for name in self._settings.key]
+        return key[0] if len(key) == 1 else list(zip(*key, strict=True)) or [None] * batch.num_rows
+
+    def _has_room(self) -> bool:
+        with self._dispatch.lock:
+            return self._engine.demand()[0] > 0
+
+    # Handling
+
+    def _executor(self) -> Executor:
+        done = self._done
+        if is_coroutine_function(self._handler):
+            calls = Calls(self._call_async, done, self._raised, self._handler, in_batches=False)
+            return EventLoop(calls, _loop(), self._settings.timeout)
+        return Threads(Calls(self._call, done, self._raised, self._handler, in_batches=False), self._settings.timeout)
+
+    async def _call_async(self, job: Job) -> Any:
+        return await self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
+
+    def _call(self, job: Job) -> Any:
+        return self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
+
+    def _begin(self, job: Job) -> StageRow | None:
+        """The row to handle; None if one of its key has failed."""
+        work: Any = job[0]
+        if work.lane in self._failed_lanes:
+            return None
+        row: StageRow = work.record
+        row.started = time.time()
+        return row
+
+    def _done(self, job: Job, result: Any) -> Job | None:
+        work: Any = job[0]
+        row: StageRow = work.record
+        if result is _PARKED:
+            self._put(row, Outcome("parked", error=(None, None, _BEHIND)))
+        else:
+            self._put(row, Outcome("ok", work.attempt, result, None, row.started, time.time()))
+        return self._dispatch.done(work)
+
+    def _raised(self, job: Job, error: BaseException) -> Job | None:
+        return self._dispatch.failed(job[0], error)
+
+    def send(self, work: Any, error: BaseException, reason: str) -> None:
+        """A row has failed for good: as the engine sees it, its dead letter is to be stored."""
+        if work.lane is not ALONE:
+            self._failed_lanes.add(work.lane)
+        row: StageRow = work.record
+        self._put(row, Outcome("failed", work.attempt, None, failure(error, reason), row.started, time.time()))
+        self._dispatch.stored(work, None)
+
+    def _put(self, row: StageRow, outcome: Outcome) -> None:
+        self._outcomes.append((row, outcome))
+        if len(self._outcomes) >= self._wake_at:
+            self._wake_at = _NEVER
+            self._wake.set()
+
+    # Rows out
+
+    def _await(self, outcomes: int) -> None:
+        """Wait until there is room, or there are so many outcomes, or all; and start what is due meanwhile."""
+        now = time.monotonic()
+        self._wake_at = min(outcomes, self._received - self._emitted)
+        with self._dispatch.lock:
+            self._dispatch.alarm(0, self._buffer // 2)
+        if len(self._outcomes) < self._wake_at:
+            due = self._dispatch.next_change(now) or now + _LONGEST_WAIT
+            self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT)))
+        self._dispatch.feed()
+
+    def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
+        count = len(self._outcomes)
+        if count < at_least:
+            return
+        groups: dict[int, list[tuple[StageRow, Outcome]]] = defaultdict(list)
+        for _ in range(count):
+            row, outcome = self._outcomes.popleft()
+            groups[id(row.batch)].append((row, outcome))
+        self._emitted += count
+        for group in groups.values():
+            yield self._with_outcomes(group)
+
+    def _with_outcomes(self, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
+        source = group[0][0].batch
+        rows = source.take(pa.array([row.index for row, _ in group], pa.int32()))
+        added = outcome_arrays([outcome for _, outcome in group], self._settings.columns)
+        names = [*source.schema.names, *self._settings.columns.names]
+        return pa.RecordBatch.from_arrays([*rows.columns, *added], names=names)
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this Python worker. It stays through its tasks, and so do connections that were made in it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="headway-event-loop", daemon=True).start()
+    return loop

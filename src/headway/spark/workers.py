@@ -1,0 +1,196 @@
+"""`run_workers`: `@worker` handlers as long-lived tasks of a cluster.
+
+Each worker is a Spark job of one task: if its executor dies, Spark starts the task elsewhere, and no other worker is
+disturbed. To end a task Spark would kill its Python within two seconds; so workers are told through Kafka, drain, and
+leave their groups.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from pyspark import InheritableThread, SparkContext
+from pyspark.sql import SparkSession
+
+from headway.config import Config
+from headway.core.deaths import MOST_DEATHS, Deaths
+from headway.errors import ConfigError, HandlerError, HeadwayError
+from headway.finding import find_workers
+from headway.kafka.control import ControlTopic, listening
+from headway.parallel.checks import check_at_least
+from headway.parallel.dispatch import ParallelMetrics
+
+log = logging.getLogger(__name__)
+
+CONTROL_TOPIC = "headway-control"
+_LEAVE_WITHIN = 30.0  # seconds, to leave a group and end, when nothing runs any more
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a task is told; goes to the cluster."""
+
+    worker: str
+    config: Config = field(repr=False)
+    concurrency: int | None
+    drain_timeout: float
+    run: str
+    since: int
+
+    def work(self) -> "_Ended":
+        """Run the worker until the run's word is said."""
+        try:
+            [worker] = find_workers([self.worker]).values()
+            consumer = worker.consumer(self.config, self.concurrency)
+            with listening(
+                self.config, CONTROL_TOPIC, self.since, self.run, lambda: consumer.stop(timeout=self.drain_timeout)
+            ):
+                consumer.run(worker.handler)
+        except (ConfigError, HandlerError) as error:  # which does not get better by another attempt
+            return _Ended(None, f"{self.worker}: {error}")
+        return _Ended(consumer.metrics(), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How a task ended: what it did, or the sentence that says why it cannot go on."""
+
+    metrics: ParallelMetrics | None
+    mistake: str
+
+
+def run_workers(
+    spark: SparkSession,
+    handler_path: str,
+    n: int,
+    config: Config,
+    *,
+    concurrency: int | None = None,
+    drain_timeout: float = 30.0,
+) -> "ClusterWorkers":
+    """Run a `@worker` in `n` tasks of the cluster, each a member of its group; returns when they are being started.
+
+    They are the workers that `headway worker` runs: each record is acknowledged on its own, and one that dies with its
+    executor is replaced. They take a core each for as long as they run.
+
+    Args:
+        spark: The session; its cluster needs a free core for each worker.
+        handler_path: `module:handler`, importable on the cluster (`spark-submit --py-files`).
+        n: How many. Partitions are shared among them: more than a topic has would idle.
+        config: Where Kafka is, and further settings, as for a `ParallelConsumer`.
+        concurrency: How many records each handles at a time. By default as declared.
+        drain_timeout: How many seconds what runs may go on after `stop`.
+
+    Raises `ConfigError` for a handler that is not found here, or is no worker, and `KafkaError` if Kafka refuses the
+    topic `headway-control`, through which workers are told to stop.
+    """
+    check_at_least("n", n, 1)
+    check_at_least("drain_timeout", drain_timeout, 0)
+    if ":" not in handler_path:
+        raise ConfigError(f"The handler is {handler_path!r}; name it as module:handler.")
+    find_workers([handler_path])
+    control = ControlTopic(config, CONTROL_TOPIC)
+    task = _Task(handler_path, config, concurrency, drain_timeout, uuid.uuid4().hex, control.end())
+    return ClusterWorkers(spark.sparkContext, task, n, control)
+
+
+class ClusterWorkers:
+    """Workers that run on a cluster. As a context manager it stops them at the end."""
+
+    def __init__(self, spark: SparkContext, task: _Task, n: int, control: ControlTopic) -> None:
+        self._spark = spark
+        self._task = task
+        self._control = control
+        self._ending = threading.Event()
+        self._mistake = ""
+        self._results: list[ParallelMetrics] = []
+        self._threads = [InheritableThread(target=self._keep_alive, args=(index,), daemon=True) for index in range(n)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Tell all workers to drain and to leave their groups; returns at once."""
+        if not self._ending.is_set():
+            self._ending.set()
+            self._control.say(self._task.run)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all have ended; False if they have not within `timeout` seconds.
+
+        Raises `HeadwayError` if they could not go on: a record failed for good and there is no dead-letter topic, or
+        one died again and again.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
+                thread.join(0.1)  # in pieces, for Ctrl-C
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        if self._mistake:
+            raise HeadwayError(self._mistake)
+        return True
+
+    @property
+    def results(self) -> list[ParallelMetrics]:
+        """What those have done that have ended."""
+        return list(self._results)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if not self.wait(self._task.drain_timeout + _LEAVE_WITHIN):
+            log.error("Workers of %s did not end, and are cancelled.", self._task.worker)
+            self._spark.cancelJobGroup(self._task.run)
+
+    # A thread for each worker
+
+    def _keep_alive(self, index: int) -> None:
+        deaths = Deaths()
+        while not self._ending.is_set():
+            born = time.monotonic()
+            try:
+                ended = self._run_job(index)
+            except Exception as error:  # of Spark's: the task died as often as it tries one, or the application ends
+                self._mourn(index, error, deaths.delay(time.monotonic() - born))
+            else:
+                self._note(ended)
+                return
+
+    def _run_job(self, index: int) -> _Ended:
+        task = self._task
+        self._spark.setJobGroup(task.run, f"headway worker {task.worker}[{index}]")
+
+        def work(_: Iterable[int]) -> Iterable[_Ended]:
+            yield task.work()
+
+        return self._spark.parallelize([index], 1).mapPartitions(work).collect()[0]
+
+    def _note(self, ended: _Ended) -> None:
+        if ended.metrics:
+            self._results.append(ended.metrics)
+        if ended.mistake:
+            self._give_up(ended.mistake)
+
+    def _mourn(self, index: int, error: Exception, delay: float | None) -> None:
+        name = f"{self._task.worker}[{index}]"
+        if self._ending.is_set():
+            log.error("%s died while it was to end: %s", name, error)
+        elif delay is None:
+            self._give_up(f"{name} died {MOST_DEATHS} times in a row, and is given up: {error}")
+        else:
+            log.error("%s died; it is started again in %g s: %s", name, delay, error)
+            self._ending.wait(delay)
+
+    def _give_up(self, mistake: str) -> None:
+        log.error("%s", mistake)
+        self._mistake = self._mistake or mistake
+        self.stop()

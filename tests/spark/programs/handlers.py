@@ -1,0 +1,41 @@
+"""Workers that tests run on Spark. Each notes its records as files: the value is the directory, the key the name."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from headway import FatalError, worker
+
+
+def note(record: Any) -> None:
+    """Leave a sign that this record was handled."""
+    Path(record.value.decode(), record.key.decode()).touch()
+
+
+@worker("spark-workers-local", group="spark-workers-local")
+def local(record: Any, context: Any) -> None:
+    """Note it at once."""
+    note(record)
+
+
+@worker("spark-workers-cluster", group="spark-workers-cluster", concurrency=4)
+def slow(record: Any, context: Any) -> None:
+    """Take a while."""
+    time.sleep(0.05)
+    note(record)
+
+
+@worker("spark-workers-refusing", group="spark-workers-refusing")
+def refusing(record: Any, context: Any) -> None:
+    """Fail for good, with nobody to keep the record."""
+
+    raise FatalError("never")
+
+
+def plain() -> None:
+    """No worker."""
+
+
+@worker("spark-workers-docs", group="spark-workers-docs")
+def shown(record: Any, context: Any) -> None:
+    """Handle nothing: the topic is empty."""

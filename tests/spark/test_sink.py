@@ -1,0 +1,241 @@
+"""`df.write` and `df.writeStream` with `format("headway")` on a real Spark and a real Apache Kafka."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka as ck
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headway.broker import LocalBroker
+from tests.spark.stored import committed
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import LevelTopics
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def values(servers: str, topic: str) -> list[int]:
+    return sorted(record.number for record in committed(servers, topic))
+
+
+def write(frame: DataFrame, orders: "LevelTopics", **options: str) -> None:
+    writer = frame.write.format("headway").mode("append")
+    writer.options(**{"kafka.bootstrap.servers": orders.servers, **options}).save()
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, tasks).select(sf.col("id").cast("string").alias("value"))
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_rows_become_records_with_key_value_headers_and_partition_on_the_topic_of_their_level(
+    spark: SparkSession, orders: "LevelTopics", delivery: str
+) -> None:
+    columns = "topic string, level int, key string, value binary, partition int"
+    headers = "headers array<struct<key: string, value: binary>>"
+    frame = spark.createDataFrame(
+        [
+            (orders.topic, 2, "a", b"high", 1, [("trace", b"\x00\xff"), ("trace", None)]),
+            (orders.topic, 0, None, None, None, None),
+        ],
+        f"{columns}, {headers}",
+    )
+    write(frame, orders, delivery=delivery)
+
+    [high] = committed(orders.servers, f"{orders.topic}-2")
+    assert (high.key, high.value, high.partition) == (b"a", b"high", 1)
+    assert high.headers == [("trace", b"\x00\xff"), ("trace", None)]
+    [low] = committed(orders.servers, f"{orders.topic}-0")
+    assert (low.key, low.value, low.headers) == (None, None, None)
+
+
+def test_what_the_source_reads_the_sink_writes(spark: SparkSession, orders: "LevelTopics") -> None:
+    orders.send(1, range(500), key=b"k", headers=[("kind", b"new")])
+    read = spark.read.format("headway").options(**orders.options, includeHeaders="true").load()
+    write(read.select("topic", "key", "value", "headers", sf.lit(2).alias("level")), orders)
+
+    copies = committed(orders.servers, f"{orders.topic}-2")
+    assert sorted(copy.number for copy in copies) == list(range(500))
+    assert {(copy.key, tuple(copy.headers)) for copy in copies} == {(b"k", (("kind", b"new"),))}
+    assert len({copy.partition for copy in copies}) == 1  # that of the key
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_every_row_of_many_is_written_once_and_in_order_within_its_task(
+    spark: SparkSession, orders: "LevelTopics", delivery: str
+) -> None:
+    topic = f"{orders.topic}-0"
+    frame = numbers(spark, 60_000).withColumn("partition", sf.spark_partition_id())
+    write(frame, orders, topic=topic, delivery=delivery)
+
+    written: dict[int, list[int]] = {0: [], 1: []}
+    for record in committed(orders.servers, topic):
+        written[record.partition].append(record.number)
+    assert written == {0: list(range(30_000)), 1: list(range(30_000, 60_000))}
+
+
+def test_a_write_with_the_same_application_and_version_adds_nothing(spark: SparkSession, orders: "LevelTopics") -> None:
+    topic = f"{orders.topic}-0"
+    for version in (3, 3, 2, 4):
+        write(numbers(spark, 100), orders, topic=topic, txnAppId=orders.topic, txnVersion=str(version))
+
+    assert Counter(values(orders.servers, topic)) == dict.fromkeys(range(100), 2)
+
+
+def test_two_writes_without_a_name_are_two_writes(spark: SparkSession, orders: "LevelTopics") -> None:
+    topic = f"{orders.topic}-0"
+    for _ in range(2):
+        write(numbers(spark, 10), orders, topic=topic)
+    assert values(orders.servers, topic) == sorted([*range(10), *range(10)])
+
+
+# Failures
+
+
+def stream(spark: SparkSession, orders: "LevelTopics", **options: str) -> DataFrame:
+    # The highest level is left for what is written.
+    given = {**orders.options, "levels": "2", "startingOffsets": "earliest", **options}
+    return spark.readStream.format("headway").options(**given).load()
+
+
+def start(frame: DataFrame, orders: "LevelTopics", checkpoint: Path, topic: str, **options: str) -> StreamingQuery:
+    writer = frame.writeStream.format("headway").option("kafka.bootstrap.servers", orders.servers)
+    writer = writer.options(topic=topic, **options).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(availableNow=True).start()
+
+
+def run(frame: DataFrame, orders: "LevelTopics", checkpoint: Path, topic: str, **options: str) -> None:
+    start(frame, orders, checkpoint, topic, **options).awaitTermination()
+
+
+def test_a_query_writes_each_record_once_over_many_micro_batches(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    orders.send(0, range(700))
+    run(stream(spark, orders, maxRecordsPerTrigger="140").select("key", "value"), orders, tmp_path, f"{orders.topic}-2")
+    assert values(orders.servers, f"{orders.topic}-2") == list(range(700))
+
+
+def forget_commit(checkpoint: Path, number: int) -> None:
+    """Make the checkpoint one of a driver that died before it noted that a micro-batch was done."""
+    (checkpoint / "commits" / str(number)).unlink()
+    for leftover in (checkpoint / "commits").glob(f".{number}.*"):
+        leftover.unlink()
+
+
+@pytest.mark.parametrize(("delivery", "copies"), [("exactly_once", 1), ("at_least_once", 2)])
+def test_a_replayed_micro_batch_adds_nothing_if_delivery_is_exactly_once(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path, delivery: str, copies: int
+) -> None:
+    orders.send(0, range(100))
+    frame = stream(spark, orders).select("key", "value")
+    topic = f"{orders.topic}-2"
+    run(frame, orders, tmp_path, topic, delivery=delivery)
+    forget_commit(tmp_path, 0)
+    run(frame, orders, tmp_path, topic, delivery=delivery)
+
+    assert Counter(values(orders.servers, topic)) == dict.fromkeys(range(100), copies)
+
+
+def test_of_a_micro_batch_that_failed_in_part_only_the_missing_part_is_added(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    orders.send(0, range(100), partition=0)
+    orders.send(1, range(100, 300), partition=1)
+
+    def refuse(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if batch.column("level")[0].as_py() == 0 and not (tmp_path / "mended").exists():
+                raise RuntimeError("this part fails")
+            yield batch
+
+    source = stream(spark, orders)
+    frame = source.mapInArrow(refuse, source.schema).select("key", "value")
+    topic = f"{orders.topic}-2"
+    with pytest.raises(StreamingQueryException, match="this part fails"):
+        run(frame, orders, tmp_path / "checkpoint", topic)
+    assert set(values(orders.servers, topic)) <= set(range(100, 300))
+    (tmp_path / "mended").touch()
+    run(frame, orders, tmp_path / "checkpoint", topic)
+
+    assert values(orders.servers, topic) == list(range(300))
+
+
+def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    orders.send(0, range(100), partition=0)
+    topic = f"{orders.topic}-2"
+    frame = stream(spark, orders).select("key", "value")
+    run(frame, orders, tmp_path, topic)
+    query = json.loads((tmp_path / "metadata").read_text())["id"]
+    # What a task leaves that is killed in its midst, or a zombie that goes on.
+    zombie = ck.Producer({"bootstrap.servers": orders.servers, "transactional.id": f"headway-sink-{query}/0"})
+    zombie.init_transactions(30)
+    zombie.begin_transaction()
+    zombie.produce(topic, b"-1")
+    assert zombie.flush(30) == 0
+
+    orders.send(0, range(100, 200), partition=0)
+    run(frame, orders, tmp_path, topic)
+
+    assert values(orders.servers, topic) == list(range(200))
+    with pytest.raises(ck.KafkaException, match="fenced"):
+        zombie.commit_transaction(30)
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_killed_and_started_again_costs_nothing_but_time(
+    spark: SparkSession, orders: "LevelTopics", headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    orders.send(0, range(3_000))
+    topic = f"{orders.topic}-2"
+    frame = stream(spark, orders, maxRecordsPerTrigger="150").select("key", "value")
+    query = start(frame, orders, tmp_path, topic)
+    for _ in range(2):
+        done = len(list(tmp_path.glob("commits/[0-9]*")))
+        while not (tmp_path / "commits" / str(done + 2)).exists():
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+        headway_broker.nodes[0].kill()
+        headway_broker.nodes[0].start()
+    assert query.awaitTermination(120)
+
+    assert values(orders.servers, topic) == list(range(3_000))
+
+
+# Mistakes
+
+
+def refusal(frame: DataFrame, orders: "LevelTopics", **options: str) -> str:
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - of Spark's
+        write(frame, orders, **options)
+    return str(refused.value)
+
+
+def test_a_mistake_in_options_or_columns_is_one_sentence_at_once(spark: SparkSession, orders: "LevelTopics") -> None:
+    frame = numbers(spark, 1)
+    assert "Did you mean txnAppId?" in refusal(frame, orders, topic="t", txnApId="x")
+    assert "Did you mean value?" in refusal(frame.withColumnRenamed("value", "valeu"), orders, topic="t")
+    text = refusal(frame.withColumn("level", sf.lit(1.5)), orders, topic="t")
+    assert "The column level is double; the headway sink needs a whole number. Cast it." in text
+    assert "Traceback" not in text
+
+
+def test_a_row_without_a_place_is_one_sentence_and_nothing_of_its_task_is_written(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    rows = [(orders.topic, 2, "fine"), (orders.topic, 7, "too high")]
+    frame = spark.createDataFrame(rows, "topic string, level int, value string").coalesce(1)
+    text = refusal(frame, orders)
+    assert f"A row is for level 7 of {orders.topic}, and Kafka has no topic {orders.topic}-7." in text
+    assert committed(orders.servers, f"{orders.topic}-2") == []

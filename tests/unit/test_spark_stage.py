@@ -1,0 +1,244 @@
+"""One task of a parallel stage, without Spark: rows in, outcomes out."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from headway import Context, FatalError
+from headway.core.retry import Retries, fixed
+from headway.spark.outcomes import outcome_columns
+from headway.spark.stage import RowHandler, Settings, Stage
+
+SETTINGS = Settings(
+    key=("key",),
+    concurrency=1_000,
+    timeout=None,
+    retries=Retries(fixed(0.01), max_attempts=3),
+    columns=outcome_columns(IntegerType()),
+)
+
+
+def batches(keys: list[Any], size: int = 1_000) -> Iterator[pa.RecordBatch]:
+    """Rows with these keys, whose numbers count up."""
+    for start in range(0, len(keys), size):
+        part = keys[start : start + size]
+        yield pa.RecordBatch.from_pydict({"key": part, "number": list(range(start, start + len(part)))})
+
+
+def outcomes(handler: RowHandler, keys: list[Any], settings: Settings = SETTINGS, size: int = 1_000) -> list[Any]:
+    return [row for batch in Stage(handler, settings).run(batches(keys, size)) for row in batch.to_pylist()]
+
+
+def in_order(calls: list[tuple[Any, int]]) -> bool:
+    """Whether the numbers of each key go up."""
+    last: dict[Any, int] = defaultdict(lambda: -1)
+    for key, number in calls:
+        if number < last[key]:
+            return False
+        last[key] = number
+    return True
+
+
+def test_each_row_has_one_outcome_beside_its_own_columns() -> None:
+    async def double(row: Row, context: Context) -> int:
+        return int(row.number) * 2
+
+    rows = outcomes(double, [f"key {number % 100}" for number in range(5_000)])
+    assert sorted(row["number"] for row in rows) == list(range(5_000))
+    assert all(row["result"] == 2 * row["number"] and row["key"] == f"key {row['number'] % 100}" for row in rows)
+    assert {(row["outcome"], row["attempts"], row["error"]) for row in rows} == {("ok", 1, None)}
+    assert all(row["started"] <= row["done"] for row in rows)
+
+
+def test_coroutines_of_thousands_of_rows_run_at_a_time_and_those_of_a_key_in_order() -> None:
+    calls: list[tuple[Any, int]] = []
+    running = most = 0
+    behind_each_other: set[Any] = set()
+
+    async def call(row: Row, context: Context) -> int:
+        nonlocal running, most
+        assert row.key not in behind_each_other
+        behind_each_other.add(row.key)
+        running += 1
+        most = max(most, running)
+        calls.append((row.key, row.number))
+        await asyncio.sleep(0.02)
+        running -= 1
+        behind_each_other.remove(row.key)
+        return 0
+
+    outcomes(call, [number % 3_000 for number in range(9_000)], replace(SETTINGS, concurrency=2_000))
+    assert in_order(calls)
+    assert most == 2_000
+
+
+def test_plain_functions_run_on_threads_in_the_order_of_their_key() -> None:
+    calls: list[tuple[Any, int]] = []
+    together = threading.Barrier(16)
+
+    def call(row: Row, context: Context) -> int:
+        if row.number < 16:
+            together.wait(10)
+        calls.append((row.key, row.number))
+        return 0
+
+    rows = outcomes(call, [number % 16 for number in range(2_000)], replace(SETTINGS, concurrency=16))
+    assert in_order(calls)
+    assert {row["outcome"] for row in rows} == {"ok"}
+
+
+def test_a_row_is_tried_again_in_its_place_and_the_next_of_its_key_waits() -> None:
+    calls = []
+
+    async def call(row: Row, context: Context) -> int:
+        calls.append((row.key, row.number, context.attempt))
+        if row.number == 0 and context.attempt < 3:
+            raise OSError("not yet")
+        return 0
+
+    rows = outcomes(call, ["a", "b", "a"])
+    assert [call for call in calls if call[0] == "a"] == [("a", 0, 1), ("a", 0, 2), ("a", 0, 3), ("a", 2, 1)]
+    assert {row["number"]: row["attempts"] for row in rows} == {0: 3, 1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynchronous: bool) -> None:
+    called = []
+
+    def plain(row: Row, context: Context) -> int:
+        called.append(row.number)
+        if row.number == 2:
+            raise FatalError("no")
+        return 0
+
+    async def coroutine(row: Row, context: Context) -> int:
+        return plain(row, context)
+
+    rows = outcomes(coroutine if asynchronous else plain, ["a", "b", "a", "b", "a", "a"], size=2)
+    assert {row["number"]: row["outcome"] for row in rows} == {
+        0: "ok",
+        1: "ok",
+        3: "ok",
+        2: "failed",
+        4: "parked",
+        5: "parked",
+    }
+    assert sorted(called) == [0, 1, 2, 3]
+    errors = {row["number"]: row["error"] for row in rows}
+    assert errors[2] == {
+        "exception": "headway.core.retry.FatalError",
+        "message": "no",
+        "reason": "FatalError is not retried",
+    }
+    assert errors[4]["reason"] == "a row of its key failed before it"
+
+
+def test_without_a_key_nothing_waits_and_nothing_is_parked() -> None:
+    async def call(row: Row, context: Context) -> int:
+        raise FatalError
+
+    rows = outcomes(call, ["a"] * 10, replace(SETTINGS, key=()))
+    assert [row["outcome"] for row in rows] == ["failed"] * 10
+
+
+def test_a_key_of_many_rows_does_not_hold_up_the_others() -> None:
+    async def call(row: Row, context: Context) -> int:
+        await asyncio.sleep(0.002)
+        return 0
+
+    hot = [number % 50 == 0 for number in range(20_000)]
+    rows = outcomes(call, ["hot" if is_hot else str(number) for number, is_hot in enumerate(hot)])
+    assert len(rows) == 20_000
+    # Its 400 rows take 0.8 s one after the other, and all others a tenth of that.
+    assert [row["key"] for row in rows[-100:]] == ["hot"] * 100
+
+
+def test_keys_of_several_columns_are_in_order_together() -> None:
+    calls: list[tuple[Any, int]] = []
+
+    async def call(row: Row, context: Context) -> int:
+        await asyncio.sleep(0)
+        calls.append(((row.key, row.number), row.number))
+        return 0
+
+    outcomes(call, ["a"] * 50, replace(SETTINGS, key=("key", "number")))
+    assert len(calls) == 50
+
+
+def test_a_call_that_takes_too_long_is_a_failed_attempt() -> None:
+    async def call(row: Row, context: Context) -> int:
+        await asyncio.sleep(60 if row.number else 0)
+        return 0
+
+    settings = replace(SETTINGS, timeout=0.05, retries=Retries(max_attempts=1))
+    rows = outcomes(call, ["a", "b"], settings)
+    by_number = {row["number"]: row for row in rows}
+    assert by_number[0]["outcome"] == "ok"
+    assert by_number[1]["error"]["exception"] == "headway.errors.TimeLimitError"
+
+
+def test_a_result_of_another_type_is_a_failed_row() -> None:
+    async def call(row: Row, context: Context) -> Any:
+        return "three" if row.number == 3 else row.number
+
+    rows = outcomes(call, list("abcdef"))
+    assert {row["number"]: (row["outcome"], row["result"]) for row in rows} == {
+        **{number: ("ok", number) for number in (0, 1, 2, 4, 5)},
+        3: ("failed", None),
+    }
+
+
+@pytest.mark.parametrize("result", [{"status": 200, "body": "x"}, (200, "x"), Row(status=200, body="x")])
+def test_a_struct_is_returned_as_a_dict_a_tuple_or_a_row(result: Any) -> None:
+    kind = StructType([StructField("status", IntegerType()), StructField("body", StringType())])
+
+    async def call(row: Row, context: Context) -> Any:
+        return result
+
+    rows = outcomes(call, ["a"], replace(SETTINGS, columns=outcome_columns(kind)))
+    assert rows[0]["result"] == {"status": 200, "body": "x"}
+
+
+def test_a_task_that_is_ended_in_its_midst_cancels_what_runs() -> None:
+    cancelled = threading.Event()
+
+    async def call(row: Row, context: Context) -> int:
+        if row.number == 0:
+            return 0
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return 0
+
+    running = Stage(call, SETTINGS).run(batches(["a", "b"]))
+    next(running)
+    running.close()  # type: ignore[attr-defined]
+    assert cancelled.wait(5)
+
+
+def test_rows_are_passed_on_while_others_still_run() -> None:
+    release = threading.Event()
+
+    def call(row: Row, context: Context) -> int:
+        if row.number == 0:
+            assert release.wait(30)
+        return 0
+
+    running = Stage(call, replace(SETTINGS, concurrency=2)).run(batches(list(range(3)), size=1))
+    began = time.monotonic()
+    first = next(running)
+    assert first["number"].to_pylist()[0] != 0
+    assert time.monotonic() - began < 5
+    release.set()
+    assert 0 in [number for batch in running for number in batch["number"].to_pylist()]
