@@ -11,6 +11,7 @@ from headway.kafka.ranges import Offsets, Range, name_of
 from headway.spark import tasks
 from headway.spark.bounds import resolve
 from headway.spark.options import Options
+from headway.spark.sentences import one_sentence
 
 _FOR_STREAMS = ("max_records", "maxRecordsPerTrigger"), ("group", "group.id")
 
@@ -30,7 +31,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The ranges, a group for each task."""
-        with tasks.one_sentence():
+        with one_sentence():
             return tasks.input_partitions(self._ranges())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -6,8 +6,8 @@ from pyspark.sql.types import StructType
 from headway.spark import columns
 from headway.spark.batch_reader import BatchReader
 from headway.spark.options import check_kafka, parse
+from headway.spark.sentences import one_sentence
 from headway.spark.stream_reader import StreamReader
-from headway.spark.tasks import one_sentence
 
 
 class HeadwayDataSource(DataSource):
@@ -58,5 +58,4 @@ highest level |
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """For `spark.readStream`."""
-        with one_sentence():
-            return StreamReader(parse(self.options))
+        return StreamReader(parse(self.options))

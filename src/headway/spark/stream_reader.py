@@ -16,21 +16,20 @@ from headway.spark import planning, tasks
 from headway.spark.options import Options
 from headway.spark.planner import Planner
 from headway.spark.reached import Reached
+from headway.spark.sentences import one_sentence
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches by priority, and reads them."""
 
     def __init__(self, options: Options) -> None:
-        if options.end is not None:
-            raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
         self._options = options
         # Spark sends this object to its tasks: what plans is made only where it is asked for, on the driver.
         self._planner: Planner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a query without a checkpoint starts."""
-        with tasks.one_sentence():
+        with one_sentence():
             return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -40,7 +39,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Notes what is available now: the query reads this and no more."""
-        with tasks.one_sentence():
+        with one_sentence():
             self._plan().stop_at_what_is_there()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -48,7 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
         """
-        with tasks.one_sentence():
+        with one_sentence():
             limited = not isinstance(limit, ReadAllAvailable)
             return self._plan().next(Reached.from_json(start), limited=limited).to_json()
 
@@ -71,6 +70,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.close()
 
     def _plan(self) -> Planner:
+        # Not when this object is made: of an error there PySpark would show another one.
+        if self._options.end is not None:
+            raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
         if self._planner is None:
             self._planner = Planner(self._options)
         return self._planner

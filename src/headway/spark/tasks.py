@@ -9,10 +9,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headway.errors import HeadwayError
 from headway.kafka.ranges import Range, RangeReader
 from headway.spark import columns, planning
 from headway.spark.options import Options
+from headway.spark.sentences import one_sentence
 
 
 def input_partitions(wanted: Sequence[Range]) -> list[InputPartition]:
@@ -30,16 +30,6 @@ def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch
     with one_sentence(), _no_garbage_collection(), reader:
         for source, records in reader.read(wanted):
             yield columns.record_batch(records, source, schema)
-
-
-@contextmanager
-def one_sentence() -> Iterator[None]:
-    """Lets Spark show our errors without the traceback of its worker, which ends with the error."""
-    try:
-        yield
-    except HeadwayError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
 
 
 @contextmanager
