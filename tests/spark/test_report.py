@@ -54,8 +54,8 @@ def test_windows_are_as_short_as_sixty_of_them_allow(records: DataFrame) -> None
 def test_a_row_is_stamped_when_it_goes_in_and_when_it_comes_out(spark: SparkSession) -> None:
     slow = F.udf(lambda number: __import__("time").sleep(0.05) or number, "long")
     frame = stamped(spark.range(2).coalesce(1), lambda rows: rows.withColumn("id", slow("id")))
-    took = frame.selectExpr("unix_millis(done_at) - unix_millis(read_at) as took", "read_at").collect()
-    assert all(row["took"] >= 50 for row in took)
+    rows = frame.selectExpr("id", "unix_millis(done_at) - unix_millis(read_at) as took").collect()
+    assert min(row["took"] for row in rows) >= 50
 
 
 def test_a_page_is_written_even_of_no_records(records: DataFrame, spark: SparkSession, tmp_path: Path) -> None:

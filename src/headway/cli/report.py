@@ -23,8 +23,8 @@ from headway.cli.spark_command import on_spark
 def report(parquet: str, output: Path, window: int | None, title: str, master: str | None) -> None:
     """Show throughput, waits and lag of what a pipeline did, as a page with plots.
 
-    By level and window of time. The records in PARQUET need the columns level, produced_at, read_at and done_at, as the pipelines of Headway write them. The page is
-    one file that needs no network.
+    By level and window of time. The records in PARQUET need the columns level, produced_at, read_at and done_at, as
+    the pipelines of Headway write them. The page is one file that needs no network.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
