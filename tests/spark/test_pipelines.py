@@ -1,5 +1,7 @@
 """The stages of the flights pipeline, each alone, and all of it from the command line."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from demo.flights import records
+from headway.broker.java import find_java, java_home
 from headway.errors import ConfigError
 from headway.pipelines import flights
 
@@ -98,3 +101,21 @@ def test_the_command_runs_the_pipeline_and_goes_on_where_it_was(orders: "LevelTo
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 5
     assert not re.search(r"https?://|<script|<link", page.replace("http://www.w3.org", ""))
+
+
+@pytest.mark.kafka
+def test_the_example_runs_with_spark_submit(orders: "LevelTopics", tmp_path: Path) -> None:
+    sent = list(records(500))
+    for level in range(orders.levels):
+        orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
+    late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)
+
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    program = [str(ROOT / "examples" / "flights_pipeline.py"), orders.servers, orders.topic, str(tmp_path)]
+    environment = os.environ | {"JAVA_HOME": str(java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [*submit, *program], env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == f"{late} flights were more than an hour late.\n"
