@@ -117,6 +117,12 @@ def orders(headway_broker: LocalBroker, headway_topic: str) -> LevelTopics:
     return LevelTopics(headway_broker.bootstrap_servers, headway_topic)
 
 
+@pytest.fixture
+def level_topics() -> type[LevelTopics]:
+    """For tests with topics of other shapes, or on another broker."""
+    return LevelTopics
+
+
 @dataclass
 class MicroBatches:
     """A `foreachBatch` function that notes the rows of each micro-batch, and then does what the test wants."""

@@ -25,11 +25,9 @@ NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders", "leve
 
 
 @pytest.fixture
-def topics(headway_broker: LocalBroker) -> Callable[[str], "LevelTopics"]:
+def topics(headway_broker: LocalBroker, level_topics: type["LevelTopics"]) -> Callable[[str], "LevelTopics"]:
     """Makes level topics of a name."""
-    from tests.spark.conftest import LevelTopics  # noqa: PLC0415 - a module that pytest loads by its path
-
-    return lambda name: LevelTopics(headway_broker.bootstrap_servers, name, levels=2, partitions=1)
+    return lambda name: level_topics(headway_broker.bootstrap_servers, name, levels=2, partitions=1)
 
 
 def batch(spark: SparkSession, orders: "LevelTopics", **options: object) -> DataFrame:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -13,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headway.broker import LocalBroker
+from headway.broker.ports import free_ports
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics, MicroBatches
@@ -87,3 +89,29 @@ def test_the_records_that_compaction_leaves_are_read(
     writer = reader.load().writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert set(range(sent - KEYS, sent)) <= set(seen.all_values()) <= set(left)
+
+
+def test_a_query_goes_on_when_the_broker_was_restarted(
+    spark: SparkSession, level_topics: Any, micro_batches: type["MicroBatches"], tmp_path: Path
+) -> None:
+    [port] = free_ports(1)
+    broker = LocalBroker(data_dir=tmp_path / "broker", port=port).start()
+    try:
+        orders = level_topics(broker.bootstrap_servers, "orders")
+        first, second = Event(), Event()
+        seen = micro_batches(lambda _: (second if 11 in seen.all_values() else first).set())
+        orders.send(0, range(10))
+        frame = spark.readStream.format("headway").options(**orders.options, startingOffsets="earliest").load()
+        query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            assert first.wait(60)
+            broker.stop()
+            broker.start()
+            orders.send(2, [10, 11])
+            assert second.wait(60), query.exception()
+        finally:
+            query.stop()
+    finally:
+        broker.stop()
+
+    assert seen.all_values() == list(range(12))
