@@ -83,9 +83,11 @@ def _by_priority(servers: str, options: argparse.Namespace, console: Console) ->
 def _through_spark(servers: str, options: argparse.Namespace, console: Console) -> bool:
     # PySpark takes a second to import, and step 1 can do without.
     from demo import pipeline  # noqa: PLC0415
-    from demo.apart import apart  # noqa: PLC0415
+    from headway.spark.apart import apart  # noqa: PLC0415
 
-    console.print("\n[bold]Step 2:[/] the same topics through Spark, with weather and airports, into Parquet")
+    console.print(
+        "\n[bold]Step 2:[/] the same topics through Spark, with weather, airports, planes and airlines, into Parquet"
+    )
     with console.status("Spark reads, joins and writes the flights …"):
         outcome = apart(
             lambda: pipeline.run(servers, priority.TOPIC, flights.LEVELS, options.records, options.output, console)
@@ -101,7 +103,8 @@ def _end(options: argparse.Namespace, console: Console, seconds: float) -> None:
     console.print(f"\nDone in {seconds:.0f} s. The results are in {options.output}:", soft_wrap=True)
     console.print("  priority.png  records per second by level, and how long they waited")
     console.print("  delays.png    delays by destination, and by visibility")
-    console.print("  flights/      the flights with weather and airports, as Parquet")
+    console.print("  report.html   throughput, waits and lag of step 2 by level (headway report)")
+    console.print("  flights/      the flights with weather, airports, planes and airlines, as Parquet")
     console.print(
         "\nNext: look at the pictures, try another policy (python -m demo --policy strict), or keep a broker:"
     )

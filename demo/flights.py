@@ -5,7 +5,6 @@ The package is only data to us: importing it would read all of it into pandas.
 
 import csv
 import json
-import shutil
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
@@ -63,11 +62,6 @@ def flight_record(row: dict[str, str]) -> FlightRecord:
     level = disruption_level(_number(row["dep_delay"]), _number(row["arr_delay"]))
     tail = _text(row["tailnum"])
     return FlightRecord(None if tail is None else tail.encode(), _encode(flight).encode(), level)
-
-
-def extract(table: str, directory: Path) -> Path:
-    """Copy one of the package's tables (weather, airports, planes, airlines) to a directory, for Spark to read."""
-    return Path(shutil.copy(_data(f"{table}.csv"), directory / f"{table}.csv"))
 
 
 def _lines() -> list[str]:

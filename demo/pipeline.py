@@ -1,7 +1,4 @@
-"""The flights through Spark: read by priority, joined with weather and airports, written as Parquet, summed up.
-
-Each stage is a function from DataFrames to a DataFrame, so that a pipeline of your own can start from any of them.
-"""
+"""The flights through the pipeline that comes with Headway, and what they show."""
 
 import shutil
 import time
@@ -14,13 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from rich.console import Console
 from rich.table import Table
 
-from demo.flights import extract
+from headway.pipelines import flights
 from headway.spark import local_session
+from headway.spark.report_file import write_report
 
-FLIGHT = (
-    "carrier string, flight int, origin string, dest string, tailnum string, time_hour timestamp, "
-    "dep_delay int, arr_delay int, distance int"
-)
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
 
@@ -53,55 +47,10 @@ def run(
     console = console or Console()
     spark = local_session("headway demo", short_lived=True)
     try:
-        return process(spark, source(spark, bootstrap_servers, topic, levels), expected, output_dir, console)
+        records = flights.source(spark, {"bootstrap.servers": bootstrap_servers}, topic, levels)
+        return process(spark, records, expected, output_dir, console)
     finally:
         spark.stop()
-
-
-def source(spark: SparkSession, bootstrap_servers: str, topic: str, levels: int) -> DataFrame:
-    """The records of all levels, as a stream that starts at the first record."""
-    return (
-        spark.readStream.format("headway")
-        .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("subscribe", topic)
-        .option("levels", levels)
-        .option("startingOffsets", "earliest")
-        .option("maxRecordsPerTrigger", 100_000)
-        .load()
-    )
-
-
-def flights(records: DataFrame) -> DataFrame:
-    """The flights in the records' values, each with its level and where in Kafka it was."""
-    flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
-    return records.select(flight, "level", "partition", "offset").select("flight.*", "level", "partition", "offset")
-
-
-def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Each flight with the weather at its origin in the hour of its scheduled departure, null where none was noted."""
-    return flights.join(F.broadcast(weather), ["origin", "time_hour"], "left")
-
-
-def with_airports(flights: DataFrame, airports: DataFrame) -> DataFrame:
-    """Each flight with the name and place of its destination, null for those outside of the table."""
-    return flights.join(F.broadcast(airports), "dest", "left")
-
-
-def weather(table: DataFrame) -> DataFrame:
-    """Of weather.csv what the flights are joined with: one row per origin and hour."""
-    return table.select(
-        "origin",
-        F.to_timestamp("time_hour").alias("time_hour"),
-        F.col("visib").cast("double").alias("visibility_miles"),
-        F.col("wind_speed").cast("double").alias("wind_mph"),
-        F.col("precip").cast("double").alias("rain_inches"),
-    ).dropDuplicates(["origin", "time_hour"])
-
-
-def airports(table: DataFrame) -> DataFrame:
-    """Of airports.csv what the flights are joined with: one row per destination."""
-    columns = [F.col("faa").alias("dest"), F.col("name").alias("destination")]
-    return table.select(*columns, *(F.col(name).cast("double") for name in ("lat", "lon"))).dropDuplicates(["dest"])
 
 
 def delay_by_destination_and_level(flights: DataFrame) -> DataFrame:
@@ -134,15 +83,16 @@ def arrivals(flights: DataFrame) -> DataFrame:
 
 
 def process(spark: SparkSession, records: DataFrame, expected: int, output_dir: Path, console: Console) -> Outcome:
-    """The stages in their order: join, write, sum up, draw."""
-    parquet, checkpoint = _emptied(output_dir / "flights"), _emptied(output_dir / "checkpoint")
-    # Cached, because each micro-batch joins with them anew.
-    hours = weather(_table(spark, "weather", output_dir)).cache()
-    places = airports(_table(spark, "airports", output_dir)).cache()
-    enriched = with_airports(with_weather(flights(records), hours), places)
+    """Join, write, report, sum up, draw."""
+    parquet = output_dir / "flights"
+    for directory in (parquet, output_dir / "checkpoint"):
+        shutil.rmtree(directory, ignore_errors=True)
+    tables = flights.read_tables(spark)
     started = time.monotonic()
-    batches = _write(enriched, parquet, checkpoint)
-    streaming_s = time.monotonic() - started
+    query = flights.start(records, tables, str(output_dir))
+    query.awaitTermination()
+    streaming_s, batches = time.monotonic() - started, len(query.recentProgress)
+    write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 
     arrived = spark.read.parquet(str(parquet)).cache()
     counts = arrivals(arrived).first() or Row(rows=0, distinct=0)
@@ -158,28 +108,6 @@ def process(spark: SparkSession, records: DataFrame, expected: int, output_dir: 
         parquet=parquet,
         plot=plot,
     )
-
-
-def _emptied(directory: Path) -> Path:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    return directory
-
-
-def _table(spark: SparkSession, name: str, output_dir: Path) -> DataFrame:
-    return spark.read.csv(str(extract(name, output_dir)), header=True, nullValue="NA")
-
-
-def _write(flights: DataFrame, parquet: Path, checkpoint: Path) -> int:
-    """Write what is there now; the number of micro-batches that this took."""
-    query = (
-        flights.writeStream.format("parquet")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start(str(parquet))
-    )
-    query.awaitTermination()
-    return len(query.recentProgress)
 
 
 def _delay_table(destinations: list[Row]) -> Table:

@@ -1,6 +1,7 @@
 """One Spark session for all tests, and level topics to read in it."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from headway.broker import LocalBroker
+from headway.kafka.onlooker import Onlooker
 from headway.spark import local_session
 
 
@@ -79,6 +81,25 @@ class LevelTopics:
         """Delete the topics."""
         self._done(self._admin.delete_topics(self.kafka_topics))
 
+    def create_again(self) -> None:
+        """Delete the topics and create them anew, under new ids; offsets begin at 0."""
+        self.delete()
+        # Clients that knew the old ones by their ids would ask for these for a while.
+        self.__post_init__()
+
+    def committed(self, group: str) -> dict[tuple[int, int], int]:
+        """The offsets that the level groups of a group have committed, by level and partition."""
+        with ExitStack() as stack:
+            return {
+                (level, partition): offset
+                for level in range(self.levels)
+                for (_, partition), (offset, _) in self._commits(stack, f"{group}-{level}", level).items()
+            }
+
+    def _commits(self, stack: ExitStack, group: str, level: int) -> dict[Any, tuple[int, bytes]]:
+        onlooker = stack.enter_context(Onlooker({"bootstrap.servers": self.servers}, group))
+        return onlooker.committed([(self.kafka_topics[level], partition) for partition in range(self.partitions)])
+
     def _await_metadata(self) -> None:
         """The broker answers for what the controller has done a moment later; asking also tells the producer."""
         for name in self.kafka_topics:
@@ -94,6 +115,12 @@ class LevelTopics:
 def orders(headway_broker: LocalBroker, headway_topic: str) -> LevelTopics:
     """A topic with three levels of two partitions each."""
     return LevelTopics(headway_broker.bootstrap_servers, headway_topic)
+
+
+@pytest.fixture
+def level_topics() -> type[LevelTopics]:
+    """For tests with topics of other shapes, or on another broker."""
+    return LevelTopics
 
 
 @dataclass

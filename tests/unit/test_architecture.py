@@ -25,6 +25,7 @@ ALLOWED = {
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
     "spark": {"broker", "core", "config", "errors", "finding", "kafka", "parallel", "records", "workers"},
+    "pipelines": {"errors", "spark"},
     "testing": {"broker"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -33,7 +34,7 @@ ALLOWED = {
 # Where a library may be imported from.
 ONLY_IN = {
     "confluent_kafka": {"kafka"},
-    "pyspark": {"spark", "pyspark_headway"},
+    "pyspark": {"spark", "pipelines", "pyspark_headway"},
     "click": {"cli"},
     "aiohttp": {"http"},
     "jgo": {"broker"},

@@ -1,13 +1,11 @@
 """The flights of the demo as records."""
 
-import csv
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from demo.flights import COUNT, FlightRecord, disruption_level, extract, flight_record, records
+from demo.flights import COUNT, FlightRecord, disruption_level, flight_record, records
 
 ROW = {
     "year": "2013",
@@ -70,13 +68,6 @@ def test_flights_come_in_the_order_of_their_scheduled_departures(flights: list[F
 
 def test_a_limit_takes_the_first_flights(flights: list[FlightRecord]) -> None:
     assert list(records(100)) == flights[:100]
-
-
-def test_a_table_is_copied_out_of_the_package(tmp_path: Path) -> None:
-    with extract("airports", tmp_path).open(encoding="utf-8") as file:
-        assert {"faa": "JFK", "name": "John F Kennedy Intl"}.items() <= {
-            item for row in csv.DictReader(file) if row["faa"] == "JFK" for item in row.items()
-        }
 
 
 def _value(record: FlightRecord) -> dict[str, int | str | None]:

@@ -1,14 +1,14 @@
-"""What a micro-batch reads: properties of the pure planning."""
+"""The ranges of a micro-batch and its tasks: properties of the pure planning."""
 
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.capacity import exponential
 from headway.kafka.ranges import Offsets, Range
 from headway.records import TopicPartition
-from headway.spark.planning import from_json, limited, pack, ranges, task_count, to_json
+from headway.spark.planning import pack, ranges, task_count
+from headway.spark.reached import Reached
 
 LEVELS = 3
 
@@ -25,66 +25,41 @@ def start_and_end(backlog: dict[TopicPartition, tuple[int, int]]) -> tuple[Offse
     return start, {partition: at + waiting for partition, (at, waiting) in backlog.items()}
 
 
-def level_sum(end: Offsets, start: Offsets, level: int) -> int:
-    return sum(end[partition] - start[partition] for partition in end if partition.level == level)
+def reached(offsets: Offsets, **topic_ids: str) -> Reached:
+    return Reached(offsets, {name.replace("_", "-"): topic_id for name, topic_id in topic_ids.items()})
 
 
 @given(offsets)
-def test_offsets_survive_sparks_checkpoint(given_offsets: Offsets) -> None:
-    assert from_json(json.loads(json.dumps(to_json(given_offsets)))) == given_offsets
+def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
+    form = Reached(given_offsets, {"orders-0": "id"}).to_json()
+    assert Reached.from_json(json.loads(json.dumps(form))) == Reached(given_offsets, {"orders-0": "id"})
 
 
 @given(offsets)
 def test_equal_offsets_are_the_same_text_or_spark_would_plan_empty_micro_batches(given_offsets: Offsets) -> None:
-    backwards = dict(reversed(given_offsets.items()))
-    assert json.dumps(to_json(backwards)) == json.dumps(to_json(given_offsets))
-
-
-@given(backlogs, st.integers(7, 9_000))
-def test_a_micro_batch_takes_the_whole_limit_while_so_many_wait_and_never_more(
-    backlog: dict[TopicPartition, tuple[int, int]], limit: int
-) -> None:
-    start, end = start_and_end(backlog)
-    stop = limited(start, end, exponential(LEVELS, limit))
-    assert stop.keys() == end.keys()
-    assert all(start[at] <= stop[at] <= end[at] for at in end)
-    assert sum(stop.values()) - sum(start.values()) == min(limit, sum(end.values()) - sum(start.values()))
-
-
-@given(backlogs, st.integers(7, 9_000))
-def test_each_level_gets_its_share_or_all_that_it_has(
-    backlog: dict[TopicPartition, tuple[int, int]], limit: int
-) -> None:
-    start, end = start_and_end(backlog)
-    shares = exponential(LEVELS, limit)
-    stop = limited(start, end, shares)
-    for level, share in enumerate(shares):
-        # A share that does not divide 2^32 is exact to one part in 2^32 / share: one record here.
-        assert level_sum(stop, start, level) >= min(share - 1, level_sum(end, start, level))
-
-
-def test_partitions_take_turns_when_the_limit_is_below_their_number() -> None:
-    twelve = [TopicPartition("orders", partition) for partition in range(12)]
-    start, end = dict.fromkeys(twelve, 0), dict.fromkeys(twelve, 100)
-    for _ in range(12):
-        start = limited(start, end, [5])
-    assert set(start.values()) == {5}
-
-
-def test_a_partition_with_little_is_not_held_back_by_one_with_much() -> None:
-    much, little = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    assert limited({much: 0, little: 0}, {much: 1_000_000, little: 3}, [10]) == {much: 7, little: 3}
+    ids = {"orders-1": "b", "orders-0": "a"}
+    backwards = Reached(dict(reversed(given_offsets.items())), dict(reversed(ids.items())))
+    assert json.dumps(backwards.to_json()) == json.dumps(Reached(given_offsets, ids).to_json())
 
 
 def test_a_partition_that_is_new_has_no_range_until_its_start_is_in_the_checkpoint() -> None:
     old, new = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    assert ranges({old: 2}, {old: 5, new: 0}) == [Range(old, 2, 5)]
-    assert ranges({old: 5, new: 0}, {old: 5, new: 4}) == [Range(new, 0, 4)]
+    assert ranges(reached({old: 2}), reached({old: 5, new: 0})) == [Range(old, 2, 5)]
+    assert ranges(reached({old: 5, new: 0}), reached({old: 5, new: 4})) == [Range(new, 0, 4)]
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_first_offset() -> None:
+    at = TopicPartition("orders", 0)
+    before = reached({at: 5}, orders_0="first")
+    assert ranges(before, reached({at: 9}, orders_0="second")) == [Range(at, 0, 9)]
+    assert ranges(before, reached({at: 9}, orders_0="first")) == [Range(at, 5, 9)]
+    # Old brokers give topics no id; then an end before the start tells.
+    assert ranges(reached({at: 5}), reached({at: 3})) == [Range(at, 0, 3)]
 
 
 @given(backlogs, st.integers(1, 8))
 def test_packing_splits_no_range_and_loses_none(backlog: dict[TopicPartition, tuple[int, int]], tasks: int) -> None:
-    wanted = ranges(*start_and_end(backlog))
+    wanted = ranges(*map(reached, start_and_end(backlog)))
     groups = pack(wanted, tasks)
     assert sorted(item for group in groups for item in group) == wanted
     assert len(groups) == min(tasks, len(wanted))
@@ -94,12 +69,16 @@ def test_packing_splits_no_range_and_loses_none(backlog: dict[TopicPartition, tu
 def test_groups_differ_by_no_more_than_their_longest_range(
     backlog: dict[TopicPartition, tuple[int, int]], tasks: int
 ) -> None:
-    lengths = [(sum(map(len, group)), max(map(len, group))) for group in pack(ranges(*start_and_end(backlog)), tasks)]
+    lengths = [
+        (sum(map(len, group)), max(map(len, group)))
+        for group in pack(ranges(*map(reached, start_and_end(backlog))), tasks)
+    ]
     if len(lengths) == tasks:
         shortest = min(length for length, _ in lengths)
         assert all(length - longest <= shortest for length, longest in lengths)
 
 
-def test_a_large_micro_batch_is_worth_more_tasks_than_this_machine_has_cores() -> None:
-    assert task_count(records=1_000, cores=2) == 2
+def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_this_machine_has_cores() -> None:
+    assert task_count(records=1_000, cores=2) == 1
+    assert task_count(records=1_001, cores=2) == 2
     assert task_count(records=10_000_000, cores=2) == 100

@@ -21,6 +21,8 @@ SUMMARIES = {
     "worker": "Run handlers that are declared with @worker, and keep them running.",
     "offsets": "Show what groups have committed, and draw their offset maps.",
     "dead": "List dead letters, look into them, and send them again.",
+    "pipeline": "Run pipelines on Spark, and start your own from them.",
+    "report": "Show throughput, waits and lag of what a pipeline did, as a page with plots.",
     "levels": "Show how a capacity is shared over levels.",
 }
 """The subcommands, each in the module of its name, and what the help says of them without importing them."""

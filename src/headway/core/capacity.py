@@ -76,8 +76,8 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
     if min(shares) < 1:
         raise ConfigError(
             f"A capacity of {capacity} cannot be split over {len(weights)} levels by the weights {list(weights)}: "
-            f"it must be at least {-(-total // min(weights))}. Raise max.poll.records, or max_concurrency, or use "
-            "fewer levels."
+            f"it must be at least {-(-total // min(weights))}. Raise the capacity (max.poll.records, "
+            "max_concurrency or maxRecordsPerTrigger), or use fewer levels."
         )
     shares[-1] += capacity - sum(shares)
     return shares

@@ -10,13 +10,27 @@ share of every stretch of service, and under `strict` no record waits for ever.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from headway.core.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential
-from headway.core.level_buffer import LevelBuffer
 from headway.errors import ConfigError
 
-Buffers = Sequence[LevelBuffer[Any]]
+
+class Waiting(Protocol):
+    """What waits of one level: a level buffer, or the unread offsets of a Spark query."""
+
+    def __len__(self) -> int: ...
+
+    def count_from_before(self, time: float) -> int:
+        """How many of them are there since before a time."""
+        ...
+
+    def oldest(self) -> float | None:
+        """Since when the first of them is there."""
+        ...
+
+
+Buffers = Sequence[Waiting]
 
 
 class Policy(Protocol):

@@ -1,43 +1,59 @@
-"""Reading by offset: which partitions the level topics have, what they hold, and the records of a range.
+"""Reading by offset: the records of ranges of level topics.
 
 Progress is the caller's: no group is joined and nothing is committed. A range ends where the position has reached its
 end, not after a count of records: compaction and transaction markers leave offsets at which there is nothing.
 """
 
+import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
-import confluent_kafka
+import confluent_kafka as ck
 from confluent_kafka import Message
 
 from headway.core.topics import level_topic
-from headway.errors import ConfigError, KafkaError
+from headway.errors import KafkaError
+from headway.kafka.admin import describe
+from headway.kafka.making import make_client
 from headway.records import TopicPartition
 
-__all__ = ["DEFAULTS", "OURS", "Message", "Offsets", "Range", "RangeReader"]
+__all__ = [
+    "HOW_TO_GO_ON",
+    "OURS",
+    "Message",
+    "Offsets",
+    "Range",
+    "RangeReader",
+    "kafka_partition",
+    "name_of",
+    "no_longer_holds",
+]
+
+log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 """For each partition the offset that is read next."""
 
-REQUEST_TIMEOUT_S = 20.0
-"""How long a broker may take to answer, a restart of it included."""
-
 STALL_TIMEOUT_S = 60.0
-"""How long a range may give nothing before reading it fails."""
+"""How long ranges may give nothing before reading them fails."""
+
+TOGETHER = 5_000
+"""Ranges of so many offsets in all are read at the same time: going from one to the next would take longer."""
+
+HOW_TO_GO_ON = (
+    "Records have aged out, or the topic was deleted and created again. Set failOnDataLoss to false to go on with what "
+    "is there, or start anew with a new checkpoint."
+)
 
 OURS: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     # The end of the log is the only sign that the rest of a range holds no records.
     "enable.partition.eof": True,
-    # An offset that is gone is an error to report, not one to skip.
-    "auto.offset.reset": "error",
 }
 """What reading by offset rests on; a caller cannot set it."""
 
@@ -53,6 +69,8 @@ DEFAULTS: Mapping[str, Any] = {
     "log_level": 2,
 }
 
+_Place = tuple[str | None, int | None]  # Kafka's topic and partition
+
 
 class Range(NamedTuple):
     """The offsets of one partition from `start` to before `end`."""
@@ -66,18 +84,17 @@ class Range(NamedTuple):
 
 
 class RangeReader:
-    """A Kafka client that reads level topics by offset.
+    """A Kafka client that reads ranges of level topics.
 
-    `config` is librdkafka's. Raises `ConfigError` for a setting that librdkafka does not know or take.
+    `config` is librdkafka's. With `skip_lost`, offsets that Kafka no longer has are logged and passed over. Raises
+    `ConfigError` for a setting that librdkafka does not know or take.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._servers = config.get("bootstrap.servers")
-        self._reasons: list[str] = []
-        try:
-            self._consumer = confluent_kafka.Consumer({**DEFAULTS, **config, **OURS, "error_cb": self._note})
-        except confluent_kafka.KafkaException as error:
-            raise ConfigError(f"The Kafka client refuses its configuration: {_text(error)}.") from None
+    def __init__(self, config: Mapping[str, Any], *, skip_lost: bool = False) -> None:
+        self._skip_lost = skip_lost
+        self._reason = "no answer"
+        ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error", "error_cb": self._note}
+        self._consumer = make_client(ck.Consumer, {**DEFAULTS, **config, **ours})
 
     def __enter__(self) -> Self:
         return self
@@ -91,124 +108,128 @@ class RangeReader:
         """Close the connections."""
         self._consumer.close()
 
-    def partitions(self, topics: Iterable[str], levels: int) -> list[TopicPartition]:
-        """All partitions of the topics at every level. Raises `KafkaError` when a level topic does not exist."""
-        return list(
-            chain.from_iterable(self._partitions(topic, level, levels) for topic in topics for level in range(levels))
-        )
-
-    def starts(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The first offset that each partition still holds."""
-        return self._offsets(partitions, confluent_kafka.OFFSET_BEGINNING)
-
-    def ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The offset behind the last that can be read: of a finished transaction, unless uncommitted ones are read."""
-        return self._offsets(partitions, confluent_kafka.OFFSET_END)
-
     def read(self, wanted: Sequence[Range], batch: int = 5_000) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """The records of one range after the other, in batches that are not empty.
+        """The records of the ranges in batches of one partition, none of them empty, each partition in order.
 
-        Raises `KafkaError` when Kafka no longer has all of a range, or gives nothing for `STALL_TIMEOUT_S`.
+        Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
+        nothing for `STALL_TIMEOUT_S`.
         """
+        if sum(map(len, wanted)) <= TOGETHER:
+            yield from self._read_together(wanted, TOGETHER)
+            return
         # The metadata of all topics in one request: a topic that is new to a connected client waits for up to 1 s.
-        self._consumer.assign([_kafka_partition(item.partition, item.start) for item in wanted])
+        self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
         for item in wanted:
-            for records in self._read_one(item, batch):
-                yield item.partition, records
+            yield from self._read_together([item], batch)
 
-    def _read_one(self, wanted: Range, batch: int) -> Iterator[list[Message]]:
-        self._consumer.assign([_kafka_partition(wanted.partition, wanted.start)])
-        position, moved = wanted.start, time.monotonic()
-        while position < wanted.end:
-            messages = self._consumer.consume(min(batch, wanted.end - position), 0.05)
-            if messages:
-                position, moved = self._position_after(messages, wanted), time.monotonic()
-            elif time.monotonic() - moved > STALL_TIMEOUT_S:
-                self._fail(f"{_name(wanted.partition)} gave nothing behind offset {position} for {STALL_TIMEOUT_S:g} s")
-            records = _records_before(wanted.end, messages)
-            if records:
-                yield records
+    def _read_together(self, wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
+        unfinished = {_place(item): item for item in wanted}
+        moved = time.monotonic()
+        while unfinished:
+            remaining = sum(map(len, unfinished.values()))
+            messages = self._consumer.consume(min(batch, remaining), 0.05)
+            if not messages and time.monotonic() - moved > STALL_TIMEOUT_S:
+                raise self._stalled(next(iter(unfinished.values())))
+            for place, group in _by_place(messages, alone=len(wanted) == 1):
+                moved = time.monotonic()
+                if (item := unfinished.get(place)) is None:
+                    continue  # what follows a range was fetched with it
+                records = _records_within(item, group)
+                if records:
+                    yield item.partition, records
+                self._advance(unfinished, item, group)
 
-    def _partitions(self, topic: str, level: int, levels: int) -> list[TopicPartition]:
-        name = level_topic(topic, level)
-        with self._explained(f"The partitions of the Kafka topic {name} could not be listed"):
-            found = self._consumer.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
-        if found.error is not None:
-            raise KafkaError(
-                f"The Kafka topic {name}, level {level} of {topic}, cannot be read: {found.error.str()}. Create it "
-                f"(`headway topics create {topic} --levels {levels}`) or correct the topic or the number of levels."
-            )
-        return [TopicPartition(topic, partition, level) for partition in sorted(found.partitions)]
-
-    def _offsets(self, partitions: Iterable[TopicPartition], time_spec: int) -> Offsets:
-        asked = list(partitions)
-        if not asked:
-            return {}
-        with self._explained("The offsets of the subscribed topics could not be listed"):
-            # Asked for "times" that mean the beginning and the end, this is one request per broker for all partitions.
-            found = self._consumer.offsets_for_times(
-                [_kafka_partition(partition, time_spec) for partition in asked], timeout=REQUEST_TIMEOUT_S
-            )
-        for partition, answer in zip(asked, found, strict=True):
-            if answer.error is not None:
-                self._fail(f"The offsets of {_name(partition)} could not be listed", answer.error.str())
-        return {partition: answer.offset for partition, answer in zip(asked, found, strict=True)}
+    def _advance(self, unfinished: dict[_Place, Range], item: Range, messages: list[Message]) -> None:
+        """Note how far the messages reach: the range goes on behind them, or is done."""
+        position = self._position_after(messages, item)
+        if position < item.end:
+            unfinished[_place(item)] = Range(item.partition, position, item.end)
+        else:
+            del unfinished[_place(item)]
 
     def _position_after(self, messages: list[Message], wanted: Range) -> int:
         last = messages[-1]
         for error in filter(None, map(Message.error, messages)):
-            if error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
-                raise _lost(wanted, error.str())
+            if error.code() != ck.KafkaError._PARTITION_EOF:
+                return self._lost(wanted, error.str())
         offset = last.offset()
         assert offset is not None  # noqa: S101  # records and ends of partitions have one
         if last.error() is None:
-            return offset + 1
-        if offset < wanted.end and self.ends([wanted.partition])[wanted.partition] < wanted.end:
-            raise _lost(wanted, f"the log ends at offset {offset}")
-        return offset
+            return max(wanted.start, offset + 1)
+        if offset < wanted.end and self._log_end(wanted) < wanted.end:
+            return self._lost(wanted, f"the log ends at offset {offset}")
+        return max(wanted.start, offset)
 
-    def _note(self, error: confluent_kafka.KafkaError) -> None:
-        if error.code() != confluent_kafka.KafkaError._ALL_BROKERS_DOWN:
-            self._reasons.append(error.str())
+    def _log_end(self, wanted: Range) -> int:
+        _, end = self._consumer.get_watermark_offsets(kafka_partition(wanted.partition), timeout=STALL_TIMEOUT_S)
+        return int(end)
 
-    @contextmanager
-    def _explained(self, failure: str) -> Iterator[None]:
-        try:
-            yield
-        except confluent_kafka.KafkaException as error:
-            # Serves the error callback, which knows the cause.
-            self._consumer.poll(0)
-            self._fail(failure, _text(error))
+    def _lost(self, wanted: Range, reason: str) -> int:
+        """Where to go on without what is lost: behind the range."""
+        if not self._skip_lost:
+            raise KafkaError(f"{no_longer_holds(wanted, reason)} {HOW_TO_GO_ON}")
+        log.warning("%s They are skipped.", no_longer_holds(wanted, reason))
+        return wanted.end
 
-    def _fail(self, failure: str, reason: str = "no answer") -> NoReturn:
-        raise KafkaError(
-            f"{failure}: {self._reasons[-1] if self._reasons else reason}. Check that a broker runs at "
-            f"bootstrap.servers={self._servers} and can be reached from here."
-        ) from None
+    def _stalled(self, wanted: Range) -> KafkaError:
+        return KafkaError(
+            f"{_capitalised(name_of(wanted.partition))} gave nothing behind offset {wanted.start} for "
+            f"{STALL_TIMEOUT_S:g} s ({self._reason}). Check that its broker runs and can be reached from where the "
+            "tasks run."
+        )
 
-
-def _records_before(end: int, messages: list[Message]) -> list[Message]:
-    """Those that are records, not the end of a partition, up to an offset."""
-    if any(map(Message.error, messages)):
-        messages = [message for message in messages if message.error() is None]
-    return messages[: bisect_left(messages, end, key=methodcaller("offset"))]
+    def _note(self, error: ck.KafkaError) -> None:
+        if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
+            self._reason = describe(error)
 
 
-def _lost(wanted: Range, reason: str) -> KafkaError:
-    return KafkaError(
-        f"{_name(wanted.partition)} no longer holds all offsets from {wanted.start} to before {wanted.end}: {reason}. "
-        "They have aged out, or the topic was deleted and created again. Start anew with a new checkpoint to go on "
-        "without them."
+def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
+    """A partition of a level, as confluent_kafka has it."""
+    return ck.TopicPartition(level_topic(partition.topic, partition.level), partition.partition, offset)
+
+
+def name_of(partition: TopicPartition) -> str:
+    """A partition of a level, in a sentence.
+
+    >>> name_of(TopicPartition("orders", 3, level=2))
+    'partition 3 of the Kafka topic orders-2'
+    """
+    return f"partition {partition.partition} of the Kafka topic {level_topic(partition.topic, partition.level)}"
+
+
+def no_longer_holds(wanted: Range, reason: str) -> str:
+    """The sentence for a range of which Kafka does not have all."""
+    return (
+        f"{_capitalised(name_of(wanted.partition))} no longer holds all offsets from {wanted.start} to before "
+        f"{wanted.end} ({reason.rstrip('.')})."
     )
 
 
-def _kafka_partition(partition: TopicPartition, offset: int) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(level_topic(partition.topic, partition.level), partition.partition, offset)
+def _place(item: Range) -> _Place:
+    return level_topic(item.partition.topic, item.partition.level), item.partition.partition
 
 
-def _name(partition: TopicPartition) -> str:
-    return f"Partition {partition.partition} of the Kafka topic {level_topic(partition.topic, partition.level)}"
+def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
+    """The messages of each partition, in their order; `alone` says that they all are of one."""
+    if not messages:
+        return []
+    if alone:
+        return [((messages[0].topic(), messages[0].partition()), messages)]
+    groups: dict[_Place, list[Message]] = {}
+    for message in messages:
+        groups.setdefault((message.topic(), message.partition()), []).append(message)
+    return list(groups.items())
 
 
-def _text(error: confluent_kafka.KafkaException) -> str:
-    return str(error.args[0].str()).rstrip(".")
+def _records_within(wanted: Range, messages: list[Message]) -> list[Message]:
+    """Those that are records, not the end of a partition, within the range."""
+    if any(map(Message.error, messages)):
+        messages = [message for message in messages if message.error() is None]
+    offset = methodcaller("offset")
+    first, end = (bisect_left(messages, bound, key=offset) for bound in (wanted.start, wanted.end))
+    return messages[first:end]
+
+
+def _capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,36 +1,62 @@
-"""The options of `format("headway")`, checked once, with a sentence for each mistake."""
+"""The options of `format("headway")` for reading, checked once, with a sentence for each mistake."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Literal, cast
+from typing import cast, get_args
 
-from headway.core.capacity import exponential
+from headway.core.capacity import Distributor, exponential, linear, weighted
+from headway.core.fairness import Policy, PolicyName, make_policy
 from headway.errors import ConfigError
 from headway.kafka.ranges import OURS, RangeReader
+from headway.spark import option_values as values
+from headway.spark import selection
+from headway.spark.bounds import Bound, parse_bound
+from headway.spark.selection import Selection, parse_selection
 
-StartingOffsets = Literal["earliest", "latest"]
-
-NAMES = ("subscribe", "levels", "maxRecordsPerTrigger", "startingOffsets", "includeHeaders")
+NAMES = (
+    *selection.NAMES,
+    *("levels", "startingOffsets", "endingOffsets"),
+    *("maxRecordsPerTrigger", "policy", "distributor", "strictMaxWait", "minRecordsPerTrigger", "maxTriggerDelay"),
+    *("failOnDataLoss", "isolation", "group.id", "includeHeaders"),
+)
 KAFKA_PREFIX = "kafka."
 SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
+
+_ISOLATIONS = ("read_committed", "read_uncommitted")
+_OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
+_DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential, "linear": linear}
+
+_OFFSET_RESET = "auto.offset.reset"
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to read and how; `None` where an option was not given."""
+    """What to read and how; `None` where an option was not given. Durations are in seconds."""
 
-    topics: tuple[str, ...]
+    selection: Selection
     levels: int
-    kafka: Mapping[str, str]
+    kafka: Mapping[str, str] = field(repr=False)  # can hold secrets
+    isolation: str
+    group: str | None
+    start: Bound | None
+    end: Bound | None
     max_records: int | None
-    starting_offsets: StartingOffsets | None
+    policy: PolicyName
+    distributor: str | None
+    strict_max_wait: float
+    min_records: int
+    max_trigger_delay: float
+    fail_on_data_loss: bool
     include_headers: bool
 
-    @property
-    def shares(self) -> list[int] | None:
-        """How many records of a micro-batch each level is promised, 0 lowest; `None` without a limit."""
-        return None if self.max_records is None else exponential(self.levels, self.max_records)
+    def make_policy(self) -> Policy | None:
+        """A new policy that splits the limit over the levels; `None` without a limit."""
+        if self.max_records is None:
+            return None
+        distributor = None if self.distributor is None else _distributor(self.distributor)
+        _, policy = make_policy(self.policy, distributor, self.levels, self.max_records, max_wait=self.strict_max_wait)
+        return policy
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -40,15 +66,26 @@ def parse(given: Mapping[str, str]) -> Options:
     """
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options)
-    levels = _whole_number("levels", _required("levels", options), 1, "the number of level topics of each topic")
-    return Options(
-        topics=_topics(_required("subscribe", options)),
+    levels = values.whole_number("levels", _required("levels", options), 1, "the number of level topics of each topic")
+    parsed = Options(
+        selection=parse_selection(options),
         levels=levels,
         kafka=_kafka(options),
-        max_records=_max_records(options, levels),
-        starting_offsets=_starting_offsets(options),
-        include_headers=_include_headers(options),
+        isolation=values.choice("isolation", options.get("isolation", _ISOLATIONS[0]), _ISOLATIONS),
+        group=options.get("group.id"),
+        start=_bound("startingOffsets", options),
+        end=_bound("endingOffsets", options),
+        max_records=_limit("maxRecordsPerTrigger", options),
+        policy=cast("PolicyName", values.choice("policy", options.get("policy", "fair"), get_args(PolicyName))),
+        distributor=options.get("distributor"),
+        strict_max_wait=values.duration("strictMaxWait", options.get("strictmaxwait", "1m")),
+        min_records=_limit("minRecordsPerTrigger", options) or 1,
+        max_trigger_delay=values.duration("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
+        fail_on_data_loss=values.true_or_false("failOnDataLoss", options.get("failondataloss", "true")),
+        include_headers=values.true_or_false("includeHeaders", options.get("includeheaders", "false")),
     )
+    _check_sharing(parsed, options)
+    return parsed
 
 
 def check_kafka(options: Options) -> None:
@@ -72,41 +109,44 @@ def _required(name: str, options: Mapping[str, str]) -> str:
     return value
 
 
-def _topics(subscribe: str) -> tuple[str, ...]:
-    topics = dict.fromkeys(topic for topic in map(str.strip, subscribe.split(",")) if topic)
-    if not topics:
-        raise ConfigError(f"The option subscribe is {subscribe!r}. Name one topic or more, with commas between them.")
-    return tuple(topics)
+def _limit(name: str, options: Mapping[str, str]) -> int | None:
+    value = options.get(name.lower())
+    return None if value is None else values.whole_number(name, value, 1, "the records of one micro-batch")
 
 
-def _whole_number(name: str, value: str, least: int, meaning: str) -> int:
-    if not value.isdecimal() or int(value) < least:
-        raise ConfigError(f"The option {name} is {value!r}; it must be a whole number of at least {least}: {meaning}.")
-    return int(value)
+def _bound(name: str, options: Mapping[str, str]) -> Bound | None:
+    value = options.get(name.lower())
+    return None if value is None else parse_bound(name, value)
 
 
-def _max_records(options: Mapping[str, str], levels: int) -> int | None:
-    name = "maxRecordsPerTrigger"
-    if name.lower() not in options:
-        return None
-    least = 2**levels - 1
-    return _whole_number(
-        name, options[name.lower()], least, f"with less the lowest of {levels} levels would get nothing"
-    )
+def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
+    """That the policy is one, and that the limit gives each level something."""
+    if parsed.max_records is None:
+        for name in ("policy", "distributor", "strictMaxWait"):
+            if name.lower() in options:
+                raise ConfigError(
+                    f"The option {name} says how the levels share maxRecordsPerTrigger, which is not given: without a "
+                    "limit all that waits is read. Set it, or remove the other."
+                )
+    if parsed.policy != "strict" and "strictmaxwait" in options:
+        raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")
+    if parsed.max_records is not None and parsed.min_records > parsed.max_records:
+        raise ConfigError(
+            f"The option minRecordsPerTrigger is {parsed.min_records}, above maxRecordsPerTrigger={parsed.max_records}."
+        )
+    parsed.make_policy()
 
 
-def _starting_offsets(options: Mapping[str, str]) -> StartingOffsets | None:
-    value = options.get("startingoffsets")
-    if value is not None and value.lower() not in ("earliest", "latest"):
-        raise ConfigError(f"The option startingOffsets is {value!r}. Choose earliest or latest.")
-    return cast("StartingOffsets | None", value and value.lower())
-
-
-def _include_headers(options: Mapping[str, str]) -> bool:
-    value = options.get("includeheaders", "false").lower()
-    if value not in ("true", "false"):
-        raise ConfigError(f"The option includeHeaders is {value!r}. Choose true or false.")
-    return value == "true"
+def _distributor(text: str) -> Distributor:
+    if text in _DISTRIBUTORS:
+        return _DISTRIBUTORS[text]
+    weights = [weight.strip() for weight in text.split(",")]
+    if not all(map(str.isdecimal, weights)):
+        raise ConfigError(
+            f"The option distributor is {text!r}. Choose exponential, linear, or a weight for each level, lowest "
+            "first, as 1,1,8."
+        )
+    return weighted(*map(int, weights))
 
 
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:
@@ -114,7 +154,9 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     settings = {
         name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
     }
-    for name in settings.keys() & OURS.keys():
+    for name in settings.keys() & _OWN_OPTION.keys():
+        raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set. Use the option {_OWN_OPTION[name]}.")
+    for name in settings.keys() & {*OURS, _OFFSET_RESET}:
         raise ConfigError(
             f"The option {KAFKA_PREFIX}{name} cannot be set: Spark's checkpoint says what is read next. Remove it, and "
             "use startingOffsets for where a new query starts."

@@ -1,0 +1,232 @@
+"""How quick is the Spark source, how long is a micro-batch, and how long do high records wait behind low ones?"""
+
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from _connector import spark_settings
+from _harness import Options, Report, main
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headway.core.topics import level_topic
+from headway.kafka.admin import Admin
+from headway.spark import local_session
+
+QUESTION = "The Spark source, beside Spark's own connector where its jars can be had"
+LEVELS, PARTITIONS = 3, 4
+LIMIT = 50_000  # records of a micro-batch
+HIGH_PER_S = 100
+TRICKLE_PER_S = 200
+# What was found to help it: fewer and larger fetches, one partition for each core, no checksums.
+TUNED = {
+    "kafka.max.poll.records": "10000",
+    "kafka.max.partition.fetch.bytes": "8388608",
+    "kafka.fetch.max.bytes": "67108864",
+    "kafka.receive.buffer.bytes": "1048576",
+    "kafka.check.crcs": "false",
+}
+
+
+@dataclass(slots=True)
+class Bench:
+    """A session, a broker, and how each of the systems reads level topics."""
+
+    spark: SparkSession
+    servers: str
+    quick: bool
+    connector: bool
+    admin: Admin = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admin = Admin({"bootstrap.servers": self.servers})
+
+    def topic(self, name: str, levels: int = LEVELS) -> str:
+        """A new topic with levels."""
+        topic = f"{name}-{uuid.uuid4().hex[:8]}"
+        self.admin.create([level_topic(topic, level) for level in range(levels)], PARTITIONS)
+        return topic
+
+    def ours(self, topic: str, levels: int = LEVELS) -> dict[str, str]:
+        """The options of our source."""
+        return {"kafka.bootstrap.servers": self.servers, "subscribe": topic, "levels": str(levels)}
+
+    def theirs(self, topic: str, levels: int = LEVELS) -> dict[str, str]:
+        """The options of the connector: it knows the Kafka topics alone."""
+        names = ",".join(level_topic(topic, level) for level in range(levels))
+        return {"kafka.bootstrap.servers": self.servers, "subscribe": names}
+
+    def fill(self, kafka_topic: str, records: int, size: int) -> None:
+        """Send so many records of so many bytes."""
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 20, "queue.buffering.max.messages": 0})
+        value = b"x" * size
+        for number in range(records):
+            producer.produce(kafka_topic, value, partition=number % PARTITIONS)
+            if not number % 10_000:
+                producer.poll(0)
+        assert producer.flush(60) == 0
+
+
+def measure(report: Report, options: Options) -> None:
+    """Throughput, the time of a micro-batch, and the wait of high records."""
+    settings = spark_settings()
+    with options.broker() as servers:
+        spark = local_session("headway benchmark", settings)
+        try:
+            bench = Bench(spark, servers, options.quick, connector=bool(settings))
+            throughput(report, bench)
+            trickle(report, bench)
+            high_wait(report, bench)
+        finally:
+            spark.stop()
+
+
+def throughput(report: Report, bench: Bench) -> None:
+    """Rows a second into a filter that looks at every value; each system in turn, the best of three."""
+    for size, most in ((100, 2_000_000), (1_000, 400_000)):
+        records = most // 10 if bench.quick else most
+        case = f"read {records:,} rows of {size:,} B"
+        topic = bench.topic("throughput", levels=1)
+        bench.fill(level_topic(topic, 0), records, size)
+        systems: dict[str, tuple[str, dict[str, str]]] = {"headway": ("headway", bench.ours(topic, 1))}
+        if bench.connector:
+            plain = bench.theirs(topic, 1)
+            systems |= {"connector": ("kafka", plain), "connector, tuned": ("kafka", plain | TUNED)}
+        rates = dict.fromkeys(systems, 0.0)
+        for _ in range(3):
+            for name, (kind, given) in systems.items():
+                rates[name] = max(rates[name], records / _seconds_to_read(bench.spark, kind, given, size, records))
+        for name, rate in rates.items():
+            report.add(case, name, rate, "rows/s")
+        if bench.connector and size == 100:
+            report.at_least("source ÷ connector as it comes", rates["headway"] / rates["connector"], 1.0)
+            report.at_least("source ÷ connector tuned", rates["headway"] / rates["connector, tuned"], 0.9)
+
+
+def _seconds_to_read(spark: SparkSession, kind: str, options: dict[str, str], size: int, records: int) -> float:
+    """How long the micro-batches took that read all; what a query needs to start is not in it."""
+    frame = spark.readStream.format(kind).options(**options, startingOffsets="earliest").load()
+    with _running(frame.where(F.length("value") != size), once=True) as query:
+        query.awaitTermination()
+    assert sum(each["numInputRows"] for each in query.recentProgress) == records
+    return float(sum(each["durationMs"]["triggerExecution"] for each in query.recentProgress)) / 1000
+
+
+def trickle(report: Report, bench: Bench) -> None:
+    """The median time of a micro-batch when there is little to read."""
+    topic = bench.topic("trickle")
+    medians = {}
+    with _sending(bench, topic, [0, 1, 2], TRICKLE_PER_S):
+        for name, kind, options in _systems(bench, topic):
+            with _running(bench.spark.readStream.format(kind).options(**options).load()) as query:
+                times = _times(query, seconds=8 if bench.quick else 20)
+            medians[name] = report.add("micro-batch, trickle, median", name, statistics.median(times), "ms")
+    report.at_most("micro-batch, trickle, median ms", medians["headway"], 120)
+
+
+def high_wait(report: Report, bench: Bench) -> None:
+    """The time from sending a high record to the end of its micro-batch, while millions of low ones wait."""
+    backlog = 300_000 if bench.quick else 3_000_000
+    topic = bench.topic("wait")
+    bench.fill(level_topic(topic, 0), backlog, 100)
+    limits = {"headway": {"maxRecordsPerTrigger": str(LIMIT)}, "connector": {"maxOffsetsPerTrigger": str(LIMIT)}}
+    for name, kind, options in _systems(bench, topic):
+        waits = Waits()
+        frame = bench.spark.readStream.format(kind).options(**options, **limits[name], startingOffsets="earliest")
+        with _sending(bench, topic, [2], HIGH_PER_S), _running(frame.load(), waits) as query:
+            full = _full(query, seconds=8 if bench.quick else 20)
+        micro_batch = statistics.median(full.values())
+        behind = [wait for number in full for wait in waits.seconds[number]]
+        p99 = report.add(f"wait of high behind {backlog:,} low, p99", name, _p99(behind) * 1000, "ms")
+        report.add(f"micro-batch of {LIMIT:,}, median", name, micro_batch, "ms")
+        if name == "headway":
+            report.at_most("high-level p99 wait ÷ micro-batch time", p99 / micro_batch, 2)
+
+
+class Waits:
+    """A `foreachBatch` function that reads a whole micro-batch, and notes how long its high records waited."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, list[float]] = {}
+        self._began = time.time()
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        # The connector has the level at the end of its topic's name only.
+        level = F.col("level") if "level" in frame.columns else F.substring_index("topic", "-", -1).cast("int")
+        rows = frame.where(level == LEVELS - 1).select(F.unix_millis("timestamp").alias("sent")).collect()
+        now = time.time()
+        self.seconds[number] = [now - row["sent"] / 1000 for row in rows if row["sent"] / 1000 > self._began]
+
+
+def _systems(bench: Bench, topic: str) -> list[tuple[str, str, dict[str, str]]]:
+    systems = [("headway", "headway", bench.ours(topic))]
+    return [*systems, ("connector", "kafka", bench.theirs(topic))] if bench.connector else systems
+
+
+@contextmanager
+def _running(
+    frame: DataFrame, each: Callable[[DataFrame, int], None] | None = None, *, once: bool = False
+) -> Iterator[StreamingQuery]:
+    writer = frame.writeStream.foreachBatch(each) if each else frame.writeStream.format("noop")
+    writer = writer.trigger(availableNow=True) if once else writer
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = writer.option("checkpointLocation", checkpoint).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+def _times(query: StreamingQuery, seconds: float) -> list[float]:
+    """What the micro-batches of the later half took in milliseconds."""
+    time.sleep(seconds)
+    progress = [each for each in query.recentProgress if each["numInputRows"]]
+    assert progress, query.exception()
+    return [each["durationMs"]["triggerExecution"] for each in progress[len(progress) // 2 :]]
+
+
+def _full(query: StreamingQuery, seconds: float) -> dict[int, float]:
+    """The milliseconds of the micro-batches that the backlog filled, by number; without the first third of them."""
+    time.sleep(seconds)
+    progress = [each for each in query.recentProgress if each["numInputRows"] > 0.9 * LIMIT]
+    assert progress, query.exception()
+    return {each["batchId"]: each["durationMs"]["triggerExecution"] for each in progress[len(progress) // 3 :]}
+
+
+@contextmanager
+def _sending(bench: Bench, topic: str, levels: Sequence[int], per_second: float) -> Iterator[None]:
+    """Records to the levels in turn, from a thread."""
+    stop = threading.Event()
+    producer = Producer({"bootstrap.servers": bench.servers, "linger.ms": 1})
+
+    def send() -> None:
+        number = 0
+        while not stop.wait(1 / per_second):
+            producer.produce(level_topic(topic, levels[number % len(levels)]), b"x" * 100)
+            producer.poll(0)
+            number += 1
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        producer.flush(30)
+
+
+def _p99(values: Sequence[float]) -> float:
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
+
+
+if __name__ == "__main__":
+    main(QUESTION, measure)

@@ -1,0 +1,61 @@
+"""`headway pipeline`: pipelines on Spark that are there to be run, and to start from."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headway.cli.connection import Connection, kafka_options
+from headway.cli.spark_command import on_spark
+
+
+@click.group()
+def pipeline() -> None:
+    """Run pipelines on Spark, and start your own from them.
+
+    \b
+      headway pipeline run flights --topic flights --levels 3 --output out
+    """
+
+
+@pipeline.command()
+@click.argument("name", type=click.Choice(["flights"]))
+@click.option("--topic", default="flights", show_default=True, help="Where the flights are.")
+@click.option("--levels", type=click.IntRange(min=1), default=3, show_default=True, help="How many it has.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="flights-output", show_default=True)
+@click.option("--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="CSV files to join with.")
+@click.option("--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine.")
+@click.option("--forever", is_flag=True, help="Go on with what comes, until Ctrl-C; by default it ends.")
+@kafka_options
+def run(
+    name: str,
+    topic: str,
+    levels: int,
+    output: Path,
+    tables: Path | None,
+    master: str | None,
+    forever: bool,
+    connection: Connection,
+) -> None:
+    """Run the pipeline NAME on what is in Kafka, and write a report.
+
+    flights: the flights of New York by priority, joined with weather, airports, planes and airlines, into Parquet.
+    Started again it goes on where it was. Its stages are functions in `headway.pipelines.flights`.
+
+    \b
+      headway pipeline run flights --topic flights --levels 3 --output out
+      headway pipeline run flights --master spark://host:7077
+    """
+
+    def run_flights(spark: Any) -> int:
+        from headway.pipelines import flights  # noqa: PLC0415 - needs PySpark
+        from headway.spark.report_file import write_report  # noqa: PLC0415
+
+        records = flights.source(spark, connection.config, topic, levels)
+        query = flights.start(records, flights.read_tables(spark, tables), str(output), once=not forever)
+        query.awaitTermination()
+        return write_report(spark, str(output / "flights"), output / "report.html", title="Flights by priority")
+
+    click.echo(f"Reading {topic} …", err=True)
+    written = on_spark(f"headway {name}", master, run_flights)
+    click.echo(f"{written:,} flights are in {output / 'flights'}, and how they fared in {output / 'report.html'}.")

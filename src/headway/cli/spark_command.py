@@ -1,0 +1,26 @@
+"""What the commands share that run on Spark."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from headway.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def on_spark(name: str, master: str | None, work: Callable[[Any], T]) -> T:
+    """What `work(session)` returns, on this machine or on a cluster; Ctrl-C ends it at once."""
+    try:
+        from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
+        from headway.spark.apart import apart  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError("This command needs Spark: `pip install headway[spark]`.") from error
+
+    def run() -> T:
+        spark = local_session(name, master=master, short_lived=True)
+        try:
+            return work(spark)
+        finally:
+            spark.stop()
+
+    return apart(run)

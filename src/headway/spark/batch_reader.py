@@ -1,0 +1,65 @@
+"""`spark.read.format("headway")`: everything between two bounds."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.catalog import Catalog
+from headway.kafka.ranges import Offsets, Range, name_of
+from headway.spark import tasks
+from headway.spark.bounds import resolve
+from headway.spark.options import Options
+from headway.spark.sentences import one_sentence
+
+_FOR_STREAMS = ("max_records", "maxRecordsPerTrigger"), ("group", "group.id")
+
+
+class BatchReader(DataSourceReader):
+    """Reads each partition from where `startingOffsets` says to where `endingOffsets` says."""
+
+    def __init__(self, options: Options) -> None:
+        for field, name in _FOR_STREAMS:
+            if getattr(options, field) is not None:
+                raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads all. Remove it.")
+        if options.start == "latest":
+            raise ConfigError("With startingOffsets=latest spark.read would read nothing. Choose earliest or a time.")
+        if options.end == "earliest":
+            raise ConfigError("With endingOffsets=earliest spark.read would read nothing. Choose latest or a time.")
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges, a group for each task."""
+        with one_sentence():
+            return tasks.input_partitions(self._ranges())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one group of ranges."""
+        return tasks.read(self._options, partition)
+
+    def _ranges(self) -> list[Range]:
+        options = self._options
+        catalog = Catalog(options.kafka, options.isolation)
+        partitions = options.selection.find(catalog, options.levels).partitions
+        if not partitions:
+            raise KafkaError(
+                f"No topic in Kafka matches subscribePattern={options.selection.pattern!r} and has {options.levels} "
+                "levels. Correct the pattern or the number of levels."
+            )
+        start = resolve("startingOffsets", options.start or "earliest", partitions, catalog)
+        end = resolve("endingOffsets", options.end or "latest", partitions, catalog)
+        if options.fail_on_data_loss:
+            _check_held(start, catalog.starts(partitions), catalog.ends(partitions), end)
+        return [Range(at, start[at], end[at]) for at in sorted(start) if start[at] < end[at]]
+
+
+def _check_held(start: Offsets, first: Offsets, last: Offsets, end: Offsets) -> None:
+    """That Kafka has what the options name: a sentence at once, before a single task runs."""
+    for at in start:
+        if start[at] < first[at] or end[at] > last[at]:
+            raise KafkaError(
+                f"Offsets from {start[at]} to before {end[at]} are asked for of {name_of(at)}, which holds those from "
+                f"{first[at]} to before {last[at]}. Correct startingOffsets and endingOffsets, or set failOnDataLoss "
+                "to false to read what there is."
+            )

@@ -1,0 +1,61 @@
+"""How far a query has come, as Spark keeps it in its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.core.topics import level_topic
+from headway.kafka.ranges import Offsets
+from headway.records import TopicPartition
+
+OffsetJson = dict[str, dict[str, dict[str, int]]]
+"""Offsets by topic, level and partition, as `startingOffsets` takes them too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """For each partition the offset that is read next, and the ids of the level topics that these are offsets of.
+
+    A topic that is deleted and created again has another id, and its offsets begin anew.
+    """
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str]
+
+    def same_topic(self, other: "Reached", partition: TopicPartition) -> bool:
+        """Whether the offsets of a partition in both are of the same topic, as far as is known."""
+        name = level_topic(partition.topic, partition.level)
+        ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
+        return ours == theirs or ours is None or theirs is None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form for the checkpoint, in one order, because Spark compares it as text."""
+        return {"offsets": to_json(self.offsets), "topicIds": dict(sorted(self.topic_ids.items()))}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> "Reached":
+        """The inverse of `to_json`."""
+        return cls(from_json(form["offsets"]), form["topicIds"])
+
+
+def to_json(offsets: Offsets) -> OffsetJson:
+    """Offsets in one order.
+
+    >>> to_json({TopicPartition("orders", 0, level=1): 7, TopicPartition("orders", 0): 5})
+    {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
+    """
+    form: OffsetJson = {}
+    for topic, partition, level in sorted(offsets, key=lambda at: (at.topic, at.level, at.partition)):
+        levels = form.setdefault(topic, {})
+        levels.setdefault(str(level), {})[str(partition)] = offsets[TopicPartition(topic, partition, level)]
+    return form
+
+
+def from_json(form: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
+    """The inverse of `to_json`."""
+    return {
+        TopicPartition(topic, int(partition), int(level)): offset
+        for topic, levels in form.items()
+        for level, partitions in levels.items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,82 @@
+"""Throughput, waits and lag by level, from the times at which records were produced, read and done.
+
+Each figure is a function from a DataFrame to a DataFrame; `headway.spark.report_page` makes a page of them.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+
+from headway.errors import ConfigError
+from headway.spark.stamps import DONE, PRODUCED, READ
+
+STAGES: Mapping[str, tuple[str, str]] = {
+    "queue": (PRODUCED, READ),
+    "processing": (READ, DONE),
+    "end_to_end": (PRODUCED, DONE),
+}
+"""Which times each duration lies between."""
+
+PERCENTS = (50, 95, 99)
+NEEDED = ("level", PRODUCED, READ, DONE)
+
+_ACCURACY = 1_000  # of percentiles: one part in so many
+_MOST_WINDOWS = 60
+_SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
+
+
+def check(records: DataFrame) -> DataFrame:
+    """The records; raises `ConfigError` when they lack a column that the report needs."""
+    missing = [name for name in NEEDED if name not in records.columns]
+    if missing:
+        raise ConfigError(
+            f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: an integer, and when each "
+            "record was produced, read and done, as `headway.spark.stamps.stamped` adds them."
+        )
+    return records
+
+
+def by_level(records: DataFrame) -> DataFrame:
+    """One row per level: how many records there are, and the percentiles of each duration in milliseconds."""
+    return records.groupBy("level").agg(F.count("*").alias("records"), *_percentiles()).orderBy("level")
+
+
+def by_window(records: DataFrame, seconds: int) -> DataFrame:
+    """The same per level and window of the time at which records were done, and how many records a second."""
+    window = F.window(DONE, f"{seconds} seconds").getField("start").alias("window")
+    return (
+        records.groupBy("level", window)
+        .agg((F.count("*") / F.lit(seconds)).alias("per_second"), *_percentiles())
+        .orderBy("window", "level")
+    )
+
+
+def lag(records: DataFrame, seconds: int) -> DataFrame:
+    """Per level and window how many records had been produced but were not done at its end."""
+    changes = _counts(records, PRODUCED, seconds, 1).unionByName(_counts(records, DONE, seconds, -1))
+    per_window = changes.groupBy("level", "window").agg(F.sum("change").alias("change"))
+    until_then = Window.partitionBy("level").orderBy("window")
+    return per_window.select("level", "window", F.sum("change").over(until_then).alias("lag")).orderBy(
+        "window", "level"
+    )
+
+
+def window_seconds(records: DataFrame) -> int:
+    """The shortest usual window of which 60 or fewer cover the time in which the records were done."""
+    span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
+    return next((size for size in _SIZES if span / size <= _MOST_WINDOWS), _SIZES[-1])
+
+
+def _percentiles() -> list[Column]:
+    columns = []
+    for name, (begin, end) in STAGES.items():
+        milliseconds = F.unix_millis(end) - F.unix_millis(begin)
+        columns += [F.percentile_approx(milliseconds, p / 100, _ACCURACY).alias(f"{name}_p{p}") for p in PERCENTS]
+        columns.append(F.max(milliseconds).alias(f"{name}_max"))
+    return columns
+
+
+def _counts(records: DataFrame, stamp: str, seconds: int, sign: int) -> DataFrame:
+    window = F.window(stamp, f"{seconds} seconds").getField("start").alias("window")
+    return records.groupBy("level", window).agg((F.count("*") * sign).alias("change"))

@@ -1,0 +1,121 @@
+"""The stages of the flights pipeline, each alone, and all of it from the command line."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from demo.flights import records
+from headway.broker.java import find_java, java_home
+from headway.errors import ConfigError
+from headway.pipelines import flights
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import LevelTopics
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_record_becomes_a_flight_that_knows_its_level(spark: SparkSession) -> None:
+    record = next(records(1))
+    columns = "value binary, level int, partition int, offset long, timestamp timestamp"
+    frame = spark.createDataFrame([(record.value, 2, 1, 7, None)], columns)
+    row = flights.flights(frame).collect()[0]
+    assert (row["carrier"], row["flight"], row["dest"]) == ("UA", 1545, "IAH")
+    assert (row["level"], row["partition"], row["offset"]) == (2, 1, 7)
+
+
+def test_a_flight_without_weather_or_with_an_unknown_destination_is_kept(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [("EWR", "2013-01-01 10:00", "ORD"), ("JFK", "2013-01-01 10:00", "SJU")],
+        "origin string, time_hour string, dest string",
+    ).selectExpr("origin", "timestamp(time_hour) as time_hour", "dest")
+    noted = [("EWR", "2013-01-01T10:00:00Z", "10", "5.5", "0")] * 2
+    weather = flights.weather(
+        spark.createDataFrame(noted, "origin string, time_hour string, visib string, wind_speed string, precip string")
+    )
+    airports = flights.airports(
+        spark.createDataFrame(
+            [("ORD", "Chicago Ohare", "41.9", "-87.9")], "faa string, name string, lat string, lon string"
+        )
+    )
+
+    joined = flights.with_airports(flights.with_weather(frame, weather), airports).orderBy("origin").collect()
+
+    assert [(row["visibility_miles"], row["destination"]) for row in joined] == [(10.0, "Chicago Ohare"), (None, None)]
+
+
+def test_a_flight_knows_its_plane_and_its_airline(spark: SparkSession) -> None:
+    tables = flights.read_tables(spark)
+    frame = spark.createDataFrame([("UA", "N14228"), ("ZZ", None)], "carrier string, tailnum string")
+
+    known = flights.with_airlines(flights.with_planes(frame, tables.planes), tables.airlines).orderBy("carrier")
+    united, unknown = known.collect()
+
+    assert (united["airline"], united["plane_model"], united["plane_built"]) == (
+        "United Air Lines Inc.",
+        "737-824",
+        1999,
+    )
+    assert (unknown["airline"], unknown["plane_model"], unknown["plane_seats"]) == (None, None, None)
+
+
+def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"There is no weather.csv in {tmp_path}"):
+        flights.read_tables(spark, tmp_path)
+
+
+@pytest.mark.kafka
+def test_the_command_runs_the_pipeline_and_goes_on_where_it_was(orders: "LevelTopics", tmp_path: Path) -> None:
+    sent = list(records(300))
+
+    def send_and_run(some: slice) -> str:
+        for level in range(orders.levels):
+            orders.send(level, [flight.value.decode() for flight in sent[some] if flight.level == level])
+        command = [
+            sys.executable,
+            "-c",
+            "from headway.cli import main; main()",
+            "pipeline",
+            "run",
+            "flights",
+            "--topic",
+            orders.topic,
+        ]
+        command += ["--output", str(tmp_path), "-b", orders.servers]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    assert send_and_run(slice(0, 200)).startswith("200 flights are in")
+    assert send_and_run(slice(200, 300)).startswith("300 flights are in")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 5
+    assert not re.search(r"https?://|<script|<link", page.replace("http://www.w3.org", ""))
+
+
+@pytest.mark.kafka
+def test_the_example_runs_with_spark_submit(orders: "LevelTopics", tmp_path: Path) -> None:
+    sent = list(records(500))
+    for level in range(orders.levels):
+        orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
+    late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)
+
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    program = [str(ROOT / "examples" / "flights_pipeline.py"), orders.servers, orders.topic, str(tmp_path)]
+    environment = os.environ | {"JAVA_HOME": str(java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [*submit, *program], env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == f"{late} flights were more than an hour late.\n"

@@ -1,0 +1,72 @@
+"""The figures of a report, from a few records whose times are known."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+
+from headway.errors import ConfigError
+from headway.spark import report
+from headway.spark.report_file import write_report
+from headway.spark.stamps import stamped
+
+pytestmark = pytest.mark.spark
+
+# Level, and seconds since the epoch at which it was produced, read and done.
+RECORDS = [(0, 0.0, 5.0, 5.5), (0, 1.0, 11.0, 12.0), (2, 3.0, 3.2, 3.3), (2, 4.0, 4.1, 4.4), (2, 12.0, 12.1, 12.2)]
+
+
+@pytest.fixture
+def records(spark: SparkSession) -> DataFrame:
+    frame = spark.createDataFrame(RECORDS, "level int, produced double, read double, done double")
+    return frame.select(
+        "level", *(F.timestamp_seconds(name).alias(f"{name}_at") for name in ("produced", "read", "done"))
+    )
+
+
+def test_each_level_has_its_count_and_its_percentiles(records: DataFrame) -> None:
+    low, high = report.by_level(records).collect()
+    assert (low["level"], low["records"], low["queue_p50"], low["queue_max"]) == (0, 2, 5_000, 10_000)
+    assert (low["processing_p99"], low["end_to_end_max"]) == (1_000, 11_000)
+    assert (high["level"], high["records"], high["queue_p50"], high["end_to_end_p99"]) == (2, 3, 100, 400)
+
+
+def test_each_window_has_its_throughput(records: DataFrame) -> None:
+    rows = report.by_window(records, 10).collect()
+    seen = [(row["level"], row["window"].second, row["per_second"]) for row in rows]
+    assert seen == [(0, 0, 0.1), (2, 0, 0.2), (0, 10, 0.1), (2, 10, 0.1)]
+
+
+def test_lag_is_what_was_produced_and_is_not_done(records: DataFrame) -> None:
+    rows = report.lag(records, 5).collect()
+    assert [(row["level"], row["window"].second, row["lag"]) for row in rows] == [
+        *((0, 0, 2), (2, 0, 0), (0, 5, 1), (0, 10, 0), (2, 10, 0))
+    ]
+
+
+def test_windows_are_as_short_as_sixty_of_them_allow(records: DataFrame) -> None:
+    assert report.window_seconds(records) == 1
+    assert report.window_seconds(records.withColumn("done_at", F.expr("done_at + make_interval(0,0,0,level)"))) == 3_600
+    assert report.window_seconds(records.where("false")) == 1
+
+
+def test_a_row_is_stamped_when_it_goes_in_and_when_it_comes_out(spark: SparkSession) -> None:
+    slow = F.udf(lambda number: __import__("time").sleep(0.05) or number, "long")
+    frame = stamped(spark.range(2).coalesce(1), lambda rows: rows.withColumn("id", slow("id")))
+    rows = frame.selectExpr("id", "unix_millis(done_at) - unix_millis(read_at) as took").collect()
+    assert min(row["took"] for row in rows) >= 50
+
+
+def test_a_page_is_written_even_of_no_records(records: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
+    records.where("false").write.parquet(str(tmp_path / "none"))
+    assert write_report(spark, str(tmp_path / "none"), tmp_path / "none.html") == 0
+    assert "No records." in (tmp_path / "none.html").read_text()
+
+
+def test_what_is_no_parquet_or_lacks_a_column_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"No Parquet can be read at .*missing"):
+        write_report(spark, str(tmp_path / "missing"), tmp_path / "page.html")
+    spark.range(1).write.parquet(str(tmp_path / "ids"))
+    with pytest.raises(ConfigError, match=r"have no column level. A report needs level, produced_at"):
+        write_report(spark, str(tmp_path / "ids"), tmp_path / "page.html")

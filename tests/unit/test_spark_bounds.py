@@ -1,0 +1,83 @@
+"""Where reading begins and ends, as users say it, and what Kafka no longer has of it."""
+
+from collections.abc import Collection
+
+import pytest
+
+from headway.errors import ConfigError
+from headway.kafka.ranges import Offsets
+from headway.records import TopicPartition
+from headway.spark.bounds import parse_bound, resolve
+from headway.spark.gaps import bridge
+from headway.spark.reached import Reached
+
+ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Catalog:
+    """Partitions that hold offsets from 10 to before 20, of which those from 15 on are of this year."""
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, 10)
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, 20)
+
+    def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, 15)
+
+
+@pytest.mark.parametrize(
+    ("value", "offsets"),
+    [
+        ("earliest", {ONE: 10, TWO: 10}),
+        ("Latest", {ONE: 20, TWO: 20}),
+        ("2026-01-01T00:00:00Z", {ONE: 15, TWO: 15}),
+        ("1767225600000", {ONE: 15, TWO: 15}),
+        ('{"orders": {"0": {"0": 12, "1": -1}}}', {ONE: 12, TWO: 20}),
+        ('{"orders": {"0": {"0": -2, "1": 0}}}', {ONE: 10, TWO: 0}),
+    ],
+)
+def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> None:
+    assert resolve("startingOffsets", parse_bound("startingOffsets", value), [ONE, TWO], Catalog()) == offsets
+
+
+@pytest.mark.parametrize(
+    ("there", "sentence"),
+    [
+        ([ONE, TWO], "gives no offset for partition 1 of the Kafka topic orders-0. Name every partition"),
+        ([], "names partition 0 of the Kafka topic orders-0, which is not subscribed to"),
+    ],
+)
+def test_offsets_are_of_just_the_partitions_that_are_read(there: list[TopicPartition], sentence: str) -> None:
+    bound = parse_bound("startingOffsets", '{"orders": {"0": {"0": 12}}}')
+    with pytest.raises(ConfigError) as caught:
+        resolve("startingOffsets", bound, there, Catalog())
+    assert sentence in str(caught.value)
+
+
+def test_reading_goes_on_where_it_was_while_nothing_is_lost() -> None:
+    assert bridge(Reached({ONE: 5}, {}), Reached({ONE: 9}, {}), {ONE: 5}) == ({ONE: 5}, [])
+
+
+def test_a_new_partition_starts_at_its_first_offset() -> None:
+    assert bridge(Reached({ONE: 5}, {}), Reached({ONE: 9, TWO: 8}, {}), {ONE: 0, TWO: 3}) == ({ONE: 5, TWO: 3}, [])
+
+
+@pytest.mark.parametrize(
+    ("seen", "first", "start", "loss"),
+    [
+        (Reached({ONE: 9}, {"orders-0": "a"}), 7, {ONE: 7}, "no longer holds all offsets from 5 to before 9"),
+        (Reached({ONE: 9}, {"orders-0": "b"}), 0, {ONE: 0}, "was deleted and created again"),
+        (Reached({ONE: 3}, {"orders-0": "a"}), 1, {ONE: 1}, "it now holds offsets from 1 to before 3"),
+        (Reached({ONE: 3}, {}), 1, {ONE: 1}, "was deleted and created again"),
+        (Reached({}, {}), 0, {}, "is gone, or the options no longer name it or its level"),
+    ],
+)
+def test_what_is_lost_is_told_and_reading_goes_on_with_what_there_is(
+    seen: Reached, first: int, start: Offsets, loss: str
+) -> None:
+    bridged = bridge(Reached({ONE: 5}, {"orders-0": "a"}), seen, {ONE: first})
+    assert bridged.start == start
+    assert len(bridged.losses) == 1
+    assert loss in bridged.losses[0]
