@@ -3,8 +3,13 @@
 from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
 from headway.consumer import LevelMetrics, PriorityConsumer
 from headway.core.capacity import exponential, linear, weighted
+from headway.core.changes import Settled
+from headway.core.delay_lines import Ladder
 from headway.core.lanes import Ordering
 from headway.core.retry import FatalError, RetriableError, Retries
+from headway.delay.handles import ScheduleHandle
+from headway.delay.relay import Relay
+from headway.delay.scheduler import Scheduler
 from headway.errors import BatchError
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.context import Context
@@ -20,6 +25,7 @@ __all__ = [
     "ConsumerRecord",
     "Context",
     "FatalError",
+    "Ladder",
     "LevelMetrics",
     "Ordering",
     "ParallelConsumer",
@@ -28,9 +34,13 @@ __all__ = [
     "ProducerMetrics",
     "ProducerRecord",
     "RecordMetadata",
+    "Relay",
     "Result",
     "RetriableError",
     "Retries",
+    "ScheduleHandle",
+    "Scheduler",
+    "Settled",
     "TopicPartition",
     "exponential",
     "linear",

@@ -20,6 +20,7 @@ ALLOWED = {
     "consumer": {"core", "config", "errors", "kafka", "records"},
     "aio": {"core", "config", "consumer", "delivery", "errors", "kafka", "producer", "records"},
     "parallel": {"core", "config", "errors", "kafka", "records"},
+    "delay": {"core", "config", "delivery", "errors", "kafka", "parallel", "records"},
     "workers": {"config", "core", "errors", "parallel", "records"},
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
@@ -35,6 +36,7 @@ ONLY_IN = {
     "pyspark": {"spark", "pyspark_headway"},
     "click": {"cli"},
     "aiohttp": {"http"},
+    "cronsim": {"core"},
     "jgo": {"broker"},
 }
 

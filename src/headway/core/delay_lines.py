@@ -109,7 +109,7 @@ def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
     candidates = _candidates(delays, first)
     # The best chain from `first` up to each candidate: its moves below that candidate, and its lines.
     chains: dict[int, tuple[float, tuple[int, ...]]] = {first: (0.0, (first,))}
-    best = (_moves(delays, first, None), (first,))
+    best: tuple[float, tuple[int, ...]] = (_moves(delays, first, None), (first,))
     for _ in range(count - 1):
         longer: dict[int, tuple[float, tuple[int, ...]]] = {}
         for top, (moves, lines) in chains.items():

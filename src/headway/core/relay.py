@@ -78,6 +78,7 @@ class Tick:
     refusals: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)  # of each line that has changed, the first that is not done
 
     def __len__(self) -> int:
         return len(self.writes) + len(self.refusals) + len(self.answers)
@@ -259,14 +260,13 @@ class PartitionRelay:
         if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)
             return
-        schedule, is_new = self._changed(schedule)
-        if schedule is None:
-            line.complete(fetched.offset)
-        elif not is_new and self._holds(line, schedule, now):
-            self._waiting.add(Held(schedule, fetched, line))
-        else:
-            line.complete(fetched.offset)
-            self._move(fetched, schedule, now)
+        wanted, is_new = self._changed(schedule)
+        if wanted and not is_new and self._holds(line, wanted, now):
+            self._waiting.add(Held(wanted, fetched, line))
+            return
+        line.complete(fetched.offset)
+        if wanted:
+            self._move(fetched, wanted, now)
 
     def _changed(self, schedule: Schedule) -> tuple[Schedule | None, bool]:
         """The schedule as it is to be by now, None if it is not to be delivered, and whether that is news."""
@@ -397,6 +397,8 @@ class PartitionRelay:
     def _store(self) -> None:
         state = self._tick.state
         for line, each in self._lines.items():
+            if each.changed:
+                self._tick.offsets[line] = each.progress.committable
             if each.changed and line == MEMORY:
                 state[_MEMORY] = msgspec.json.encode(self._waiting.mark())
             elif each.changed:

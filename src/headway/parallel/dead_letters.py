@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from headway.config import Config
 from headway.core.work import Work
@@ -41,6 +41,17 @@ class Letter(NamedTuple):
         """A copy of a record with other headers."""
         # The time is now: with the record's own, retention could delete the letter before anybody has read it.
         return cls(topic, record.raw_value, record.raw_key, _ANY_PARTITION, _NOW, headers)
+
+
+class Failed(Protocol):
+    """A record that failed for good: a `Work`, or what is like one."""
+
+    @property
+    def record(self) -> ConsumerRecord: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def first_failed_at(self) -> float | None: ...
 
 
 class DeadLetters:
@@ -83,10 +94,10 @@ def connection_of(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
 
 
-def letter_headers(work: Work[ConsumerRecord], error: BaseException, reason: str) -> list[Header]:
+def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Header]:
     """The record's own headers and what went wrong; of an earlier life as a dead letter nothing is kept."""
-    record, now = work.record, time.time()
-    first = now if work.first_failed_at is None else wall_time(work.first_failed_at)
+    record, now, first_failed_at = work.record, time.time(), work.first_failed_at
+    first = now if first_failed_at is None else wall_time(first_failed_at)
     story = {
         "exception": f"{type(error).__module__}.{type(error).__qualname__}",
         "message": _message(error),

@@ -67,7 +67,7 @@ class Transactions:
 
     def begin(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
-        _in_slices(self._client.init_transactions)
+        in_slices(self._client.init_transactions)
 
     def settle(self, work: RecordWork, returned: Any) -> Job | None:
         """Take what a handler returned."""
@@ -107,9 +107,9 @@ class Transactions:
             self._send(contents, delivered)
             commits = {each: commit[:2] for each, commit in tick.commits.items()}
             for offsets, group_metadata in self._levels.for_transaction(commits):
-                _in_slices(partial(self._client.send_offsets, offsets, group_metadata))
+                in_slices(partial(self._client.send_offsets, offsets, group_metadata))
             self._committing = True
-            _in_slices(self._client.commit_transaction)
+            in_slices(self._client.commit_transaction)
             self.committed = tick
         except BaseException as error:
             if self.committed is tick or self._was_committed(error):
@@ -159,7 +159,7 @@ class Transactions:
         if isinstance(error, KafkaError) and is_fatal(error):
             self._give_up(error)
         try:
-            _in_slices(self._client.abort_transaction)
+            in_slices(self._client.abort_transaction)
         except KafkaError as refused:
             if not is_out_of_place(refused):
                 self._give_up(refused)
@@ -169,7 +169,7 @@ class Transactions:
     def _finish_commit(self) -> bool:
         """See a commit through that can be aborted no more."""
         try:
-            _in_slices(self._client.commit_transaction)
+            in_slices(self._client.commit_transaction)
         except KafkaError as refused:
             if not is_out_of_place(refused):  # which it is after it has succeeded
                 self._give_up(refused)
@@ -200,7 +200,7 @@ class Transactions:
         return _Contents([*outputs[:first], letter, *others], first if one_by_one else first + 1 + len(others))
 
 
-def _in_slices(call: Callable[[float], None]) -> None:
+def in_slices(call: Callable[[float], None]) -> None:
     """`call(seconds)`, again and again while librdkafka says that it may go on so."""
     deadline = time.monotonic() + _WITHIN
     while True:
