@@ -13,6 +13,11 @@ from headway.core.delay_lines import time_in
 from headway.core.offset_map import OffsetMap
 from headway.core.progress import Progress
 
+# Records leave in company, so that few transactions are about lines; and what leaves is due so much later at least, if
+# its way into the line was short.
+LEAVES_WITHIN = 20
+_DUE_AFTER = 25
+
 # What is stamped so far ahead of now was so before the clock was put back: waiting for its time would be wrong.
 _AHEAD = 1000
 
@@ -68,7 +73,7 @@ class Line:
     def bound(self, last_left: float) -> float:
         """A time before which nothing that is still in this line is due, given when the last record left."""
         if self._window:
-            return self._window[0].appended + self._time
+            return self._window[0].appended + self._time + _DUE_AFTER
         return math.inf if self.ended else last_left
 
     def leave(self) -> tuple[Fetched, bool]:

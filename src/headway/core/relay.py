@@ -23,7 +23,7 @@ import msgspec
 
 from headway.core.changes import Changes, Command, Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder
-from headway.core.line import Fetched, Line
+from headway.core.line import LEAVES_WITHIN, Fetched, Line
 from headway.core.offset_map import OffsetMap, decode, encode
 from headway.core.progress import Progress
 from headway.core.recent import Recent
@@ -187,7 +187,8 @@ class PartitionRelay:
     def take(self, now: int, limit: int, most_bytes: int) -> Tick:
         """What can be done now: up to about so many records and bytes; empty if there is nothing."""
         self._size = 0
-        more = True
+        more = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
+        self._deliver(now, limit, most_bytes)
         while more and len(self._tick.writes) < limit and self._size < most_bytes:
             self._deliver(now, limit, most_bytes)
             more = self._let_leave(now, limit, most_bytes)
@@ -200,7 +201,7 @@ class PartitionRelay:
     def next_wake(self, now: int) -> float:
         """When there is something to do though nothing comes: in the brokers' time, infinite for never."""
         due = self._waiting.first_due
-        times = [line.leaves_at(now) for line in self._lines.values() if not self._is_stuck(line)]
+        times = [self._at_the_latest(line, now) for line in self._lines.values()]
         if due is not None and self._waiting.is_restored and (due <= self._frontier or self._is_full):
             times.append(due)
         passing = [self._undecided_dues[0][0]] if self._undecided_dues else []
@@ -225,6 +226,12 @@ class PartitionRelay:
 
     def _is_stuck(self, line: Line) -> bool:
         return line.line == MEMORY and self._is_full
+
+    def _at_the_latest(self, line: Line, now: int) -> float:
+        """When the first record of a line has to leave."""
+        if self._is_stuck(line):
+            return math.inf
+        return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
 
     def _let_leave(self, now: int, limit: int, most_bytes: int) -> bool:
         """Deal with records of the line whose first was to leave before all others, while that is so; if there is one.
