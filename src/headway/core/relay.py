@@ -87,6 +87,23 @@ class Tick:
         return bool(len(self) or self.state)
 
 
+class StoredState:
+    """What earlier ticks have stored of a partition, taken apart."""
+
+    def __init__(self, stored: Mapping[str, bytes]) -> None:
+        self._stored = stored
+        self.mark = msgspec.json.decode(stored[_MEMORY], type=Mark) if _MEMORY in stored else Mark()
+        self.commands = _stored_map(stored.get(_COMMANDS))
+        self.changes = Changes()
+        for key in stored:
+            if key.startswith(_CHANGE):
+                self.changes.restore(key.removeprefix(_CHANGE), stored[key])
+
+    def line(self, line: int) -> OffsetMap:
+        """What has left a line."""
+        return _stored_map(self._stored.get(f"{_LINE}{line}"))
+
+
 class PartitionRelay:
     """Decides about all schedules of one partition.
 
@@ -109,17 +126,14 @@ class PartitionRelay:
         self._ladder = ladder
         self._schedule_of = schedule_of
         self._room = room
-        mark = msgspec.json.decode(stored[_MEMORY], type=Mark) if _MEMORY in stored else Mark()
-        own = Line(MEMORY, OffsetMap(mark.offset), room // 4)
+        state = StoredState(stored)
+        own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
         each = room // 4 * 3 // max(1, len(lines))
-        starts = {line: _stored_map(stored.get(f"{_LINE}{line}")) for line in lines if line != MEMORY}
-        self._lines = {MEMORY: own} | {line: Line(line, start, each) for line, start in starts.items()}
-        self._waiting = Waiting(mark, own)
-        self._changes = Changes()
-        for key in stored:
-            if key.startswith(_CHANGE):
-                self._changes.restore(key.removeprefix(_CHANGE), stored[key])
-        self._commands = Progress(_stored_map(stored.get(_COMMANDS)))
+        others = {line: Line(line, state.line(line), each) for line in lines if line != MEMORY}
+        self._lines = {MEMORY: own} | others
+        self._waiting = Waiting(state.mark, own)
+        self._changes = state.changes
+        self._commands = Progress(state.commands)
         self._commands_changed = False
         # Commands that cannot be settled yet, by the id of their schedule.
         self._undecided: dict[str, list[tuple[int, Command]]] = {}

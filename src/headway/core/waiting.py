@@ -31,6 +31,10 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     last: Key = _FIRST
     late: tuple[int, ...] = ()
 
+    def has_delivered(self, schedule: Schedule, offset: int) -> bool:
+        """Whether a record of that line is delivered."""
+        return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
+
 
 class Held(NamedTuple):
     """A record that waits in memory, and where it came from."""
@@ -63,12 +67,11 @@ class Waiting:
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
         """Whether a record of the own line was delivered before a restart."""
-        mark = self._restored
-        return fetched.offset < mark.end and _key(schedule, fetched) <= mark.last and fetched.offset not in mark.late
+        return self._restored.has_delivered(schedule, fetched.offset)
 
     def add(self, held: Held) -> None:
         """A record begins to wait."""
-        key, line = _key(held.schedule, held.fetched), held.line.line
+        key, line = _key(held.schedule, held.fetched.offset), held.line.line
         if held.line is self._own and key <= self._last:
             self._late.add(held.fetched.offset)
         held.line.holds += 1
@@ -114,8 +117,8 @@ class Waiting:
         return Mark(progress.committable, progress.end, self._last, tuple(sorted(self._late)))
 
 
-def _key(schedule: Schedule, fetched: Fetched) -> Key:
-    return schedule.due, schedule.at, schedule.order, fetched.offset
+def _key(schedule: Schedule, offset: int) -> Key:
+    return schedule.due, schedule.at, schedule.order, offset
 
 
 def _place(held: Held) -> tuple[int, int]:

@@ -14,10 +14,10 @@ from headway.core.broker_clock import BrokerClock
 from headway.core.relay import Tick
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
-from headway.errors import DeliveryError, KafkaError, SerializationError, TransactionError
+from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import ProducerClient, is_fatal, is_out_of_place, is_the_records_own
+from headway.kafka.producer_client import ProducerClient, is_out_of_place, is_the_records_own
 from headway.parallel.transactions import in_slices
 
 Mode = Literal["exactly-once", "low-latency"]
@@ -26,7 +26,6 @@ _WITHIN = 30.0
 _SLICE = 0.5
 _A_MOMENT = 0.1
 _STORE_EVERY = 0.1
-_TRIES = 4
 # While the broker still writes the markers of a transaction, it refuses the next one's records, and librdkafka then
 # waits for 20 ms. It costs less to wait for a little first.
 _BETWEEN = 0.003
@@ -80,32 +79,29 @@ class InTransactions:
         self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:
         own = {"transactional.id": f"{names.name}-relay-{uuid.uuid4().hex[:12]}"}
-        self._client = ProducerClient({**_DEFAULTS, **_IN_TRANSACTIONS, **own, **config})
+        self._config = {**_DEFAULTS, **_IN_TRANSACTIONS, **own, **config}
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._writing = Writing(names, self._client)
         self._committed_at = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._client = ProducerClient(self._config)
+        self._writing = Writing(self._names, self._client)
         in_slices(self._client.init_transactions)
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         together = True
-        for _ in range(_TRIES):
-            try:
-                refused = self._try(records, offsets, together)
-            except KafkaError as error:
-                self._abort(error)
-                if together:
-                    raise
-                continue  # librdkafka goes on behind what was refused; brokers take that for a gap, once
-            if refused is None:
-                return
-            self._abort(None)
+        while (refused := self._try(records, offsets, together)) is not None:
+            # A new client: librdkafka would go on behind the sequence numbers of what was refused, which is a gap.
+            self._abort()
+            self._client.close(0)
+            self._begin()
             together = False
             if refused.place is not None:
                 records[refused.place] = self._writing.refused_delivery(records[refused.place], refused.reason)
-        raise KafkaError("A transaction was refused again and again.")
 
     def _try(self, records: Sequence[Out], offsets: Offsets, together: bool) -> "_Refused | None":
         """Commit all; or if a delivery is refused nothing of it, and say which one."""
@@ -156,14 +152,12 @@ class InTransactions:
             if time.monotonic() > deadline:
                 raise KafkaError(f"Kafka did not acknowledge what was to be written within {_WITHIN:g} s.")
 
-    def _abort(self, error: KafkaError | None) -> None:
-        if error is not None and is_fatal(error):
-            raise TransactionError(f"The relay's producer cannot go on: {error}") from error
+    def _abort(self) -> None:
         try:
             in_slices(self._client.abort_transaction)
         except KafkaError as refused:
             if not is_out_of_place(refused):
-                raise TransactionError(f"A transaction could not be aborted: {refused}") from refused
+                raise
 
     def serve(self) -> float:
         return _STORE_EVERY * 100
@@ -173,7 +167,10 @@ class InTransactions:
         self.carry_out({partition: tick}, {}, 0)
 
     def close(self) -> None:
-        self._client.close(_A_MOMENT)
+        try:
+            self._abort()  # what was under way, if anything was; what was committed stays so
+        finally:
+            self._client.close(_A_MOMENT)
 
 
 def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -> None:
