@@ -7,6 +7,7 @@ from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder
 from headway.core.lanes import Ordering
 from headway.core.retry import FatalError, RetriableError, Retries
+from headway.delay.aio import AsyncScheduler
 from headway.delay.handles import ScheduleHandle
 from headway.delay.relay import Relay
 from headway.delay.scheduler import Scheduler
@@ -21,6 +22,7 @@ from headway.workers import worker
 __all__ = [
     "AsyncPriorityConsumer",
     "AsyncPriorityProducer",
+    "AsyncScheduler",
     "BatchError",
     "ConsumerRecord",
     "Context",

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import confluent_kafka as ck
@@ -37,9 +37,9 @@ class DelayCluster:
         self.create_target(self.target)
         create_topics(self.config, self.name, LADDER, partitions)
 
-    def create_target(self, topic: str, partitions: int = 2, **settings: str) -> None:
+    def create_target(self, topic: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
         """A topic that brokers stamp."""
-        config = {"message.timestamp.type": "LogAppendTime", **settings}
+        config = {"message.timestamp.type": "LogAppendTime", **(settings or {})}
         self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
 
     def scheduler(self) -> Scheduler:
@@ -83,7 +83,7 @@ class DelayCluster:
         servers = ["--bootstrap-servers", self.config["bootstrap.servers"]]
         return subprocess.Popen([*command, *servers], stderr=subprocess.DEVNULL)
 
-    def read(self, topic: str | None = None, isolation: str = "read_committed") -> list[ck.Message]:
+    def read(self, topic: str | None = None, isolation: str = "read_committed") -> list[Any]:
         """All that a topic holds now, in the order of its partitions."""
         topic = topic or self.target
         consumer = ck.Consumer(
@@ -92,7 +92,7 @@ class DelayCluster:
         try:
             count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
             consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(count)])
-            found: list[ck.Message] = []
+            found: list[Any] = []
             ended: set[int] = set()
             while len(ended) < count:
                 for message in consumer.consume(1000, 0.1):
@@ -112,13 +112,14 @@ class DelayCluster:
         finally:
             consumer.close()
 
-    def wait_for(self, count: int, topic: str | None = None, within: float = 30.0) -> list[ck.Message]:
+    def wait_for(self, count: int, topic: str | None = None, within: float = 30.0) -> list[Any]:
         """The records of a topic, once there are so many."""
-        return wait_until(lambda: len(found := self.read(topic)) >= count and found, within)
+        found: list[Any] = wait_until(lambda: len(read := self.read(topic)) >= count and read, within)
+        return found
 
     def dead_letters(self, count: int) -> list[dict[str, bytes]]:
         """The headers of the dead letters, once there are so many."""
-        return [dict(message.headers() or ()) for message in self.wait_for(count, self.names.dead)]  # type: ignore[arg-type]
+        return [dict(message.headers() or ()) for message in self.wait_for(count, self.names.dead)]
 
 
 def wait_until(condition: Callable[[], Any], within: float = 30.0) -> Any:

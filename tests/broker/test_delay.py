@@ -148,7 +148,7 @@ def test_a_damaged_header_and_a_missing_target_become_dead_letters(cluster: Dela
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_what_the_target_refuses_becomes_a_dead_letter_and_the_others_arrive(cluster: DelayCluster, mode: str) -> None:
     small = f"{cluster.target}-small"
-    cluster.create_target(small, **{"max.message.bytes": "1000"})
+    cluster.create_target(small, settings={"max.message.bytes": "1000"})
     with cluster.scheduler() as scheduler, cluster.relay(mode=mode):
         for number in range(20):
             scheduler.send_later(f"{number}", b"x" * (2000 if number == 7 else 10), small, 0.5)

@@ -2,6 +2,7 @@
 
 import heapq
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -121,7 +122,7 @@ def add(
         raise click.UsageError("Say when: one of --in, --at and --every.")
     more: dict[str, Any] = {"headers": list(headers), "priority": priority, "id": id_}
     with Scheduler(connection.client_config(), name=name) as scheduler:
-        for line in click.get_text_stream("stdin"):
+        for line in sys.stdin:
             value = line.rstrip("\n")
             if rule is not None:
                 interval = DUE.seconds(rule)

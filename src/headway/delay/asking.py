@@ -3,7 +3,6 @@
 import contextlib
 import random
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -15,6 +14,8 @@ from headway.delay.topics import TopicNames
 from headway.delay.writing import settled_of
 from headway.errors import DeliveryError, NoRelayError
 from headway.kafka.answers import AnswerReader
+
+ANSWER_WITHIN = 30.0
 
 Send = Callable[[str, bytes, str, int], Future[Any]]
 """(topic, value, key, partition) -> when it is stored"""
@@ -63,11 +64,15 @@ class Asking:
 
 def settled_within(answer: Future[Settled], timeout: float) -> Settled:
     """The answer, waited for; raises `NoRelayError`."""
-    started = time.monotonic()
     try:
         return answer.result(timeout)
     except TimeoutError:
-        raise NoRelayError(
-            f"No relay has answered within {time.monotonic() - started:.3g} s. It is settled as soon as one runs "
-            "(`headway relay`): what was asked is stored. Ask again then, to learn how."
-        ) from None
+        raise no_relay(timeout) from None
+
+
+def no_relay(timeout: float) -> NoRelayError:
+    """The error where nobody has answered."""
+    return NoRelayError(
+        f"No relay has answered within {timeout:g} s. What was asked is stored, and settled as soon as one runs "
+        "(`headway relay`). Ask again then, to learn how."
+    )

@@ -1,7 +1,7 @@
 """What a scheduler gives for each schedule."""
 
 from headway.core.schedules import HandleParts, Schedule
-from headway.delivery import DeliveryFuture, Destination
+from headway.delivery import DeliveryFuture, Destination, OnDelivery
 
 
 class ScheduleHandle:
@@ -12,10 +12,12 @@ class ScheduleHandle:
 
     __slots__ = ("_partition", "_schedule", "future")
 
-    def __init__(self, partition: int, schedule: Schedule, destination: Destination) -> None:
+    def __init__(
+        self, partition: int, schedule: Schedule, destination: Destination, on_stored: OnDelivery | None = None
+    ) -> None:
         self._partition = partition
         self._schedule = schedule
-        self.future = DeliveryFuture(destination, None)
+        self.future = DeliveryFuture(destination, on_stored)
 
     @property
     def id(self) -> str:

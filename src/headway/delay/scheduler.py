@@ -14,18 +14,17 @@ from headway.core.changes import Settled
 from headway.core.recurrence import Misfire, Recurrence
 from headway.core.schedules import HEADER, HandleParts, Schedule
 from headway.core.topics import level_topic
-from headway.delay.asking import Asking, settled_within
+from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
 from headway.delay.handles import ScheduleHandle
 from headway.delay.times import When, due_at
 from headway.delay.topics import DEFAULT_NAME, TopicNames, create_topics, read_layout
-from headway.delivery import DeliveryFuture, Destination
+from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.parallel.dead_letters import connection_of
 from headway.records import Header
 
-_ANSWER_WITHIN = 30.0
 _A_MOMENT = 0.1
 _STORED_WITHIN_MS = 60_000
 _DEFAULTS = {"enable.idempotence": True, "message.max.bytes": 2_097_152, "message.timeout.ms": _STORED_WITHIN_MS}
@@ -76,6 +75,7 @@ class Scheduler:
         priority: int | None = None,
         partition: int | None = None,
         id: str | None = None,
+        on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time; returns at once, and the handle's `wait` says when it is stored.
 
@@ -87,13 +87,14 @@ class Scheduler:
             priority: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
             partition: Of the target; else the key decides, as for any producer.
             id: The beginning of the schedule's id, to find it by in lists; a unique end is added.
+            on_stored: Called with (error, metadata) when it is stored, or not, on the scheduler's own thread.
 
         Raises:
             ConfigError: A time without a zone, or beyond the year 9999; or a header with the name that is ours.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
         """
-        return self._schedule(key, value, topic, when, headers, priority, partition, id, None)
+        return self._schedule(key, value, topic, when, headers, priority, partition, id, None, None, on_stored)
 
     def every(
         self,
@@ -133,7 +134,7 @@ class Scheduler:
             key, value, topic, (first - now) / 1000, headers, priority, partition, id, recurrence, first
         )
 
-    def cancel(self, handle: ScheduleHandle | str, timeout: float = _ANSWER_WITHIN) -> Settled:
+    def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Do not deliver a schedule; what became of that: `Settled.CANCELLED` or `Settled.DELIVERED`.
 
         Raises:
@@ -141,14 +142,22 @@ class Scheduler:
                 is not delivered by then.
             ConfigError: The text is no handle.
         """
-        return settled_within(self._ask(handle, None), timeout)
+        return settled_within(self.ask_to_cancel(handle), timeout)
 
-    def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = _ANSWER_WITHIN) -> Settled:
+    def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time, sooner or later; the handle stays good.
 
         `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
-        return settled_within(self._ask(handle, due_at(when, time.time())), timeout)
+        return settled_within(self.ask_to_reschedule(handle, when), timeout)
+
+    def ask_to_cancel(self, handle: ScheduleHandle | str) -> Future[Settled]:
+        """As `cancel`, without waiting for the answer."""
+        return self._ask(handle, None)
+
+    def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When) -> Future[Settled]:
+        """As `reschedule`, without waiting for the answer."""
+        return self._ask(handle, due_at(when, time.time()))
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all that was scheduled is stored; how many are not, after `timeout` seconds."""
@@ -182,6 +191,7 @@ class Scheduler:
         id_: str | None,
         recurrence: Recurrence | None,
         due: int | None = None,
+        on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
         if self._closed:
             raise ClosedError("The scheduler is closed. Make a new one to go on.")
@@ -199,7 +209,7 @@ class Scheduler:
         fields.append(schedule.header())
         own = self._partition(key, order)
         destination = self._destinations[self._ladder.line_for(due - at)]
-        handle = ScheduleHandle(own, schedule, destination)
+        handle = ScheduleHandle(own, schedule, destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, handle.future, fields)
         return handle
 
@@ -223,7 +233,7 @@ class Scheduler:
         if self._closed:
             raise ClosedError("The scheduler is closed. Make a new one to go on.")
         if isinstance(handle, ScheduleHandle):
-            handle.wait(_ANSWER_WITHIN)
+            handle.wait(ANSWER_WITHIN)
         parts = HandleParts.read(str(handle))
         if parts.partition >= self._partitions:
             raise ConfigError(
