@@ -3,6 +3,7 @@
 Source: KIP-447; the group's generation fences a member that was expelled, so that each partition has one relay.
 """
 
+import logging
 import time
 import uuid
 from collections import deque
@@ -20,6 +21,8 @@ from headway.kafka.native import Partition
 from headway.kafka.producer_client import ProducerClient, is_out_of_place, is_the_records_own
 from headway.parallel.transactions import in_slices
 
+log = logging.getLogger(__name__)
+
 Mode = Literal["exactly-once", "low-latency"]
 
 _WITHIN = 30.0
@@ -30,7 +33,14 @@ _STORE_EVERY = 0.1
 # waits for 20 ms. It costs less to wait for a little first.
 _BETWEEN = 0.003
 
+
+def _note(error: Any) -> None:
+    """librdkafka goes on by itself, and what it cannot go on with is said by the call that fails."""
+    log.debug("Kafka: %s", error)
+
+
 _DEFAULTS: Mapping[str, Any] = {
+    "error_cb": _note,
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,

@@ -77,7 +77,8 @@ class Relay:
         self._begin_at: float | None = None
         self.counts: Counter[str] = Counter()
         self._ladder, self._lines = self._layout()
-        self._consumer = LineConsumer({"group.id": name, **config}, self._wake)
+        consumer = {key: value for key, value in config.items() if not key.startswith("transaction")}
+        self._consumer = LineConsumer({"group.id": name, **consumer}, self._wake)
         self._searcher = Searcher(self._connection, self._names, self._wake)
         self._deletion = Deletion(self._connection)
         self._carrier: Carrier | None = None
