@@ -59,9 +59,8 @@ def measure(report: Report, options: Options) -> None:
 def new_topic(servers: str, partitions: int = 1) -> str:
     """A topic that brokers stamp."""
     topic = f"target-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": servers}).create_topics([NewTopic(topic, partitions, 1, config=STAMPED)])[
-        topic
-    ].result()
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=STAMPED)])[topic].result()
     return topic
 
 

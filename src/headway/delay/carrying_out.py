@@ -214,6 +214,7 @@ class AtOnce:
         self._clock = clock
         self._writing = Writing(names, self._client)
         self._sent: deque[_Sent] = deque()
+        self._refused: deque[tuple[Out, _Sent]] = deque()
         self._state: dict[tuple[Any, int], Out] = {}
         self._offsets: dict[Partition, int] = {}
         self._stored_at = 0.0
@@ -234,14 +235,16 @@ class AtOnce:
             for out in answers:
                 self._send(out, _Sent(1, [], {}))
 
-    def _send(self, out: Out, round_: _Sent) -> None:
+    def _send(self, out: Out, round_: _Sent, alone: bool = False) -> None:
         def report(error: Any, message: Any) -> None:
             if error is None:
                 round_.left -= 1
-            elif out.source is not None and is_the_records_own(error):
-                self._send(self._writing.refused_delivery(out, error.str()), round_)
-            else:
+            elif out.source is None or not is_the_records_own(error):
                 self._failure = KafkaError(f"A record for {out.topic} was not stored: {error.str()}.")
+            elif alone:
+                self._send(self._writing.refused_delivery(out, error.str()), round_)
+            else:  # what is refused may be another record of the same batch
+                self._refused.append((out, round_))
 
         try:
             send(self._client, out, report)
@@ -250,8 +253,15 @@ class AtOnce:
                 raise
             self._send(self._writing.refused_delivery(out, str(error)), round_)
 
+    def _try_alone(self) -> None:
+        while self._refused:
+            self._flush()
+            self._send(*self._refused.popleft(), alone=True)
+            self._flush()
+
     def serve(self) -> float:
         self._client.serve(0)
+        self._try_alone()
         self._raise_failure()
         while self._sent and not self._sent[0].left:
             done = self._sent.popleft()
@@ -285,6 +295,7 @@ class AtOnce:
     def _finish(self) -> None:
         """Wait until all is stored."""
         self._flush()
+        self._try_alone()
         self._stored_at = 0.0
         self.serve()
         self._flush()

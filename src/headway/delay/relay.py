@@ -232,6 +232,7 @@ class Relay:
         self._receive(messages, now)
         self._search(now)
         did = self._carry_out(now)
+        self._carrier.serve()
         self._hold()
         self._delete()
         self._look_for_lines()

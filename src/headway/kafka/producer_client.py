@@ -1,5 +1,6 @@
 """librdkafka's producer with a thread that serves its delivery reports."""
 
+import logging
 import threading
 import time
 import warnings
@@ -12,6 +13,8 @@ from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
+
+log = logging.getLogger(__name__)
 
 # A thread that sends serves the reports each time it has sent so many.
 _SERVE_AFTER = 100
@@ -105,7 +108,13 @@ class ProducerClient:
                 self._serving.release()
 
     def _poll(self, timeout: float) -> None:
-        if self._producer.poll(max(0.0, timeout)):
+        try:
+            served = self._producer.poll(max(0.0, timeout))
+        except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
+            log.debug("Kafka's producer cannot go on: %s", error)
+            self._closing = True
+            return
+        if served:
             self._after_reports()
 
     def queued(self) -> int:
@@ -115,7 +124,7 @@ class ProducerClient:
     def flush(self, timeout: float | None) -> int:
         """Wait until all is reported on; how many are not, when the time is up."""
         with self._serving:  # so that the thread does not take turns with this one
-            left = self._producer.flush(-1 if timeout is None else timeout)
+            left: int = self._call(self._producer.flush, -1 if timeout is None else timeout)
         self._after_reports()
         return left
 
