@@ -6,7 +6,7 @@ from headway.core.capacity import exponential, linear, weighted
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder
 from headway.core.lanes import Ordering
-from headway.core.retry import FatalError, RetriableError, Retries
+from headway.core.retry import FatalError, RetriableError, Retries, RetryLater
 from headway.delay.aio import AsyncScheduler
 from headway.delay.handles import ScheduleHandle
 from headway.delay.relay import Relay
@@ -40,6 +40,7 @@ __all__ = [
     "Result",
     "RetriableError",
     "Retries",
+    "RetryLater",
     "ScheduleHandle",
     "Scheduler",
     "Settled",

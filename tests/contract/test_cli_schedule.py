@@ -9,7 +9,16 @@ import time
 import pytest
 from click.testing import CliRunner, Result
 
-from headway import AsyncScheduler, PriorityProducer, Settled, cli
+from headway import (
+    AsyncScheduler,
+    ConsumerRecord,
+    Context,
+    ParallelConsumer,
+    PriorityProducer,
+    RetryLater,
+    Settled,
+    cli,
+)
 from headway.broker import LocalBroker
 from headway.delay.topics import create_topics
 from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
@@ -127,3 +136,31 @@ async def test_the_async_twin_stores_cancels_and_reschedules(cluster: DelayClust
             found = cluster.wait_for(3)
             assert await scheduler.cancel(again) is Settled.CANCELLED
     assert {message.key() for message in found} == {b"moved", b"again"}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_may_ask_for_its_record_again_much_later(cluster: DelayCluster, is_async: bool) -> None:
+    create_topics(cluster.config, ladder=LADDER)
+    cluster.name = "headway-delay"
+    called: list[tuple[float, ConsumerRecord]] = []
+    config = {**cluster.config, "group.id": cluster.target, "auto.offset.reset": "earliest"}
+    consumer = ParallelConsumer(config)
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        called.append((time.time(), record))
+        if len(called) == 1:
+            raise RetryLater(1.2)
+        consumer.stop()
+
+    async def handle_async(record: ConsumerRecord, context: Context) -> None:
+        handle(record, context)
+
+    with PriorityProducer({**cluster.config, "max.priority": 1}) as producer:
+        cluster.create_target(f"{cluster.target}-0")
+        producer.send(cluster.target, b"v", b"k", headers=[("a", b"b")], partition=1)
+    consumer.subscribe(f"{cluster.target}-0")
+    with cluster.relay():
+        consumer.run(handle_async if is_async else handle)
+    (first, _), (second, record) = called
+    assert 1.2 <= second - first < 4
+    assert (record.raw_key, record.value, record.headers, record.partition) == (b"k", b"v", [("a", b"b")], 1)

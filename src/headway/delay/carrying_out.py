@@ -18,8 +18,7 @@ from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import ProducerClient, is_out_of_place, is_the_records_own
-from headway.parallel.transactions import in_slices
+from headway.kafka.producer_client import ProducerClient, in_slices, is_out_of_place, is_the_records_own
 
 log = logging.getLogger(__name__)
 

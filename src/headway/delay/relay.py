@@ -26,7 +26,7 @@ from headway.kafka.compacted import read_compacted
 from headway.kafka.line_consumer import Deletion, LineConsumer
 from headway.kafka.native import Partition
 from headway.kafka.wake import Wake
-from headway.parallel.dead_letters import connection_of
+from headway.letters import connection_of
 
 log = logging.getLogger(__name__)
 

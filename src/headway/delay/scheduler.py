@@ -22,7 +22,7 @@ from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
-from headway.parallel.dead_letters import connection_of
+from headway.letters import connection_of
 from headway.records import Header
 
 _A_MOMENT = 0.1

@@ -10,7 +10,7 @@ from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
 from headway.errors import DeliveryError, KafkaError
 from headway.kafka.producer_client import ProducerClient
-from headway.parallel.dead_letters import letter_headers
+from headway.letters import letter_headers
 from headway.records import ConsumerRecord, Header, Message, RecordSource
 
 log = logging.getLogger(__name__)

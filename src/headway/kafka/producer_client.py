@@ -22,6 +22,11 @@ _SERVE_AFTER = 100
 _QUIET = 0.005
 _LONGEST_WAIT = 0.1
 
+_WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
+SLICE = 0.5
+"""The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
+_AGAIN_AFTER = 0.05
+
 _THE_RECORDS_OWN = {
     ck.KafkaError.INVALID_MSG,
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -211,3 +216,16 @@ def is_out_of_place(error: KafkaError) -> bool:
 def is_the_records_own(error: ck.KafkaError) -> bool:
     """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
     return error.code() in _THE_RECORDS_OWN
+
+
+def in_slices(call: Callable[[float], None]) -> None:
+    """`call(seconds)`, again and again while librdkafka says that it may go on so."""
+    deadline = time.monotonic() + _WITHIN
+    while True:
+        try:
+            call(SLICE)
+            return
+        except KafkaError as error:
+            if not is_retriable(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_AFTER)
