@@ -53,6 +53,22 @@ def test_relays_that_are_killed_at_any_moment_lose_and_double_nothing(cluster: D
             relay.wait()
 
 
+def test_a_relay_that_was_frozen_and_comes_back_delivers_nothing_twice(cluster: DelayCluster) -> None:
+    dues = schedule_over(cluster, 1000, 9)
+    frozen = cluster.relay_process()
+    try:
+        cluster.wait_for(100)
+        frozen.send_signal(signal.SIGSTOP)  # perhaps within a transaction
+        with cluster.relay() as other:
+            wait_until(lambda: len(other.partitions) == 2)
+            cluster.wait_for(400)
+            frozen.send_signal(signal.SIGCONT)
+            assert_exactly_once(cluster, dues)
+    finally:
+        frozen.kill()
+        frozen.wait()
+
+
 def test_relays_that_join_and_leave_lose_and_double_nothing(cluster: DelayCluster) -> None:
     dues = schedule_over(cluster, 1500, 9)
     with cluster.relay() as first:

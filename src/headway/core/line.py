@@ -34,7 +34,7 @@ class Fetched(NamedTuple):
 class Line:
     """The window of fetched records that have not left, and the progress of those that have."""
 
-    __slots__ = ("_time", "_window", "bytes", "changed", "ended", "holds", "line", "progress", "room")
+    __slots__ = ("_rests", "_time", "_window", "bytes", "changed", "ended", "holds", "line", "progress", "room")
 
     def __init__(self, line: int, start: OffsetMap, room: int) -> None:
         self.line = line
@@ -44,6 +44,7 @@ class Line:
         self.ended = False  # everything in the log was fetched
         self.changed = False
         self.holds = 0  # how many of its records wait in memory
+        self._rests = False
         self._time = time_in(line)
         self._window: deque[Fetched] = deque()
 
@@ -53,10 +54,10 @@ class Line:
         self._window.extend(records)
         self.bytes += sum(record.size for record in records)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether to fetch no more for now."""
-        return self.bytes >= self.room
+    def wants(self) -> bool:
+        """Whether to fetch more: until the window is full, and then not before it is half empty."""
+        self._rests = self.bytes >= (self.room // 2 if self._rests else self.room)
+        return not self._rests
 
     @property
     def head(self) -> Fetched | None:

@@ -165,7 +165,7 @@ class PartitionRelay:
 
     def wants(self, line: int) -> bool:
         """Whether to fetch more of a line."""
-        return not self._lines[line].is_full
+        return self._lines[line].wants()
 
     def command(self, offset: int, value: bytes | None, now: int) -> None:
         """Take in a command."""
