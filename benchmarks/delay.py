@@ -87,8 +87,10 @@ def transaction_round_trip(report: Report, servers: str) -> None:
 
 def lateness(report: Report, servers: str, rate: int, mode: Mode, seconds: float) -> None:
     """The relay beside the bare loop, with the same due times."""
-    bare = _measure(servers, rate, seconds, lambda name: Bare(servers, name, mode))
-    ours = _measure(servers, rate, seconds, lambda name: Relay({"bootstrap.servers": servers}, name=name, mode=mode))
+    bare = _measure(report, servers, rate, seconds, lambda name: Bare(servers, name, mode))
+    ours = _measure(
+        report, servers, rate, seconds, lambda name: Relay({"bootstrap.servers": servers}, name=name, mode=mode)
+    )
     for system, found in (("bare loop", bare), ("relay", ours)):
         for what, figures in zip(("appended", "read"), found, strict=True):
             for name, value in zip(("p50", "p99", "max"), figures, strict=True):
@@ -128,7 +130,9 @@ class Reader:
         return self.records
 
 
-def _measure(servers: str, rate: int, seconds: float, make: Callable[[str], Any]) -> tuple[Lateness, Lateness]:
+def _measure(
+    report: Report, servers: str, rate: int, seconds: float, make: Callable[[str], Any]
+) -> tuple[Lateness, Lateness]:
     name, target = f"delay-{uuid.uuid4().hex[:8]}", new_topic(servers)
     create_topics({"bootstrap.servers": servers}, name, Ladder.exponential(1, 2, 6), 1)
     relay = make(name)
@@ -144,6 +148,10 @@ def _measure(servers: str, rate: int, seconds: float, make: Callable[[str], Any]
     relay.stop()
     thread.join()
     relay.close()
+    if isinstance(relay, Relay):
+        report.add(f"(b) measured at {rate:,}/s", "relay", relay.counts["read"] / count, "reads of a record")
+        written = 1 + (relay.counts["moved"] + relay.counts["delivered"]) / count
+        report.add(f"(b) measured at {rate:,}/s", "relay", written, "writes of a record")
     return (
         _lateness([appended - due_ms[number] for number, appended, _ in found]),
         _lateness([read - due_ms[number] for number, _, read in found]),

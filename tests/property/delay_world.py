@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from headway.core.changes import Command, Settled
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
-from headway.core.relay import PartitionRelay, Search, Tick
+from headway.core.relay import PartitionRelay
+from headway.core.relay_ticks import Search, Tick
 from headway.core.schedules import Schedule, read_schedule
 
 START = 1_760_000_000_000

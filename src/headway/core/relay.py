@@ -15,20 +15,21 @@ Invariants:
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from headway.core.changes import Changes, Command, Settled, read_command
+from headway.core.changes import Command, Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import LEAVES_WITHIN, Fetched, Line
-from headway.core.offset_map import OffsetMap, decode, encode
+from headway.core.offset_map import OffsetMap
 from headway.core.progress import Progress
 from headway.core.recent import Recent
+from headway.core.relay_ticks import Answer, Refusal, Search, Tick, Write
 from headway.core.schedules import Schedule
-from headway.core.waiting import Held, Mark, Waiting
+from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, StoredState, change_key, encode_map, line_key
+from headway.core.waiting import Held, Waiting
 from headway.errors import ScheduleError
 
 STORED_WITHIN = 60_000
@@ -36,72 +37,6 @@ STORED_WITHIN = 60_000
 
 # Of a line's records that wait in memory each may be a gap in its offset map, which is stored with each tick.
 _MOST_HELD_OF_A_LINE = 500
-
-_LINE, _MEMORY, _COMMANDS, _CHANGE = "line:", "memory", "commands", "change:"
-
-
-class Write(NamedTuple):
-    """A record to be written: to the delay line `line`, or to its target if that is None."""
-
-    record: Any
-    schedule: Schedule
-    line: int | None
-
-
-class Refusal(NamedTuple):
-    """A record for the dead letters, and why."""
-
-    record: Any
-    error: ScheduleError
-
-
-class Answer(NamedTuple):
-    """What became of a command."""
-
-    command: Command
-    settled: Settled
-
-
-class Search(NamedTuple):
-    """A schedule to be looked for in the lines, to be told to `found`: it was rescheduled to before it comes by."""
-
-    id: str
-    due: int
-    at: int
-
-
-@dataclass(slots=True)
-class Tick:
-    """What to do in one transaction: what to write, to answer and to store."""
-
-    writes: list[Write] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    state: dict[str, bytes | None] = field(default_factory=dict)
-    offsets: dict[int, int] = field(default_factory=dict)  # of each line that has changed, the first that is not done
-
-    def __len__(self) -> int:
-        return len(self.writes) + len(self.refusals) + len(self.answers)
-
-    def __bool__(self) -> bool:
-        return bool(len(self) or self.state)
-
-
-class StoredState:
-    """What earlier ticks have stored of a partition, taken apart."""
-
-    def __init__(self, stored: Mapping[str, bytes]) -> None:
-        self._stored = stored
-        self.mark = msgspec.json.decode(stored[_MEMORY], type=Mark) if _MEMORY in stored else Mark()
-        self.commands = _stored_map(stored.get(_COMMANDS))
-        self.changes = Changes()
-        for key in stored:
-            if key.startswith(_CHANGE):
-                self.changes.restore(key.removeprefix(_CHANGE), stored[key])
-
-    def line(self, line: int) -> OffsetMap:
-        """What has left a line."""
-        return _stored_map(self._stored.get(f"{_LINE}{line}"))
 
 
 class PartitionRelay:
@@ -421,28 +356,17 @@ class PartitionRelay:
             if each.changed:
                 self._tick.offsets[line] = each.progress.committable
             if each.changed and line == MEMORY:
-                state[_MEMORY] = msgspec.json.encode(self._waiting.mark())
+                state[MEMORY_KEY] = msgspec.json.encode(self._waiting.mark())
             elif each.changed:
-                state[f"{_LINE}{line}"] = _encode_map(each.progress.snapshot())
+                state[line_key(line)] = encode_map(each.progress.snapshot())
             each.changed = False
         if self._commands_changed:
             self._commands_changed = False
-            state[_COMMANDS] = _encode_map(self._commands.snapshot())
+            state[COMMANDS_KEY] = encode_map(self._commands.snapshot())
         for id_ in self._changes.changed:
-            state[_CHANGE + id_] = self._changes.stored(id_)
+            state[change_key(id_)] = self._changes.stored(id_)
         self._changes.changed.clear()
 
 
 def _outcome(command: Command) -> Settled:
     return Settled.CANCELLED if command.to is None else Settled.RESCHEDULED
-
-
-def _encode_map(offsets: OffsetMap) -> bytes:
-    return f"{offsets.offset} {encode(offsets)}".encode()
-
-
-def _stored_map(stored: bytes | None) -> OffsetMap:
-    if stored is None:
-        return OffsetMap(0)
-    offset, _, text = stored.decode().partition(" ")
-    return decode(text.encode(), int(offset)) if text else OffsetMap(int(offset))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
 from headway.core.broker_clock import BrokerClock
-from headway.core.relay import Tick
+from headway.core.relay_ticks import Tick
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from headway.core.changes import Changes
 from headway.core.delay_lines import MEMORY
-from headway.core.relay import StoredState
 from headway.core.schedules import HandleParts, Schedule
+from headway.core.stored_state import StoredState
 from headway.delay.topics import Layout, TopicNames, read_layout
 from headway.delay.writing import schedule_of
 from headway.errors import ConfigError, ScheduleError

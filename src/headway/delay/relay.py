@@ -16,7 +16,8 @@ from headway.config import Config
 from headway.core.broker_clock import BrokerClock
 from headway.core.delay_lines import Ladder
 from headway.core.line import Fetched
-from headway.core.relay import PartitionRelay, Tick
+from headway.core.relay import PartitionRelay
+from headway.core.relay_ticks import Tick
 from headway.delay.carrying_out import AtOnce, Carrier, InTransactions, Mode
 from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, read_layout

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
-from headway.core.relay import STORED_WITHIN, Search
+from headway.core.relay import STORED_WITHIN
+from headway.core.relay_ticks import Search
 from headway.delay.topics import TopicNames
 from headway.delay.writing import schedule_of
 from headway.errors import HeadwayError, ScheduleError

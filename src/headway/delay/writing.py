@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headway.core.changes import Settled
-from headway.core.relay import Answer, Refusal, Tick, Write
+from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
 from headway.errors import DeliveryError, KafkaError
