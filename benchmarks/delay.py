@@ -140,9 +140,12 @@ def _measure(
     thread.start()
     count = int(rate * seconds)
     with Scheduler({"bootstrap.servers": servers, "linger.ms": 5}, name=name) as scheduler:
-        first = time.time() + 3 + count / 15_000  # all are scheduled before the first is due
-        dues = [first + i / rate for i in range(count)]
-        keep = [scheduler.send_later(b"%d" % i, VALUE, target, due - time.time()) for i, due in enumerate(dues)]
+        first = time.time() + 3.5
+        keep = []
+        for i in range(count):  # at the rate at which they come due
+            while (ahead := first + i / rate - time.time()) > 2.5:
+                time.sleep(0.002)
+            keep.append(scheduler.send_later(b"%d" % i, VALUE, target, ahead))
     due_ms = [round(handle.due * 1000) for handle in keep]
     found = Reader(servers, target).wait(count, 60 + seconds)
     relay.stop()

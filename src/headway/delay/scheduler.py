@@ -250,7 +250,7 @@ class Scheduler:
 
 def _checked(headers: Sequence[Header]) -> list[Header]:
     fields = list(headers)
-    if any(name == HEADER for name, _ in fields):
+    if fields and any(name == HEADER for name, _ in fields):
         raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
     return fields
 

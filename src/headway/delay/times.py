@@ -18,19 +18,20 @@ def due_at(when: When, now: float) -> int:
 
     Raises `ConfigError` for a naive datetime, and for what is no time.
     """
-    if isinstance(when, datetime):
-        if when.utcoffset() is None:
-            raise ConfigError(
-                f"The time {when} has no time zone, so it could be any of 24 hours. Give it one: "
-                "datetime(..., tzinfo=ZoneInfo('Europe/Berlin')), or datetime.now(UTC) + timedelta(...)."
-            )
-        seconds = when.timestamp()
-    elif isinstance(when, timedelta):
-        seconds = now + when.total_seconds()
-    elif isinstance(when, bool) or not isinstance(when, int | float):
+    seconds = now + when if isinstance(when, (float, int)) else _seconds(when, now)
+    if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # nor is what is no number
+        raise ConfigError(f"The time {when!r} is none, or beyond the year 9999. Give seconds, or a time.")
+    return max(0, math.ceil(seconds * 1000))
+
+
+def _seconds(when: object, now: float) -> float:
+    if isinstance(when, timedelta):
+        return now + when.total_seconds()
+    if not isinstance(when, datetime):
         raise ConfigError(f"The time {when!r} is none. Give seconds, a timedelta, or a datetime with a time zone.")
-    else:
-        seconds = now + when
-    if not math.isfinite(seconds) or seconds * 1000 > LATEST:
-        raise ConfigError(f"The time {when!r} is beyond the year 9999.")
-    return max(0, math.ceil(round(seconds * 1000, 3)))
+    if when.utcoffset() is None:
+        raise ConfigError(
+            f"The time {when} has no time zone, so it could be any of 24 hours. Give it one: "
+            "datetime(..., tzinfo=ZoneInfo('Europe/Berlin')), or datetime.now(UTC) + timedelta(...)."
+        )
+    return when.timestamp()
