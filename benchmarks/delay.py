@@ -139,6 +139,7 @@ def _measure(
     thread = threading.Thread(target=relay.run)
     thread.start()
     count = int(rate * seconds)
+    reader = Reader(servers, target)
     with Scheduler({"bootstrap.servers": servers, "linger.ms": 5}, name=name) as scheduler:
         first = time.time() + 3.5
         keep = []
@@ -147,7 +148,7 @@ def _measure(
                 time.sleep(0.002)
             keep.append(scheduler.send_later(b"%d" % i, VALUE, target, ahead))
     due_ms = [round(handle.due * 1000) for handle in keep]
-    found = Reader(servers, target).wait(count, 60 + seconds)
+    found = reader.wait(count, 60 + seconds)
     relay.stop()
     thread.join()
     relay.close()
