@@ -9,7 +9,7 @@ from typing import get_args
 
 from rich.console import Console
 
-from demo import flights, plots, priority
+from demo import flights, later, plots, priority
 from demo.evidence import Promise, promises
 from demo.live import Display
 from demo.report import show_promises, waits_table
@@ -19,6 +19,7 @@ from headway.errors import HeadwayError
 
 LEAST = 1_000
 WARM_UP = 12_000
+FOLLOWED_UP = 20_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +59,7 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
         )
         kept = _by_priority(broker.bootstrap_servers, options, console)
         kept &= _through_spark(broker.bootstrap_servers, options, console)
+        kept &= _later(broker.bootstrap_servers, options, console)
     _end(options, console, time.monotonic() - started)
     return kept
 
@@ -97,6 +99,14 @@ def _through_spark(servers: str, options: argparse.Namespace, console: Console) 
         f"{outcome.streaming_s:.0f} s"
     )
     return show_promises(console, [Promise("every flight once in Parquet", seen, outcome.each_once)])
+
+
+def _later(servers: str, options: argparse.Namespace, console: Console) -> bool:
+    count = min(options.records, FOLLOWED_UP)
+    console.print(f"\n[bold]Step 3:[/] of {count:,} flights, each that left late has a follow-up when it left")
+    with console.status("Follow-ups are scheduled, and come when they are due …"):
+        outcome = later.run(servers, flights.records(count))
+    return show_promises(console, outcome.promises())
 
 
 def _end(options: argparse.Namespace, console: Console, seconds: float) -> None:

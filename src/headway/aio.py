@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,6 +17,7 @@ from headway.config import Config
 from headway.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
 from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName
+from headway.delay.times import When
 from headway.delivery import DeliveryFuture
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.level_consumers import Partitions
@@ -184,8 +186,13 @@ class AsyncPriorityProducer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        due: When | None = None,
     ) -> RecordMetadata:
         """Send a record and wait until it is delivered; see `PriorityProducer.send`. Raises `DeliveryError`."""
+        if due is not None:
+            more = {"priority": priority, "headers": headers, "partition": partition, "timestamp": timestamp}
+            send = partial(self._producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
+            return await asyncio.wrap_future(await asyncio.to_thread(send))  # the first looks for the topics
         self._loop = asyncio.get_running_loop()
         delivered: asyncio.Future[RecordMetadata] = self._loop.create_future()
         future = self._producer._future(topic, priority, lambda *report: self._reported.append((delivered, *report)))

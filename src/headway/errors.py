@@ -9,6 +9,8 @@ HeadwayError
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
+├── ScheduleError         a delayed record does not say where and when it is due; it goes to the dead letters
+├── NoRelayError          no relay has settled a cancellation or a reschedule in time
 ├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
 ├── TimeLimitError        a handler did not end within its time limit
@@ -65,6 +67,14 @@ class SerializationError(HeadwayError):
 
 class DeserializationError(HeadwayError):
     """A key or value could not be read; the record keeps its bytes."""
+
+
+class ScheduleError(HeadwayError):
+    """A delayed record does not say where and when it is due; it goes to the dead letters."""
+
+
+class NoRelayError(HeadwayError):
+    """No relay has settled a cancellation or a reschedule in time; it is settled as soon as one runs."""
 
 
 class OffsetMapError(HeadwayError):

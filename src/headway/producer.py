@@ -1,5 +1,6 @@
 """The priority producer: a level topic for each priority, a future for each record."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headway.config import Config, ProducerSettings, no_such_priority
 from headway.core.topics import level_topic
+from headway.delay.scheduler import Scheduler
+from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.errors import ClosedError, DeliveryError, SerializationError
+from headway.errors import ClosedError, ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header, TopicPartition
@@ -50,6 +53,12 @@ class PriorityProducer:
         self._write_value = value_writer(settings.value_serializer)
         self._serializes = self._write_key is not None or self._write_value is not None
         self._client = ProducerClient({"partitioner": "murmur2_random", **settings.kafka}, after_reports)
+        # A schedule is stored on its own, in no transaction.
+        kafka = {key: value for key, value in settings.kafka.items() if not key.startswith("transaction")}
+        serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
+        self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
+        self._scheduler: Scheduler | None = None
+        self._making_scheduler = threading.Lock()
         self.max_block = settings.max_block
         self._closed = False
 
@@ -63,14 +72,18 @@ class PriorityProducer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        due: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture:
         """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
+        With a `due` time (see `Scheduler.send_later`) a relay delivers it then, and the future is about its delay line.
         `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
         the producer's own thread. Waits for room in a full queue, up to `max.block.ms`. Raises `ConfigError` for a
         priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
         """
+        if due is not None:
+            return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
         future = self._future(topic, priority, on_delivery)
         try:
             self._hand_over(future, value, key, headers, partition, timestamp)
@@ -79,6 +92,36 @@ class PriorityProducer:
         except (DeliveryError, SerializationError) as error:
             future.fail(error)
         return future
+
+    def _send_later(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        due: When,
+        priority: int,
+        headers: Sequence[Header] | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> DeliveryFuture:
+        if not 0 <= priority < len(self._levels):
+            raise no_such_priority(priority, len(self._levels))
+        if timestamp is not None:
+            raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
+        return self.scheduler.send_later(
+            key, value, topic, due, headers=headers or (), priority=priority, partition=partition, on_stored=on_delivery
+        ).future
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Where records with a due time go; it is made when it is first asked for."""
+        with self._making_scheduler:
+            if self._closed:
+                raise ClosedError("The producer is closed. Make a new one to go on.")
+            if self._scheduler is None:
+                self._scheduler = Scheduler(self._scheduler_config)
+            return self._scheduler
 
     def _future(self, topic: str, priority: int, on_delivery: OnDelivery | None) -> DeliveryFuture:
         if not 0 <= priority < len(self._levels):
@@ -147,7 +190,8 @@ class PriorityProducer:
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all that was sent is delivered or failed; how many records are not, after `timeout` seconds."""
-        return self._client.flush(timeout)
+        left = self._client.flush(timeout)
+        return left + self._scheduler.flush(timeout) if self._scheduler else left
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
@@ -207,8 +251,10 @@ class PriorityProducer:
         """Deliver what was sent and let go; how many records were not, after `timeout` seconds: their futures fail."""
         if self._closed:
             return 0
-        self._closed = True
-        return self._client.close(timeout)
+        with self._making_scheduler:
+            self._closed = True
+            scheduler = self._scheduler
+        return self._client.close(timeout) + (scheduler.close(timeout) if scheduler else 0)
 
     def __enter__(self) -> Self:
         return self

@@ -16,10 +16,12 @@ ALLOWED = {
     "core": {"errors", "records"},
     "kafka": {"core", "config", "errors", "records"},
     "delivery": {"errors", "records"},
-    "producer": {"core", "config", "delivery", "errors", "kafka", "records", "consumer"},
+    "producer": {"core", "config", "delay", "delivery", "errors", "kafka", "records", "consumer"},
     "consumer": {"core", "config", "errors", "kafka", "records"},
-    "aio": {"core", "config", "consumer", "delivery", "errors", "kafka", "producer", "records"},
-    "parallel": {"core", "config", "errors", "kafka", "records"},
+    "aio": {"core", "config", "consumer", "delay", "delivery", "errors", "kafka", "producer", "records"},
+    "parallel": {"core", "config", "delay", "errors", "kafka", "letters", "records"},
+    "letters": {"config", "records"},
+    "delay": {"core", "config", "delivery", "errors", "kafka", "letters", "records"},
     "workers": {"config", "core", "errors", "parallel", "records"},
     "finding": {"errors", "workers"},
     "http": {"core", "errors", "parallel", "records"},
@@ -37,6 +39,7 @@ ONLY_IN = {
     "pyspark": {"spark", "pipelines", "pyspark_headway"},
     "click": {"cli"},
     "aiohttp": {"http"},
+    "cronsim": {"core"},
     "jgo": {"broker"},
 }
 

@@ -8,7 +8,7 @@ import click
 
 from headway.cli.record_lines import text_or_base64
 from headway.cli.texts import local_time, printable, shortened, shown_bytes
-from headway.parallel.dead_letters import PREFIX
+from headway.letters import PREFIX
 from headway.records import Header, Message
 
 SENT_AGAIN_FROM = "headway.sent-again.from"

@@ -28,6 +28,23 @@ class RetriableError(Exception):
         self.untried = untried
 
 
+class RetryLater(Exception):  # noqa: N818 - it is asked for, and no error
+    """Raised by a handler: try again after a delay, out of this process's memory.
+
+    The record is stored as a schedule (see `Scheduler`) and done with here; a relay sends it to its topic again when
+    `delay` has passed, and there it begins with attempt 1. Meanwhile later records of its key go on.
+
+    Args:
+        delay: In seconds.
+    """
+
+    delay = 0.0
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+
 class FatalError(Exception):
     """Raised by a handler: trying again cannot help."""
 
@@ -111,6 +128,8 @@ class Retries:
 
     def decide(self, record: object, attempt: int, error: BaseException, now: float, chance: float) -> Verdict:
         """What to do after an attempt failed."""
+        if isinstance(error, RetryLater):
+            return DeadLetter("it is tried again later")
         if isinstance(error, (FatalError, *self.fatal)) and not isinstance(error, RetriableError):
             return DeadLetter(f"{type(error).__name__} is not retried")
         tried = attempt - error.untried if isinstance(error, RetriableError) else attempt

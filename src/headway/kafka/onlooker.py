@@ -112,6 +112,12 @@ class Onlooker:
         """The offset behind the last of each partition; without the partitions that do not exist."""
         return self._bounds(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
+    def offset_at(self, partition: Partition, timestamp: int, end: int) -> int:
+        """The first offset of a record with this time, in milliseconds since the epoch, or a later one; or `end`."""
+        found = self._bounds([partition], OffsetSpec.for_timestamp(timestamp))
+        offset = found.get(partition, -1)
+        return offset if offset >= 0 else end
+
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
         """The records from `start` to before `end`, as far as they can be read: not into an open transaction."""
         topic, number = partition

@@ -1,5 +1,6 @@
 """librdkafka's producer with a thread that serves its delivery reports."""
 
+import logging
 import threading
 import time
 import warnings
@@ -13,11 +14,18 @@ from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
 
+log = logging.getLogger(__name__)
+
 # A thread that sends serves the reports each time it has sent so many.
 _SERVE_AFTER = 100
 # Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
 _QUIET = 0.005
 _LONGEST_WAIT = 0.1
+
+_WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
+SLICE = 0.5
+"""The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
+_AGAIN_AFTER = 0.05
 
 _THE_RECORDS_OWN = {
     ck.KafkaError.INVALID_MSG,
@@ -105,7 +113,13 @@ class ProducerClient:
                 self._serving.release()
 
     def _poll(self, timeout: float) -> None:
-        if self._producer.poll(max(0.0, timeout)):
+        try:
+            served = self._producer.poll(max(0.0, timeout))
+        except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
+            log.debug("Kafka's producer cannot go on: %s", error)
+            self._closing = True
+            return
+        if served:
             self._after_reports()
 
     def queued(self) -> int:
@@ -115,7 +129,7 @@ class ProducerClient:
     def flush(self, timeout: float | None) -> int:
         """Wait until all is reported on; how many are not, when the time is up."""
         with self._serving:  # so that the thread does not take turns with this one
-            left = self._producer.flush(-1 if timeout is None else timeout)
+            left: int = self._call(self._producer.flush, -1 if timeout is None else timeout)
         self._after_reports()
         return left
 
@@ -202,3 +216,16 @@ def is_out_of_place(error: KafkaError) -> bool:
 def is_the_records_own(error: ck.KafkaError) -> bool:
     """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
     return error.code() in _THE_RECORDS_OWN
+
+
+def in_slices(call: Callable[[float], None]) -> None:
+    """`call(seconds)`, again and again while librdkafka says that it may go on so."""
+    deadline = time.monotonic() + _WITHIN
+    while True:
+        try:
+            call(SLICE)
+            return
+        except KafkaError as error:
+            if not is_retriable(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(_AGAIN_AFTER)

@@ -26,6 +26,7 @@ from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
+from headway.letters import connection_of
 from headway.parallel.calls import (
     BatchHandler,
     Calls,
@@ -46,8 +47,9 @@ from headway.parallel.checks import (
 )
 from headway.parallel.committing import CommitMode, Committing
 from headway.parallel.control import Control, Executor
-from headway.parallel.dead_letters import DeadLetters, connection_of
+from headway.parallel.dead_letters import DeadLetters
 from headway.parallel.dispatch import Dispatch, Job, ParallelMetrics
+from headway.parallel.later import RetriesLater
 from headway.parallel.loop import EventLoop
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
 from headway.parallel.processes.messages import Deserializers
@@ -262,6 +264,7 @@ class ParallelConsumer:
                 if self._commit_mode == "transactional" and not self._committing.transactions:
                     self._make_transactions(None)
                 self._take_dead_letters()
+                self._take_retries_later()
                 executor = self._executor = self._make_executor(calls, loop)
                 self._dispatch.starts = executor.start
                 self._turn_until_stopped()
@@ -311,6 +314,11 @@ class ParallelConsumer:
         letters = DeadLetters(self._dead_letter_topic, self._settings.kafka, self._dispatch.stored)
         self._dispatch.letters = letters
         self._producers.append(letters)
+
+    def _take_retries_later(self) -> None:
+        later = RetriesLater(self._settings.kafka, self._dispatch.stored)
+        self._dispatch.later = later
+        self._producers.append(later)
 
     def _make_transactions(self, on_output: OnOutput | None) -> Transactions:
         client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")

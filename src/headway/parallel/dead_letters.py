@@ -1,8 +1,6 @@
 """The topic for records that failed for good, each with the story of its failures in its headers."""
 
-import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -10,20 +8,14 @@ from headway.config import Config
 from headway.core.work import Work
 from headway.errors import DeliveryError
 from headway.kafka.producer_client import ProducerClient
-from headway.parallel.context import wall_time
+from headway.letters import connection_of, letter_headers
 from headway.parallel.dispatch import RecordWork
 from headway.records import ConsumerRecord, Header
 
 log = logging.getLogger(__name__)
 
-PREFIX = "headway.error."
-
 _ANY_PARTITION = -1
 _NOW = 0
-# The consumer's settings that say how to reach the brokers; the others would be refused, or mean something else.
-_REACH = "bootstrap. metadata.broker.list security. sasl. ssl. enable.ssl. https. socket. broker. client. reconnect. "
-_REACH += "api.version. log_level log. oauth_cb"
-_CONNECTION = tuple(_REACH.split())
 
 
 class Letter(NamedTuple):
@@ -76,34 +68,3 @@ class DeadLetters:
     def close(self, timeout: float) -> None:
         """Send what is on its way, within `timeout` seconds; the record of what is not stays undone."""
         self._client.close(timeout)
-
-
-def connection_of(config: Config) -> dict[str, Any]:
-    """Of a consumer's settings those that a producer needs to reach the same brokers."""
-    return {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
-
-
-def letter_headers(work: Work[ConsumerRecord], error: BaseException, reason: str) -> list[Header]:
-    """The record's own headers and what went wrong; of an earlier life as a dead letter nothing is kept."""
-    record, now = work.record, time.time()
-    first = now if work.first_failed_at is None else wall_time(work.first_failed_at)
-    story = {
-        "exception": f"{type(error).__module__}.{type(error).__qualname__}",
-        "message": _message(error),
-        "reason": reason,
-        "attempts": str(work.attempt),
-        "topic": record.kafka_topic,
-        "partition": str(record.partition),
-        "offset": str(record.offset),
-        "timestamp": str(record.timestamp),
-        "first.time": str(round(first * 1000)),
-        "last.time": str(round(now * 1000)),
-    }
-    own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
-    return own + [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
-
-
-def _message(error: BaseException) -> str:
-    with contextlib.suppress(Exception):  # an error's text is a user's own code
-        return str(error)
-    return ""

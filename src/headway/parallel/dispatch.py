@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from headway.core.admission import Admission
 from headway.core.engine import Engine
-from headway.core.retry import Again, DeadLetter, RetriableError, Retries, Verdict
+from headway.core.retry import Again, DeadLetter, RetriableError, Retries, RetryLater, Verdict
 from headway.core.work import Work
 from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
@@ -59,6 +59,12 @@ class Letters(Protocol):
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
+class Later(Protocol):
+    """Where records go that are to be tried again after long; reports to `stored`."""
+
+    def send(self, work: RecordWork, delay: float) -> None: ...
+
+
 class Dispatch:
     """Hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
 
@@ -74,6 +80,7 @@ class Dispatch:
         self.take: Callable[[int, float], Sequence[Job]] = self._take_one_by_one
         self.starts: Callable[[Sequence[Job]], None] | None = None
         self.letters: Letters | None = None
+        self.later: Later | None = None
         self.paused = False
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
@@ -178,6 +185,8 @@ class Dispatch:
         """The log, or the topic for dead letters, or who runs the consumer."""
         if isinstance(verdict, Again):
             _log_retry(work, error, verdict, now)
+        elif isinstance(error, RetryLater) and self.later:
+            self.later.send(work, error.delay)
         elif self.letters:
             _log_dead_letter(work, error, verdict.reason)
             self.letters.send(work, error, verdict.reason)
@@ -340,6 +349,8 @@ class Dispatch:
         """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
+        if ours and isinstance(error, RetryLater) and self.later:
+            return True
         if ours and isinstance(verdict, DeadLetter) and self.letters:
             self._dead_letters += 1
         else:

@@ -9,21 +9,27 @@ partitions apart.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from headway.core.ticks import Tick
 from headway.errors import DeliveryError, KafkaError, SerializationError, TransactionError
 from headway.kafka.level_consumers import LevelConsumers
-from headway.kafka.producer_client import ProducerClient, is_fatal, is_out_of_place, is_retriable, is_the_records_own
-from headway.parallel.dead_letters import Letter, letter_headers
+from headway.kafka.producer_client import (
+    SLICE,
+    ProducerClient,
+    in_slices,
+    is_fatal,
+    is_out_of_place,
+    is_the_records_own,
+)
+from headway.letters import letter_headers
+from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork, no_dead_letters
 from headway.parallel.outputs import Output, Outputs, send
 
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
-_SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
-_AGAIN_AFTER = 0.05
 
 _REASON = "Kafka refuses an output"
 
@@ -67,7 +73,7 @@ class Transactions:
 
     def begin(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
-        _in_slices(self._client.init_transactions)
+        in_slices(self._client.init_transactions)
 
     def settle(self, work: RecordWork, returned: Any) -> Job | None:
         """Take what a handler returned."""
@@ -107,9 +113,9 @@ class Transactions:
             self._send(contents, delivered)
             commits = {each: commit[:2] for each, commit in tick.commits.items()}
             for offsets, group_metadata in self._levels.for_transaction(commits):
-                _in_slices(partial(self._client.send_offsets, offsets, group_metadata))
+                in_slices(partial(self._client.send_offsets, offsets, group_metadata))
             self._committing = True
-            _in_slices(self._client.commit_transaction)
+            in_slices(self._client.commit_transaction)
             self.committed = tick
         except BaseException as error:
             if self.committed is tick or self._was_committed(error):
@@ -150,7 +156,7 @@ class Transactions:
 
     def _await_reports(self) -> None:
         deadline = time.monotonic() + _WITHIN
-        while self._client.flush(_SLICE):
+        while self._client.flush(SLICE):
             if time.monotonic() > deadline:
                 raise KafkaError(f"Kafka did not acknowledge the outputs within {_WITHIN:g} s.")
 
@@ -159,7 +165,7 @@ class Transactions:
         if isinstance(error, KafkaError) and is_fatal(error):
             self._give_up(error)
         try:
-            _in_slices(self._client.abort_transaction)
+            in_slices(self._client.abort_transaction)
         except KafkaError as refused:
             if not is_out_of_place(refused):
                 self._give_up(refused)
@@ -169,7 +175,7 @@ class Transactions:
     def _finish_commit(self) -> bool:
         """See a commit through that can be aborted no more."""
         try:
-            _in_slices(self._client.commit_transaction)
+            in_slices(self._client.commit_transaction)
         except KafkaError as refused:
             if not is_out_of_place(refused):  # which it is after it has succeeded
                 self._give_up(refused)
@@ -198,16 +204,3 @@ class Transactions:
         others = [output for output in outputs[first:] if output.work is not refused.work]
         one_by_one = together < len(outputs)
         return _Contents([*outputs[:first], letter, *others], first if one_by_one else first + 1 + len(others))
-
-
-def _in_slices(call: Callable[[float], None]) -> None:
-    """`call(seconds)`, again and again while librdkafka says that it may go on so."""
-    deadline = time.monotonic() + _WITHIN
-    while True:
-        try:
-            call(_SLICE)
-            return
-        except KafkaError as error:
-            if not is_retriable(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(_AGAIN_AFTER)

@@ -1,0 +1,54 @@
+"""`headway relay`: moves delayed records, and delivers what is due."""
+
+import logging
+from typing import Any
+
+import click
+
+from headway.cli.connection import Connection, kafka_options
+from headway.cli.workers.logs import log_to_stderr
+from headway.cli.workers.messages import LogStyle
+from headway.delay.relay import Relay
+from headway.delay.topics import DEFAULT_NAME
+from headway.parallel.signals import on_terminate
+
+log = logging.getLogger("headway.relay")
+
+
+@click.command()
+@click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
+@click.option(
+    "--mode",
+    type=click.Choice(["exactly-once", "low-latency"]),
+    default="exactly-once",
+    show_default=True,
+    help="low-latency delivers some milliseconds sooner; after a crash what was just delivered comes again.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(min=16),
+    metavar="MB",
+    default=256,
+    show_default=True,
+    help="How much of records may wait in memory, whatever is pending.",
+)
+@kafka_options
+def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
+    """Deliver delayed records when they are due.
+
+    It runs until SIGTERM or Ctrl-C.
+
+    \b
+      headway relay
+      headway relay --name billing-delay --mode low-latency
+
+    Run as many as you like: they share the work, as many as the scheduler's topics have partitions. What comes due
+    while none runs is delivered when one runs again. One that is killed is replaced by the others within some seconds.
+    """
+    log_to_stderr(LogStyle("text", "info", over_progress=False))
+    with Relay(connection.client_config(), name=name, mode=mode, memory=memory * 2**20) as running:
+        log.info("The relay of %s runs. Ctrl-C ends it.", name)
+        with on_terminate(lambda drain: running.stop()):
+            running.run()
+    counts = running.counts
+    log.info("The relay ends: %d delivered, %d moved on.", counts["delivered"], counts["moved"])

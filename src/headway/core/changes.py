@@ -1,0 +1,135 @@
+"""Cancellations and reschedules: what was asked, what it came to, and what is remembered of it.
+
+Invariants: a schedule's generation only grows; of its copies only the one of the generation `live` is ever delivered;
+a change is remembered until every copy of its schedule has come by.
+"""
+
+from enum import StrEnum
+from heapq import heappop, heappush
+
+import msgspec
+
+from headway.core.schedules import LATEST
+from headway.errors import ScheduleError
+
+
+class Settled(StrEnum):
+    """What became of a cancellation or a reschedule."""
+
+    CANCELLED = "cancelled"
+    """It is not delivered any more; also the answer to a reschedule of what was cancelled before."""
+    RESCHEDULED = "rescheduled"
+    """It is delivered at the new time."""
+    DELIVERED = "already delivered"
+    """It was too late. Of a schedule that recurs: it has ended."""
+    UNKNOWN = "unknown"
+    """It was looked for and not found; should it come by after all, it is delivered at the new time."""
+
+
+class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Cancel a schedule, or with `to` reschedule it. `due` and `at` are what its handle says.
+
+    The answer goes to the partition `reply` of the topic for answers, under the key `token`.
+    """
+
+    id: str
+    due: int
+    at: int
+    token: str
+    reply: int
+    to: int | None = None
+
+    def encode(self) -> bytes:
+        """As it is sent."""
+        return msgspec.json.encode(self)
+
+
+_decode_command = msgspec.json.Decoder(Command).decode
+
+
+def read_command(value: bytes | None) -> Command:
+    """A command from the value of its record; raises `ScheduleError` for one that is damaged."""
+    try:
+        command = _decode_command(value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ScheduleError(f"A command cannot be read: {error}.") from error
+    if command.to is not None and not 0 <= command.to <= LATEST:
+        raise ScheduleError(f"A command has a time that is none: {command.to}.")
+    return command
+
+
+class Change(msgspec.Struct):
+    """What was changed of a schedule.
+
+    `generation` counts the changes, `due` is its time now, None if it was cancelled. Copies of a generation below
+    `live` are not delivered; the one that is says `placed` as its time. No copy says a later one than `expires`.
+    """
+
+    generation: int
+    live: int
+    due: int | None
+    placed: int
+    expires: int
+
+
+class Changes:
+    """The changes of one partition's schedules, by id."""
+
+    def __init__(self) -> None:
+        self._changes: dict[str, Change] = {}
+        self._expiries: list[tuple[int, str]] = []
+        self.changed: set[str] = set()  # ids, to be stored
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def get(self, id_: str) -> Change | None:
+        """What was changed of a schedule."""
+        return self._changes.get(id_)
+
+    def restore(self, id_: str, value: bytes) -> None:
+        """Take in what was stored."""
+        self._set(id_, msgspec.json.decode(value, type=Change))
+
+    def stored(self, id_: str) -> bytes | None:
+        """What to store; None to forget it."""
+        change = self._changes.get(id_)
+        return None if change is None else msgspec.json.encode(change)
+
+    def change(self, id_: str, was_due: int, due: int | None) -> Change:
+        """Note a new due time, or None for a cancellation."""
+        before = self._changes.get(id_) or Change(0, 0, was_due, was_due, was_due)
+        expires = max(was_due, due or 0, before.expires)
+        change = Change(before.generation + 1, before.live, due, before.placed, expires)
+        self._set(id_, change)
+        self.changed.add(id_)
+        return change
+
+    def recurs(self, id_: str, generation: int, due: int) -> None:
+        """Note the time of a recurring schedule's next firing: it is not the one that its handle says."""
+        expires = max(due, self._changes[id_].expires if id_ in self._changes else 0)
+        self._set(id_, Change(generation, generation, due, due, expires))
+        self.changed.add(id_)
+
+    def goes_live(self, id_: str) -> None:
+        """A copy of the latest generation was written: those before it are not delivered any more."""
+        change = self._changes[id_]
+        change.live = change.generation
+        change.placed = change.due or change.placed
+        self.changed.add(id_)
+
+    def forget(self, passed: float) -> None:
+        """Forget those of which no copy can come any more: all records due before `passed` have come by."""
+        while self._expiries and self._expiries[0][0] < passed:
+            expires, id_ = heappop(self._expiries)
+            if id_ in self._changes and self._changes[id_].expires == expires:
+                del self._changes[id_]
+                self.changed.add(id_)
+
+    def next_expiry(self) -> int | None:
+        """When the first of them can be forgotten, at the soonest."""
+        return self._expiries[0][0] if self._expiries else None
+
+    def _set(self, id_: str, change: Change) -> None:
+        self._changes[id_] = change
+        heappush(self._expiries, (change.expires, id_))

@@ -1,0 +1,137 @@
+"""Delay lines: which topic a record waits in next, and which lines suit the delays in use.
+
+A line is a topic whose records all wait the same time, so it is a queue: its first record says when to look again. A
+record goes to the longest line that its remaining time allows, then to the longest that what is left allows, and so on;
+what is left in the end, less than the shortest line, it waits in memory. All times are whole milliseconds.
+
+Invariants: a record never waits in a line for longer than until it is due; each step takes it to a line that is not
+longer than what is left.
+
+Source: exponential time buckets, as in the timing wheels of Varghese and Lauck (1987), with queues for wheels.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+from headway.errors import ConfigError
+
+MEMORY = 0
+"""The line for what is due sooner than the shortest line allows: it is read at once, and its records wait in memory."""
+
+# A record leaves a line a little before the line's time, and may enter it a little after: so a delay of a whole minute
+# is one of 32, 16, 8 and 4 seconds, though each step takes some milliseconds.
+_LEAVES_EARLIER = 100
+_MAY_ENTER_LATER = 50
+_SHORTEST = range(500, 60_001)
+_MOST_LINES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The lines to choose from, each by its time in milliseconds, ascending.
+
+    >>> Ladder((1000, 2000, 4000)).line_for(3999)
+    4000
+    >>> list(Ladder((1000, 2000, 4000)).path(7000))
+    [(0, 4000), (3900, 2000), (5800, 1000)]
+
+    Raises `ConfigError` for lines that are none.
+    """
+
+    lines: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.lines) <= _MOST_LINES or any(a >= b for a, b in pairwise(self.lines)):
+            raise ConfigError(f"A ladder has 1 to {_MOST_LINES} lines, each longer than the one before; not {self}.")
+        if self.lines[0] not in _SHORTEST:
+            raise ConfigError(
+                f"The shortest line is {self.lines[0] / 1000:g} s; it must be from {_SHORTEST[0] / 1000:g} to "
+                f"{_SHORTEST[-1] / 1000:g} s, for what is due sooner waits in memory."
+            )
+
+    @classmethod
+    def exponential(cls, first: float = 1.0, base: float = 2.0, count: int = 27) -> Self:
+        """`count` lines, the shortest of `first` seconds, each `base` times as long as the one before.
+
+        By default from a second to two years.
+
+        >>> Ladder.exponential(1, 4, 3)
+        Ladder(lines=(1000, 4000, 16000))
+        """
+        if not base > 1:
+            raise ConfigError(f"The base of a ladder must be over 1; it is {base}.")
+        return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
+
+    def line_for(self, remaining: int) -> int:
+        """The line for a record that is due in so many milliseconds; `MEMORY` if none is short enough."""
+        index = bisect_right(self.lines, remaining + _MAY_ENTER_LATER)
+        return self.lines[index - 1] if index else MEMORY
+
+    def path(self, delay: int) -> Iterator[tuple[int, int]]:
+        """The lines that a record passes, each after so many milliseconds, if no step takes any time."""
+        elapsed = 0
+        while line := self.line_for(delay - elapsed):
+            yield elapsed, line
+            elapsed += time_in(line)
+
+    def writes(self, delay: int) -> int:
+        """How often a record with this delay is written, its delivery included.
+
+        >>> [Ladder.exponential().writes(seconds * 1000) for seconds in (1, 60, 3600, 86_400)]
+        [2, 5, 5, 6]
+        """
+        return max(1, sum(1 for _ in self.path(delay))) + 1
+
+    def __str__(self) -> str:
+        return ", ".join(f"{line / 1000:g} s" for line in self.lines)
+
+
+def time_in(line: int) -> int:
+    """How long a record stays in a line."""
+    return max(0, line - _LEAVES_EARLIER)
+
+
+def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
+    """The ladder of at most `count` lines with the fewest moves for a histogram of delays: milliseconds to weight.
+
+    It is the best of those in which each line is a multiple of the one before, times a product of 2, 3 and 5, or one
+    of the delays; found by dynamic programming, since for those the moves between two neighbours depend on no other.
+
+    >>> str(fit({3_600_000: 10, 60_000: 5}, 3))
+    '1 s, 60 s, 3600 s'
+    """
+    if count < 1 or not delays or any(delay < 0 or not 0 <= weight < math.inf for delay, weight in delays.items()):
+        raise ConfigError("Fitting takes at least one line and one delay, and neither delays nor weights below zero.")
+    candidates = _candidates(delays, first)
+    # The best chain from `first` up to each candidate: its moves below that candidate, and its lines.
+    chains: dict[int, tuple[float, tuple[int, ...]]] = {first: (0.0, (first,))}
+    best: tuple[float, tuple[int, ...]] = (_moves(delays, first, None), (first,))
+    for _ in range(count - 1):
+        longer: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for top, (moves, lines) in chains.items():
+            for line in candidates:
+                if line > top and line % top == 0:
+                    chain = (moves + _moves(delays, top, line), (*lines, line))
+                    longer[line] = min(chain, longer.get(line, chain))
+        chains = longer
+        best = min([best, *((moves + _moves(delays, top, None), lines) for top, (moves, lines) in chains.items())])
+    return Ladder(best[1])
+
+
+def _moves(delays: Mapping[int, float], line: int, next_longer: int | None) -> float:
+    """How often records pass a line, given the next longer one."""
+    left = delays.items() if next_longer is None else ((delay % next_longer, n) for delay, n in delays.items())
+    return sum(weight * (delay // line) for delay, weight in left)
+
+
+def _candidates(delays: Mapping[int, float], first: int) -> list[int]:
+    longest = max(delays) // first
+    smooth = {1}
+    for prime in (2, 3, 5):
+        powers = [prime**power for power in range(longest.bit_length())]
+        smooth = {number * power for number in smooth for power in powers if number * power <= longest}
+    return sorted({first * number for number in smooth} | {delay for delay in delays if delay % first == 0 and delay})

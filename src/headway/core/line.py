@@ -1,0 +1,90 @@
+"""One partition of a delay line, as its relay sees it: what was fetched and has not left, and what has.
+
+Invariants: records leave in the order of the log; the progress knows only records that have left, so that after a
+restart those that had not are read again; `bound` is never later than the time at which the next record may leave.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headway.core.delay_lines import time_in
+from headway.core.offset_map import OffsetMap
+from headway.core.progress import Progress
+
+# Records leave in company, so that few transactions are about lines; and what leaves is due so much later at least, if
+# its way into the line was short.
+LEAVES_WITHIN = 20
+_DUE_AFTER = 25
+
+# What is stamped so far ahead of now was so before the clock was put back: waiting for its time would be wrong.
+_AHEAD = 1000
+
+
+class Fetched(NamedTuple):
+    """A record as it came: its offset, when it was appended, its size in bytes, and itself."""
+
+    offset: int
+    appended: int
+    size: int
+    record: Any
+
+
+class Line:
+    """The window of fetched records that have not left, and the progress of those that have."""
+
+    __slots__ = ("_rests", "_time", "_window", "bytes", "changed", "ended", "holds", "line", "progress", "room")
+
+    def __init__(self, line: int, start: OffsetMap, room: int) -> None:
+        self.line = line
+        self.room = room
+        self.progress = Progress(start)
+        self.bytes = 0
+        self.ended = False  # everything in the log was fetched
+        self.changed = False
+        self.holds = 0  # how many of its records wait in memory
+        self._rests = False
+        self._time = time_in(line)
+        self._window: deque[Fetched] = deque()
+
+    def receive(self, records: Sequence[Fetched]) -> None:
+        """Take in what was fetched, in the order of the log."""
+        self.ended = False
+        self._window.extend(records)
+        self.bytes += sum(record.size for record in records)
+
+    def wants(self) -> bool:
+        """Whether to fetch more: until the window is full, and then not before it is half empty."""
+        self._rests = self.bytes >= (self.room // 2 if self._rests else self.room)
+        return not self._rests
+
+    @property
+    def head(self) -> Fetched | None:
+        """The record that leaves next, if it was fetched."""
+        return self._window[0] if self._window else None
+
+    def leaves_at(self, now: int) -> float:
+        """When the first record may leave; never, if none is here."""
+        if not self._window:
+            return math.inf
+        appended = self._window[0].appended
+        return -math.inf if appended > now + _AHEAD else appended + self._time
+
+    def bound(self, last_left: float) -> float:
+        """A time before which nothing that is still in this line is due, given when the last record left."""
+        if self._window:
+            return self._window[0].appended + self._time + _DUE_AFTER
+        return math.inf if self.ended else last_left
+
+    def leave(self) -> tuple[Fetched, bool]:
+        """The first record, and whether it is yet to be dealt with: False if that was done before a restart."""
+        record = self._window.popleft()
+        self.bytes -= record.size
+        self.changed = True
+        return record, bool(self.progress.receive((record.offset,)))
+
+    def complete(self, offset: int) -> None:
+        """A record that has left was moved, delivered or dropped."""
+        self.changed = True
+        self.progress.complete(offset)

@@ -1,0 +1,70 @@
+"""Schedules that recur: by cron expression or interval, and what becomes of the times that were missed."""
+
+from datetime import datetime, timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from headway.errors import ConfigError
+
+Misfire = Literal["coalesce", "fire", "skip"]
+"""After downtime: `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
+
+_SHORTEST_INTERVAL = 100
+
+
+class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """When a schedule fires again. Exactly one of `cron` and `interval` is set; all times are milliseconds.
+
+    `cron` has five fields as in Debian's cron, in the time zone `zone`, daylight saving time included.
+    """
+
+    cron: str | None = None
+    interval: int | None = None
+    zone: str = "UTC"
+    misfire: Misfire = "coalesce"
+    older_than: int = 0
+
+    def check(self) -> None:
+        """Raises `ConfigError` for what cannot recur."""
+        if (self.cron is None) == (self.interval is None):
+            raise ConfigError("A recurring schedule takes a cron expression or an interval.")
+        if self.interval is not None and self.interval < _SHORTEST_INTERVAL:
+            raise ConfigError(f"The interval is {self.interval} ms; it must be at least {_SHORTEST_INTERVAL} ms.")
+        if self.older_than < 0:
+            raise ConfigError("Missed times cannot be skipped before they are missed: older_than must not be negative.")
+        try:
+            self._after(0)
+        except (CronSimError, ZoneInfoNotFoundError, ValueError) as error:
+            raise ConfigError(
+                f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Take five fields, as "
+                "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."
+            ) from error
+
+    def fires(self, due: int, now: int) -> bool:
+        """Whether a time that has come is to be delivered."""
+        return self.misfire != "skip" or now - due <= self.older_than
+
+    def following(self, due: int, now: int) -> int | None:
+        """The time after `due` that is next to be decided on; None if there is no other.
+
+        >>> Recurrence(interval=60_000).following(due=0, now=150_000)
+        180000
+        >>> Recurrence(interval=60_000, misfire="fire").following(due=0, now=150_000)
+        60000
+        >>> Recurrence(interval=60_000, misfire="skip", older_than=40_000).following(due=0, now=150_000)
+        120000
+        """
+        passed = {"fire": due, "coalesce": now, "skip": now - self.older_than - 1}[self.misfire]
+        return self._after(max(due, passed), due)
+
+    def _after(self, passed: int, due: int = 0) -> int | None:
+        if self.interval is not None:
+            return due + ((passed - due) // self.interval + 1) * self.interval
+        zone = ZoneInfo(self.zone)
+        epoch = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))
+        start = (epoch + timedelta(milliseconds=passed)).astimezone(zone)
+        found = next(CronSim(self.cron or "", start), None)
+        return None if found is None else round(found.timestamp() * 1000)

@@ -1,0 +1,372 @@
+"""The relay of one partition: what comes out of the delay lines, and where it goes next.
+
+A state machine without a clock, as the engine is. It stands for one partition number of all of a scheduler's topics,
+since the records, the commands and the stored state of a schedule share it. A driver fetches for each line that `wants`
+more, gives what came to `receive`, and carries out what `take` returns, all in one transaction. What it stores is all
+that a successor needs.
+
+Invariants:
+- Nothing is delivered before it is due, and of a schedule's copies only the live one.
+- A record that left its line is exactly one of: waiting in memory, part of a tick, done.
+- Of records with the same due time the one that was scheduled first is delivered first, unless what is overdue does
+  not fit in memory.
+- Whether a schedule was delivered is said only when every record due so early has come by.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+import msgspec
+
+from headway.core.changes import Command, Settled, read_command
+from headway.core.delay_lines import MEMORY, Ladder
+from headway.core.line import LEAVES_WITHIN, Fetched, Line
+from headway.core.offset_map import OffsetMap
+from headway.core.progress import Progress
+from headway.core.recent import Recent
+from headway.core.relay_ticks import Answer, Refusal, Search, Tick, Write
+from headway.core.schedules import Schedule
+from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, StoredState, change_key, encode_map, line_key
+from headway.core.waiting import Held, Waiting
+from headway.errors import ScheduleError
+
+STORED_WITHIN = 60_000
+"""How many milliseconds after it was scheduled or moved a record may still be on its way into a line, at most."""
+
+# Of a line's records that wait in memory each may be a gap in its offset map, which is stored with each tick.
+_MOST_HELD_OF_A_LINE = 500
+
+
+class PartitionRelay:
+    """Decides about all schedules of one partition.
+
+    Args:
+        ladder: The lines to which records go.
+        lines: All lines that there are, those that are only read out among them.
+        stored: What earlier ticks have stored.
+        schedule_of: Reads a record's schedule; raises `ScheduleError`.
+        room: How many bytes of records may wait in memory, and as many again in the windows of all lines.
+    """
+
+    def __init__(
+        self,
+        ladder: Ladder,
+        lines: Collection[int],
+        stored: Mapping[str, bytes],
+        schedule_of: Callable[[Any], Schedule],
+        room: int,
+    ) -> None:
+        self._ladder = ladder
+        self._schedule_of = schedule_of
+        self._room = room
+        state = StoredState(stored)
+        own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
+        each = room // 4 * 3 // max(1, len(lines))
+        others = {line: Line(line, state.line(line), each) for line in lines if line != MEMORY}
+        self._lines = {MEMORY: own} | others
+        self._waiting = Waiting(state.mark, own)
+        self._changes = state.changes
+        self._commands = Progress(state.commands)
+        self._commands_changed = False
+        # Commands that cannot be settled yet, by the id of their schedule.
+        self._undecided: dict[str, list[tuple[int, Command]]] = {}
+        self._undecided_dues: list[tuple[int, str]] = []
+        self._recent = Recent()
+        self._left = dict.fromkeys(self._lines, -math.inf)  # when the last record was to leave each line
+        self._tick = Tick()
+        self._size = 0  # of its records in bytes
+        self.searches: list[Search] = []
+
+    # What is fetched
+
+    def start(self, line: int) -> int:
+        """The offset from which to read a line."""
+        return self._lines[line].progress.committable
+
+    @property
+    def commands_start(self) -> int:
+        """The offset from which to read the commands."""
+        return self._commands.committable
+
+    def receive(self, line: int, records: Sequence[Fetched]) -> None:
+        """Take in what was fetched of a line, in the order of its log."""
+        self._lines[line].receive(records)
+
+    def reached_end(self, line: int) -> None:
+        """All that the log of a line holds was fetched."""
+        self._lines[line].ended = True
+
+    def wants(self, line: int) -> bool:
+        """Whether to fetch more of a line."""
+        return self._lines[line].wants()
+
+    def command(self, offset: int, value: bytes | None, now: int) -> None:
+        """Take in a command."""
+        for fresh in self._commands.receive((offset,)):
+            self._commands_changed = True
+            try:
+                command = read_command(value)
+            except ScheduleError:
+                self._commands.complete(fresh)  # nobody knows whom to answer
+            else:
+                self._settle(fresh, command, now)
+
+    def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
+        """What came of a search: the schedule's record as it lies in its line, or None."""
+        schedule = self._schedule_of(fetched.record) if fetched else None
+        if fetched and schedule:
+            self._go_before(fetched, schedule, now)
+        change = self._changes.get(search.id)
+        if change is None or (change.due is not None and change.live < change.generation):
+            self._answer(search.id, Settled.UNKNOWN)
+        else:
+            self._answer(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
+
+    def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
+        """Write a copy that comes by in time; the one in the line is not live any more."""
+        change = self._changes.get(schedule.id)
+        if change and change.due is not None and change.live <= schedule.generation < change.generation:
+            self._changes.goes_live(schedule.id)
+            self._move(fetched, schedule.again(change.due, change.generation), now)
+
+    # What there is to do
+
+    def take(self, now: int, limit: int, most_bytes: int) -> Tick:
+        """What can be done now: up to about so many records and bytes; empty if there is nothing."""
+        self._size = 0
+        more = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
+        self._deliver(now, limit, most_bytes)
+        while more and len(self._tick.writes) < limit and self._size < most_bytes:
+            self._deliver(now, limit, most_bytes)
+            more = self._let_leave(now, limit, most_bytes)
+        self._settle_undecided(now)
+        self._changes.forget(self._passed(now))
+        self._store()
+        tick, self._tick = self._tick, Tick()
+        return tick
+
+    def next_wake(self, now: int) -> float:
+        """When there is something to do though nothing comes: in the brokers' time, infinite for never."""
+        due = self._waiting.first_due
+        times = [self._at_the_latest(line, now) for line in self._lines.values()]
+        if due is not None and self._waiting.is_restored and (due <= self._frontier or self._is_full):
+            times.append(due)
+        passing = [self._undecided_dues[0][0]] if self._undecided_dues else []
+        passing += [expiry] if (expiry := self._changes.next_expiry()) is not None else []
+        times += [time + STORED_WITHIN + 1 for time in passing if time + STORED_WITHIN >= now]
+        return min(times, default=math.inf)
+
+    @property
+    def held(self) -> int:
+        """How many records wait in memory."""
+        return len(self._waiting)
+
+    def committable(self) -> dict[int, int]:
+        """Of each line the offset below which all is done."""
+        return {line: each.progress.committable for line, each in self._lines.items()}
+
+    # Records that leave their lines
+
+    @property
+    def _is_full(self) -> bool:
+        return self._waiting.bytes >= self._room and self._waiting.is_restored
+
+    def _is_stuck(self, line: Line) -> bool:
+        return line.line == MEMORY and self._is_full
+
+    def _at_the_latest(self, line: Line, now: int) -> float:
+        """When the first record of a line has to leave."""
+        if self._is_stuck(line):
+            return math.inf
+        return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
+
+    def _let_leave(self, now: int, limit: int, most_bytes: int) -> bool:
+        """Deal with records of the line whose first was to leave before all others, while that is so; if there is one.
+
+        In this order, lines that are behind give what is overdue nearly as if they were not.
+        """
+        leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
+        if not leaving or leaving[0][0] > now:
+            return False
+        line = self._lines[leaving[0][1]]
+        until = min(leaving[1][0], now) if len(leaving) > 1 else now
+        while line.leaves_at(now) <= until and not self._is_stuck(line):
+            self._leave(line, now)
+            if len(self._tick.writes) >= limit or self._size >= most_bytes:
+                break
+        return True
+
+    def _leave(self, line: Line, now: int) -> None:
+        self._left[line.line] = max(self._left[line.line], line.bound(0))
+        fetched, fresh = line.leave()
+        if not fresh:
+            return
+        try:
+            schedule = self._schedule_of(fetched.record)
+        except ScheduleError as error:
+            line.complete(fetched.offset)
+            self._size += fetched.size
+            self._tick.refusals.append(Refusal(fetched.record, error))
+        else:
+            self._pass_on(line, fetched, schedule, now)
+
+    def _pass_on(self, line: Line, fetched: Fetched, schedule: Schedule, now: int) -> None:
+        if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
+            line.complete(fetched.offset)
+            return
+        wanted, is_new = self._changed(schedule)
+        if wanted and not is_new and self._holds(line, wanted, now):
+            self._waiting.add(Held(wanted, fetched, line))
+            return
+        line.complete(fetched.offset)
+        if wanted:
+            self._move(fetched, wanted, now)
+
+    def _changed(self, schedule: Schedule) -> tuple[Schedule | None, bool]:
+        """The schedule as it is to be by now, None if it is not to be delivered, and whether that is news."""
+        change = self._changes.get(schedule.id)
+        if change and schedule.generation < change.live:
+            return None, False
+        self._settle_before(schedule)
+        change = self._changes.get(schedule.id)
+        if change is None or schedule.generation == change.generation:
+            return schedule, False
+        if change.due is None:
+            return None, False
+        self._changes.goes_live(schedule.id)
+        return schedule.again(change.due, change.generation), True
+
+    def _holds(self, line: Line, schedule: Schedule, now: int) -> bool:
+        if line.line == MEMORY:
+            return True
+        return (
+            self._ladder.line_for(schedule.due - now) == MEMORY
+            and line.holds < _MOST_HELD_OF_A_LINE
+            and not self._is_full
+        )
+
+    def _move(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
+        self._write(fetched, schedule, self._ladder.line_for(schedule.due - now))
+
+    def _write(self, fetched: Fetched, schedule: Schedule, line: int | None) -> None:
+        self._size += fetched.size
+        self._tick.writes.append(Write(fetched.record, schedule, line))
+
+    # Deliveries
+
+    @property
+    def _frontier(self) -> float:
+        """A time before which nothing is due that has not left its line."""
+        return min(
+            (each.bound(self._left[line]) for line, each in self._lines.items() if line != MEMORY), default=math.inf
+        )
+
+    def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
+        frontier = self._frontier
+        while len(self._tick.writes) < limit and self._size < most_bytes and self._waiting.is_restored:
+            due = self._waiting.first_due
+            if due is None or due > now or (due > frontier and not self._is_full):
+                break
+            held = self._waiting.take()
+            self._fire(held.fetched, held.schedule, now)
+
+    def _fire(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
+        recurrence = schedule.recurrence
+        if recurrence is None or recurrence.fires(schedule.due, now):
+            self._write(fetched, schedule, None)
+        following = recurrence.following(schedule.due, now) if recurrence else None
+        if following is None:
+            self._recent.add(schedule.id)
+        else:
+            self._move(fetched, schedule.again(following, schedule.generation), now)
+            self._changes.recurs(schedule.id, schedule.generation, following)
+
+    # Commands
+
+    def _settle(self, offset: int, command: Command, now: int) -> None:
+        change = self._changes.get(command.id)
+        if change and change.due is None:
+            self._decide(offset, command, Settled.CANCELLED)
+        elif held := self._waiting.get(command.id):
+            self._waiting.remove(held)
+            self._change_held(held, command, now)
+            self._decide(offset, command, _outcome(command))
+        elif (due := change.placed if change else command.due) > now:
+            self._change_unseen(offset, command, due)
+        elif command.id in self._recent or due < self._passed(now):
+            self._decide(offset, command, Settled.DELIVERED)
+        else:
+            self._undecided.setdefault(command.id, []).append((offset, command))
+            heappush(self._undecided_dues, (due, command.id))
+
+    def _change_held(self, held: Held, command: Command, now: int) -> None:
+        change = self._changes.change(command.id, held.schedule.due, command.to)
+        if command.to is not None:
+            self._move(held.fetched, held.schedule.again(command.to, change.generation), now)
+            self._changes.goes_live(command.id)
+
+    def _change_unseen(self, offset: int, command: Command, due: int) -> None:
+        """The record is in a line: it comes by before it is due. But not before it is to be from now on, perhaps."""
+        self._changes.change(command.id, due, command.to)
+        if command.to is None or command.to >= due:
+            self._decide(offset, command, _outcome(command))
+            return
+        self._undecided.setdefault(command.id, []).append((offset, command))
+        self.searches.append(Search(command.id, due, command.at))
+
+    def _settle_before(self, schedule: Schedule) -> None:
+        """A record comes by on which commands have waited: it was not delivered."""
+        for offset, command in self._undecided.pop(schedule.id, ()):
+            change = self._changes.get(schedule.id)
+            if change and change.due is None:
+                self._decide(offset, command, Settled.CANCELLED)
+            else:
+                self._changes.change(command.id, schedule.due, command.to)
+                self._decide(offset, command, _outcome(command))
+
+    def _settle_undecided(self, now: int) -> None:
+        """Those whose schedule has not come by, and would have."""
+        passed = self._passed(now)
+        while self._undecided_dues and self._undecided_dues[0][0] < passed:
+            _, id_ = heappop(self._undecided_dues)
+            self._answer(id_, Settled.DELIVERED)
+
+    def _answer(self, id_: str, settled: Settled) -> None:
+        for offset, command in self._undecided.pop(id_, ()):
+            self._decide(offset, command, settled)
+
+    def _decide(self, offset: int, command: Command, settled: Settled) -> None:
+        self._commands.complete(offset)
+        self._commands_changed = True
+        self._tick.answers.append(Answer(command, settled))
+
+    def _passed(self, now: int) -> float:
+        """All records due before this time have come by, even if they were long on their way into their lines."""
+        own = self._lines[MEMORY]
+        read = self._waiting.is_restored and own.head is None and own.ended
+        return min(self._frontier, now) - STORED_WITHIN if read else -math.inf
+
+    # What is stored
+
+    def _store(self) -> None:
+        state = self._tick.state
+        for line, each in self._lines.items():
+            if each.changed:
+                self._tick.offsets[line] = each.progress.committable
+            if each.changed and line == MEMORY:
+                state[MEMORY_KEY] = msgspec.json.encode(self._waiting.mark())
+            elif each.changed:
+                state[line_key(line)] = encode_map(each.progress.snapshot())
+            each.changed = False
+        if self._commands_changed:
+            self._commands_changed = False
+            state[COMMANDS_KEY] = encode_map(self._commands.snapshot())
+        for id_ in self._changes.changed:
+            state[change_key(id_)] = self._changes.stored(id_)
+        self._changes.changed.clear()
+
+
+def _outcome(command: Command) -> Settled:
+    return Settled.CANCELLED if command.to is None else Settled.RESCHEDULED

@@ -1,0 +1,55 @@
+"""What a relay decides: what is to be written, answered, stored and looked for."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headway.core.changes import Command, Settled
+from headway.core.schedules import Schedule
+from headway.errors import ScheduleError
+
+
+class Write(NamedTuple):
+    """A record to be written: to the delay line `line`, or to its target if that is None."""
+
+    record: Any
+    schedule: Schedule
+    line: int | None
+
+
+class Refusal(NamedTuple):
+    """A record for the dead letters, and why."""
+
+    record: Any
+    error: ScheduleError
+
+
+class Answer(NamedTuple):
+    """What became of a command."""
+
+    command: Command
+    settled: Settled
+
+
+class Search(NamedTuple):
+    """A schedule to be looked for in the lines, to be told to `found`: it was rescheduled to before it comes by."""
+
+    id: str
+    due: int
+    at: int
+
+
+@dataclass(slots=True)
+class Tick:
+    """What to do in one transaction: what to write, to answer and to store."""
+
+    writes: list[Write] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    state: dict[str, bytes | None] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)  # of each line that has changed, the first that is not done
+
+    def __len__(self) -> int:
+        return len(self.writes) + len(self.refusals) + len(self.answers)
+
+    def __bool__(self) -> bool:
+        return bool(len(self) or self.state)

@@ -1,0 +1,96 @@
+"""A schedule: what a delayed record carries in a header of its own, and the text by which it is cancelled.
+
+Invariants: whatever a header holds, only `ScheduleError` is raised; a schedule that can be read can be delivered or
+refused, so that no record goes round for ever.
+"""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from headway.core.recurrence import Recurrence
+from headway.errors import ConfigError, ScheduleError
+from headway.records import Header
+
+HEADER = "headway.delay"
+
+LATEST = 253_402_300_799_000
+"""The last second of the year 9999, in milliseconds since the epoch."""
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL)
+
+
+class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Where and when a record is due; times are in milliseconds since the epoch.
+
+    No other schedule has the same `id`. `at` is when it was scheduled, and `order` tells apart what one scheduler
+    scheduled then. The `generation` grows with each change of the due time: of two copies of a record the older is not
+    delivered.
+    """
+
+    id: str
+    due: int
+    at: int
+    order: int
+    topic: str
+    partition: int | None = None
+    generation: int = 0
+    recurrence: Recurrence | None = None
+
+    def header(self) -> Header:
+        """As it rides with the record."""
+        return HEADER, msgspec.json.encode(self)
+
+    def again(self, due: int, generation: int) -> "Schedule":
+        """The same for another time."""
+        return msgspec.structs.replace(self, due=due, generation=generation)
+
+
+_decode = msgspec.json.Decoder(Schedule).decode
+
+
+def read_schedule(value: str | bytes | None) -> Schedule:
+    """A schedule from its header's value; raises `ScheduleError` for one that is damaged or forged."""
+    if value is None:
+        raise ScheduleError(f"The record has no header {HEADER}.")
+    try:
+        schedule = _decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ScheduleError(f"The header {HEADER} cannot be read: {error}.") from error
+    if not (0 <= schedule.due <= LATEST and 0 <= schedule.at <= LATEST and 0 <= schedule.generation < 2**31):
+        raise ScheduleError(f"The header {HEADER} has a time that is none: due={schedule.due}, at={schedule.at}.")
+    if not _TOPIC.fullmatch(schedule.topic) or (schedule.partition or 0) < 0:
+        raise ScheduleError(f"The header {HEADER} names no place: {schedule.topic!r}, {schedule.partition}.")
+    if schedule.recurrence is not None:
+        try:
+            schedule.recurrence.check()
+        except ConfigError as error:
+            raise ScheduleError(f"The header {HEADER} has a recurrence that is none: {error}") from error
+    return schedule
+
+
+class HandleParts(NamedTuple):
+    """What a handle's text says of a schedule: who owns it, when it is due, when it was scheduled, and its id.
+
+    >>> str(HandleParts(3, 1763745120000, 1763745060000, "order-17"))
+    '3.1763745120000.1763745060000.order-17'
+    """
+
+    partition: int
+    due: int
+    at: int
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.partition}.{self.due}.{self.at}.{self.id}"
+
+    @classmethod
+    def read(cls, text: str) -> "HandleParts":
+        """The parts of a handle's text; raises `ConfigError` for another text."""
+        found = _HANDLE.fullmatch(text)
+        if not found:
+            raise ConfigError(f"{text!r} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17.")
+        partition, due, at, id_ = found.groups()
+        return cls(int(partition), int(due), int(at), id_)

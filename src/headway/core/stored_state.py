@@ -1,0 +1,51 @@
+"""What a relay stores of a partition in a compacted topic, key by key, and how it is read again."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from headway.core.changes import Changes
+from headway.core.offset_map import OffsetMap, decode, encode
+from headway.core.waiting import Mark
+
+MEMORY_KEY, COMMANDS_KEY = "memory", "commands"
+_LINE, _CHANGE = "line:", "change:"
+
+
+def line_key(line: int) -> str:
+    """The key for what has left a line."""
+    return f"{_LINE}{line}"
+
+
+def change_key(id_: str) -> str:
+    """The key for what was changed of a schedule."""
+    return f"{_CHANGE}{id_}"
+
+
+class StoredState:
+    """What earlier ticks have stored of a partition, taken apart."""
+
+    def __init__(self, stored: Mapping[str, bytes]) -> None:
+        self._stored = stored
+        self.mark = msgspec.json.decode(stored[MEMORY_KEY], type=Mark) if MEMORY_KEY in stored else Mark()
+        self.commands = _stored_map(stored.get(COMMANDS_KEY))
+        self.changes = Changes()
+        for key in stored:
+            if key.startswith(_CHANGE):
+                self.changes.restore(key.removeprefix(_CHANGE), stored[key])
+
+    def line(self, line: int) -> OffsetMap:
+        """What has left a line."""
+        return _stored_map(self._stored.get(line_key(line)))
+
+
+def encode_map(offsets: OffsetMap) -> bytes:
+    """Progress as it is stored."""
+    return f"{offsets.offset} {encode(offsets)}".encode()
+
+
+def _stored_map(stored: bytes | None) -> OffsetMap:
+    if stored is None:
+        return OffsetMap(0)
+    offset, _, text = stored.decode().partition(" ")
+    return decode(text.encode(), int(offset)) if text else OffsetMap(int(offset))

@@ -1,0 +1,1 @@
+"""Delayed delivery: `Scheduler` and the relay that moves what is due."""

@@ -1,0 +1,129 @@
+"""The scheduler's async twin."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from headway.config import Config
+from headway.core.changes import Settled
+from headway.core.recurrence import Misfire
+from headway.delay.asking import ANSWER_WITHIN, no_relay
+from headway.delay.handles import ScheduleHandle
+from headway.delay.scheduler import Scheduler
+from headway.delay.times import When
+from headway.delay.topics import DEFAULT_NAME
+from headway.records import Header
+
+T = TypeVar("T")
+
+
+class AsyncScheduler:
+    """`Scheduler` for asyncio: the same promises, and `await send_later(...)` means stored.
+
+    Make it with `async with`, or close it: it looks for its topics, and creates them, when it is entered or first used.
+    """
+
+    def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
+        self._config = config
+        self._name = name
+        self._scheduler: Scheduler | None = None
+        self._making = asyncio.Lock()
+
+    async def send_later(
+        self,
+        key: Any,
+        value: Any,
+        topic: str,
+        when: When,
+        *,
+        headers: Sequence[Header] = (),
+        priority: int | None = None,
+        partition: int | None = None,
+        id: str | None = None,
+    ) -> ScheduleHandle:
+        """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
+        scheduler = await self._made()
+        handle = scheduler.send_later(
+            key, value, topic, when, headers=headers, priority=priority, partition=partition, id=id
+        )
+        return await _stored(handle)
+
+    async def every(
+        self,
+        rule: str | When,
+        key: Any,
+        value: Any,
+        topic: str,
+        *,
+        zone: str = "UTC",
+        misfire: Misfire = "coalesce",
+        older_than: float = 0.0,
+        headers: Sequence[Header] = (),
+        priority: int | None = None,
+        partition: int | None = None,
+        id: str | None = None,
+    ) -> ScheduleHandle:
+        """Deliver a record again and again; see `Scheduler.every`."""
+        scheduler = await self._made()
+        handle = scheduler.every(
+            rule,
+            key,
+            value,
+            topic,
+            zone=zone,
+            misfire=misfire,
+            older_than=older_than,
+            headers=headers,
+            priority=priority,
+            partition=partition,
+            id=id,
+        )
+        return await _stored(handle)
+
+    async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
+        """Do not deliver a schedule; see `Scheduler.cancel`."""
+        scheduler = await self._made()
+        return await _settled(await self._in_thread(scheduler.ask_to_cancel, handle), timeout)
+
+    async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
+        """Deliver a schedule at another time; see `Scheduler.reschedule`."""
+        scheduler = await self._made()
+        return await _settled(await self._in_thread(scheduler.ask_to_reschedule, handle, when), timeout)
+
+    async def close(self) -> None:
+        """Store what was scheduled and let go."""
+        if self._scheduler is not None:
+            await self._in_thread(self._scheduler.close)
+
+    async def __aenter__(self) -> Self:
+        await self._made()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _made(self) -> Scheduler:
+        async with self._making:
+            if self._scheduler is None:
+                self._scheduler = await asyncio.to_thread(Scheduler, self._config, name=self._name)
+            return self._scheduler
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.to_thread(function, *args)
+
+
+async def _stored(handle: ScheduleHandle) -> ScheduleHandle:
+    await asyncio.wrap_future(handle.future)
+    return handle
+
+
+async def _settled(answer: Future[Settled], timeout: float) -> Settled:
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncio.wrap_future(answer)
+    except TimeoutError:
+        raise no_relay(timeout) from None

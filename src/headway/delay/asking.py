@@ -1,0 +1,78 @@
+"""Asking a relay to cancel or reschedule, and waiting for what it answers."""
+
+import contextlib
+import random
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from headway.core.changes import Command, Settled
+from headway.core.schedules import HandleParts
+from headway.delay.topics import TopicNames
+from headway.delay.writing import settled_of
+from headway.errors import DeliveryError, NoRelayError
+from headway.kafka.answers import AnswerReader
+
+ANSWER_WITHIN = 30.0
+
+Send = Callable[[str, bytes, str, int], Future[Any]]
+"""(topic, value, key, partition) -> when it is stored"""
+
+
+class Asking:
+    """Sends commands and hands out their answers; its reader and thread begin with the first command."""
+
+    def __init__(self, config: Mapping[str, Any], names: TopicNames, partitions: int, send: Send) -> None:
+        self._config = config
+        self._names = names
+        self._reply = random.randrange(partitions)  # noqa: S311 - it spreads answers
+        self._send = send
+        self._waiting: dict[str, Future[Settled]] = {}
+        self._lock = threading.Lock()
+        self._reader: AnswerReader | None = None
+
+    def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
+        """Send a command; the future resolves when a relay has settled it."""
+        with self._lock:
+            if self._reader is None:
+                self._reader = AnswerReader(self._config, self._names.answers, self._reply, self._answered)
+        command = Command(parts.id, parts.due, parts.at, uuid.uuid4().hex, self._reply, to)
+        answer: Future[Settled] = Future()
+        self._waiting[command.token] = answer
+        sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
+        sent.add_done_callback(lambda sent: self._failed(command.token, sent.exception()))
+        return answer
+
+    def _failed(self, token: str, error: BaseException | None) -> None:
+        if error is not None and (answer := self._waiting.pop(token, None)):
+            answer.set_exception(error)
+
+    def _answered(self, token: str, value: bytes) -> None:
+        if answer := self._waiting.pop(token, None):
+            with contextlib.suppress(ValueError):  # of a newer relay, whose answer nobody here understands
+                answer.set_result(settled_of(value))
+
+    def close(self) -> None:
+        """Nobody is answered any more."""
+        if self._reader:
+            self._reader.close()
+        for answer in self._waiting.values():
+            answer.set_exception(DeliveryError("The scheduler was closed before a relay had answered."))
+
+
+def settled_within(answer: Future[Settled], timeout: float) -> Settled:
+    """The answer, waited for; raises `NoRelayError`."""
+    try:
+        return answer.result(timeout)
+    except TimeoutError:
+        raise no_relay(timeout) from None
+
+
+def no_relay(timeout: float) -> NoRelayError:
+    """The error where nobody has answered."""
+    return NoRelayError(
+        f"No relay has answered within {timeout:g} s. What was asked is stored, and settled as soon as one runs "
+        "(`headway relay`). Ask again then, to learn how."
+    )

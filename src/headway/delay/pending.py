@@ -1,0 +1,80 @@
+"""What is pending: read from the lines, beside the relays, without disturbing them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from headway.core.changes import Changes
+from headway.core.delay_lines import MEMORY
+from headway.core.schedules import HandleParts, Schedule
+from headway.core.stored_state import StoredState
+from headway.delay.topics import Layout, TopicNames, read_layout
+from headway.delay.writing import schedule_of
+from headway.errors import ConfigError, ScheduleError
+from headway.kafka.compacted import read_compacted
+from headway.kafka.onlooker import Onlooker
+from headway.records import Message
+
+_WITHIN = 75.0
+
+
+class Pending(NamedTuple):
+    """A schedule that is not delivered yet: where it is, and when it is due by all that was changed."""
+
+    line: int
+    partition: int
+    schedule: Schedule
+    due: int
+    message: Message
+
+    @property
+    def handle(self) -> str:
+        """The text with which it is cancelled."""
+        return str(HandleParts(self.partition, self.schedule.due, self.schedule.at, self.schedule.id))
+
+
+def layout_of(config: Mapping[str, Any], name: str) -> Layout:
+    """What there is of a scheduler; raises `ConfigError` if it has no topics."""
+    layout = read_layout(config, name)
+    if layout is None:
+        raise ConfigError(f"The scheduler {name} has no topics. Create them with `headway schedule init`.")
+    return layout
+
+
+def read_pending(config: Mapping[str, Any], name: str) -> Iterator[Pending]:
+    """All that is pending, in no order; one at a time, so that it may be more than fits in memory.
+
+    Relays go on meanwhile: what they move is seen in one line, in both or in none.
+    """
+    layout, names = layout_of(config, name), TopicNames(name)
+    stored = read_compacted(config, names.state, range(layout.partitions), _WITHIN)
+    with Onlooker(config, name) as onlooker:
+        for number in range(layout.partitions):
+            state = StoredState(stored[number])
+            for line in layout.lines:
+                yield from _of_line(onlooker, names, number, line, state)
+
+
+def _of_line(onlooker: Onlooker, names: TopicNames, number: int, line: int, state: StoredState) -> Iterator[Pending]:
+    place = names.line(line), number
+    end, start = onlooker.ends([place])[place], onlooker.starts([place])[place]
+    start = max(start, state.mark.offset if line == MEMORY else state.line(line).offset)
+    done = [offsets for offsets in state.line(line).complete if line != MEMORY]
+    for message in onlooker.read(place, start, end):
+        offset = message.offset() or 0
+        if any(offset in offsets for offsets in done):
+            continue
+        try:
+            schedule = schedule_of(message)
+        except ScheduleError:
+            continue  # a relay makes a dead letter of it
+        if line == MEMORY and state.mark.has_delivered(schedule, offset):
+            continue
+        if (due := _due(schedule, state.changes)) is not None:
+            yield Pending(line, number, schedule, due, message)
+
+
+def _due(schedule: Schedule, changes: Changes) -> int | None:
+    change = changes.get(schedule.id)
+    if change is None or schedule.generation > change.generation:
+        return schedule.due
+    return None if schedule.generation < change.live else change.due

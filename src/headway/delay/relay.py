@@ -1,0 +1,330 @@
+"""The relay: a process that moves records along the delay lines and delivers what is due.
+
+Any number of them share the work as one consumer group. All decisions are made in `core.relay`, one for each partition
+number; here they are fed, carried out, and begun anew from what is stored when partitions come or something fails.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from headway.config import Config
+from headway.core.broker_clock import BrokerClock
+from headway.core.delay_lines import Ladder
+from headway.core.line import Fetched
+from headway.core.relay import PartitionRelay
+from headway.core.relay_ticks import Tick
+from headway.delay.carrying_out import AtOnce, Carrier, InTransactions, Mode
+from headway.delay.searching import Searcher
+from headway.delay.topics import DEFAULT_NAME, TopicNames, read_layout
+from headway.delay.writing import schedule_of
+from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.kafka.compacted import read_compacted
+from headway.kafka.line_consumer import Deletion, LineConsumer
+from headway.kafka.native import Partition
+from headway.kafka.wake import Wake
+from headway.letters import connection_of
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 1000  # records fetched, and of each partition moved, in one turn
+_BYTES_AT_ONCE = 4 * 2**20
+_LONGEST_WAIT = 1.0
+_SOON = 1000  # milliseconds
+_STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
+_AGAIN_AFTER = 0.5
+_LOOK_FOR_LINES_EVERY = 30.0
+_DELETE_EVERY = 10.0
+_OVERHEAD = 1000  # bytes of a record's objects, about
+
+
+class Relay:
+    """Moves delayed records until it is stopped; `with` closes it.
+
+    >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
+    ...     relay.run()
+
+    Args:
+        config: Settings of librdkafka. `group.id` is by default the scheduler's name.
+        name: The scheduler's name, as given to `Scheduler`.
+        mode: "exactly-once" delivers in transactions, which `read_committed` consumers see once, whatever happens.
+            "low-latency" delivers some milliseconds sooner; after a crash what was just delivered comes again.
+        memory: How many bytes of records may wait in memory, whatever is pending.
+
+    Raises `ConfigError` where the scheduler has no topics yet.
+    """
+
+    def __init__(
+        self, config: Config, *, name: str = DEFAULT_NAME, mode: Mode = "exactly-once", memory: int = 256 * 2**20
+    ) -> None:
+        if mode not in ("exactly-once", "low-latency"):
+            raise ConfigError(f"The mode is {mode!r}; it must be 'exactly-once' or 'low-latency'.")
+        self._names = TopicNames(name)
+        self._config = dict(config)
+        self._connection = connection_of(config)
+        self._mode: Mode = mode
+        self._memory = memory
+        self._wake = Wake()
+        self._clock = BrokerClock()
+        self._relays: dict[int, PartitionRelay] = {}
+        self._places: dict[Partition, tuple[PartitionRelay, int | None]] = {}
+        self._stopping = threading.Event()
+        self._closed = False
+        self._looked_at = self._deleted_at = time.monotonic()
+        self._begin_at: float | None = None
+        self.counts: Counter[str] = Counter()
+        self._ladder, self._lines = self._layout()
+        consumer = {key: value for key, value in config.items() if not key.startswith("transaction")}
+        self._consumer = LineConsumer({"group.id": name, **consumer}, self._wake)
+        self._searcher = Searcher(self._connection, self._names, self._wake)
+        self._deletion = Deletion(self._connection)
+        self._carrier: Carrier | None = None
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Work until `stop` is called, or this says so; raises `ClosedError` after `close`."""
+        if self._closed:
+            raise ClosedError("The relay is closed. Make a new one to go on.")
+        self._subscribe()
+        while not self._stopping.is_set() and not until():
+            try:
+                if not self._turn():
+                    self._wait()
+            except KafkaError as error:
+                log.warning("The relay begins anew from what is stored: %s", error)
+                self._forget(_AGAIN_AFTER)
+
+    def stop(self) -> None:
+        """Let `run` return soon; from any thread or signal handler."""
+        self._stopping.set()
+        self._wake.set()
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partition numbers that this relay decides about now."""
+        return sorted(self._relays)
+
+    @property
+    def held(self) -> int:
+        """How many records wait in memory."""
+        return sum(relay.held for relay in list(self._relays.values()))
+
+    def close(self) -> None:
+        """Finish what was begun and leave the group."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._finish()
+        finally:
+            self._consumer.close()
+            self._searcher.close()
+            self._wake.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What there is
+
+    def _layout(self) -> tuple[Ladder, tuple[int, ...]]:
+        layout = read_layout(self._connection, self._names.name)
+        if layout is None:
+            raise ConfigError(
+                f"The scheduler {self._names.name} has no topics. Create them with `headway schedule init`, or let a "
+                "Scheduler do so."
+            )
+        return layout.ladder, layout.lines
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe([*(self._names.line(line) for line in self._lines), self._names.commands])
+
+    def _look_for_lines(self) -> None:
+        """Lines may have been added, or put out of use, by `headway schedule ladder`."""
+        if time.monotonic() - self._looked_at < _LOOK_FOR_LINES_EVERY:
+            return
+        self._looked_at = time.monotonic()
+        before = self._ladder, self._lines
+        self._ladder, self._lines = self._layout()
+        if before[1] != self._lines:
+            self._subscribe()
+        elif before[0] != self._ladder:
+            self._forget(0)
+
+    # Partitions come and go
+
+    def _forget(self, again_after: float) -> None:
+        """Begin anew, a little later, from what is stored."""
+        self._relays.clear()
+        self._places.clear()
+        self._searcher.forget()
+        self._consumer.begin({})
+        self._begin_at = time.monotonic() + again_after
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            try:
+                carrier.close()
+            except KafkaError as error:
+                log.debug("What was under way is given up: %s", error)
+
+    def _take_over(self) -> None:
+        """Read what is stored of the partitions that are ours now, and begin where it says."""
+        self._begin_at = None
+        self._consumer.rebalanced = False
+        numbers = self._owned()
+        if not numbers:
+            return
+        stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN)
+        room = self._memory // len(numbers)
+        for number in numbers:
+            lines = self._lines
+            relay = PartitionRelay(self._ladder, lines, stored[number], schedule_of, room)
+            self._relays[number] = relay
+            self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
+            self._places[self._names.commands, number] = relay, None
+        if self._carrier is None:
+            kind: Any = InTransactions if self._mode == "exactly-once" else AtOnce
+            self._carrier = kind(self._producer_config(), self._names, self._consumer, self._clock)
+        self._carrier.look_at_clock(numbers[0])
+        self._consumer.begin(
+            {
+                place: relay.commands_start if line is None else relay.start(line)
+                for place, (relay, line) in self._places.items()
+            }
+        )
+        log.info("The relay has partitions %s of %s.", numbers, self._names.name)
+
+    def _owned(self) -> list[int]:
+        """The numbers of which all partitions are ours; while topics come up, a group may disagree for a moment."""
+        topics = {self._names.commands, *(self._names.line(line) for line in self._lines)}
+        counts = Counter(number for topic, number in self._consumer.assigned if topic in topics)
+        return sorted(number for number, count in counts.items() if count == len(topics))
+
+    def _producer_config(self) -> dict[str, Any]:
+        if self._mode == "low-latency":
+            return self._connection
+        own = {key: value for key, value in self._config.items() if key.startswith("transaction")}
+        return {**self._connection, **own}
+
+    # A turn
+
+    def _turn(self) -> bool:
+        """Whether anything was done."""
+        messages = self._consumer.fetch(_AT_ONCE)
+        if self._consumer.rebalanced:
+            self._forget(0)
+        if self._begin_at is not None:
+            if time.monotonic() < self._begin_at:
+                return False
+            self._take_over()
+            return True
+        if not self._relays or self._carrier is None:
+            return False
+        if self._clock.is_stale(time.monotonic()) and (messages or self._wakes_at(self._now()) < self._now() + _SOON):
+            self._carrier.look_at_clock(self.partitions[0])
+        now = self._now()
+        self._receive(messages, now)
+        self._search(now)
+        did = self._carry_out(now)
+        self._carrier.serve()
+        self._hold()
+        self._delete()
+        self._look_for_lines()
+        return did or bool(messages)
+
+    def _now(self) -> int:
+        return self._clock.now(time.monotonic())
+
+    def _receive(self, messages: list[Any], now: int) -> None:
+        self.counts["read"] += len(messages)
+        fetched: dict[Partition, list[Fetched]] = {}
+        for message in messages:
+            place = message.topic(), message.partition()
+            relay, line = self._places.get(place, (None, None))
+            if relay is not None and line is None:
+                relay.command(message.offset(), message.value(), now)
+            elif relay is not None:
+                size = _OVERHEAD + len(message.value() or b"") + len(message.key() or b"")
+                record = Fetched(message.offset(), message.timestamp()[1], size, message)
+                fetched.setdefault(place, []).append(record)
+        for place, records in fetched.items():
+            relay, line = self._places[place]
+            relay.receive(line or 0, records)
+        for place in self._consumer.ends:
+            relay, line = self._places.get(place, (None, None))
+            if relay is not None and line is not None:
+                relay.reached_end(line)
+        self._consumer.ends.clear()
+
+    def _search(self, now: int) -> None:
+        for number, relay in self._relays.items():
+            for search in relay.searches:
+                self._searcher.search(number, search, self._ladder, relay.committable())
+            relay.searches.clear()
+        for number, search, fetched in self._searcher.results():
+            if number in self._relays:
+                self._relays[number].found(search, fetched, now)
+
+    def _carry_out(self, now: int) -> bool:
+        taken = ((number, relay.take(now, _AT_ONCE, _BYTES_AT_ONCE)) for number, relay in self._relays.items())
+        ticks = {number: tick for number, tick in taken if tick}
+        if ticks and self._carrier:
+            self._carrier.carry_out(ticks, self._offsets(ticks), now)
+            for tick in ticks.values():
+                self.counts["delivered"] += sum(write.line is None for write in tick.writes)
+                self.counts["moved"] += sum(write.line is not None for write in tick.writes)
+                self.counts["refused"] += len(tick.refusals)
+            self.counts["rounds"] += 1
+        return bool(ticks)
+
+    def _offsets(self, ticks: Mapping[int, Tick]) -> dict[Partition, int]:
+        """What is done: the group's own offsets, which fence and inform, but are not relied on."""
+        done = {
+            (self._names.line(line), number): offset
+            for number, tick in ticks.items()
+            for line, offset in tick.offsets.items()
+        }
+        # A transaction without any would not be fenced.
+        return done or {(self._names.commands, min(ticks)): self._relays[min(ticks)].commands_start}
+
+    def _hold(self) -> None:
+        full = {place for place, (relay, line) in self._places.items() if line is not None and not relay.wants(line)}
+        self._consumer.hold(full)
+
+    def _delete(self) -> None:
+        if time.monotonic() - self._deleted_at < _DELETE_EVERY:
+            return
+        self._deleted_at = time.monotonic()
+        offsets = {
+            (self._names.line(line), number): offset
+            for number, relay in self._relays.items()
+            for line, offset in relay.committable().items()
+        }
+        offsets |= {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
+        self._deletion.delete_before(offsets)
+
+    def _wakes_at(self, now: int) -> float:
+        return min((relay.next_wake(now) for relay in self._relays.values()), default=float("inf"))
+
+    def _wait(self) -> None:
+        seconds = _LONGEST_WAIT
+        if self._begin_at is not None:
+            seconds = min(seconds, self._begin_at - time.monotonic())
+        if self._relays and self._carrier:
+            seconds = min(seconds, self._carrier.serve())
+            wake = self._wakes_at(self._now())
+            if wake < float("inf"):
+                seconds = min(seconds, self._clock.monotonic_at(int(max(wake, 0))) - time.monotonic())
+        if seconds > 0:
+            self._wake.wait(seconds)
+
+    def _finish(self) -> None:
+        if self._carrier:
+            self._carrier.close()

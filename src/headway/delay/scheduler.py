@@ -1,0 +1,264 @@
+"""Scheduling: records that are stored in Kafka now and delivered when they are due."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+from zlib import crc32
+
+from headway.config import Config, OutputSettings
+from headway.core.changes import Settled
+from headway.core.recurrence import Misfire, Recurrence
+from headway.core.schedules import HEADER, HandleParts, Schedule
+from headway.core.topics import level_topic
+from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
+from headway.delay.handles import ScheduleHandle
+from headway.delay.times import When, due_at
+from headway.delay.topics import DEFAULT_NAME, TopicNames, create_topics, read_layout
+from headway.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.errors import ClosedError, ConfigError
+from headway.kafka.producer_client import ProducerClient
+from headway.kafka.serialization import key_writer, value_writer
+from headway.letters import connection_of
+from headway.records import Header
+
+_A_MOMENT = 0.1
+_STORED_WITHIN_MS = 60_000
+_DEFAULTS = {"enable.idempotence": True, "message.max.bytes": 2_097_152, "message.timeout.ms": _STORED_WITHIN_MS}
+
+
+class Scheduler:
+    """Stores records in Kafka that a relay delivers when they are due: once, and never early.
+
+    `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The topics that it
+    needs are created if there are none. Records are delivered while a relay runs (`headway relay`); what comes due
+    while none does is delivered when one runs again. Thread-safe; `with` closes it, which stores what was scheduled.
+
+    Args:
+        name: What the names of its topics begin with. Schedulers and relays of one name belong together.
+
+    Raises:
+        ConfigError: A setting is out of bounds.
+        KafkaError: The topics are not there and could not be created.
+    """
+
+    def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
+        settings = OutputSettings.parse(config)
+        _check_timeout(settings.kafka)
+        connection = connection_of(settings.kafka)
+        self._names = TopicNames(name)
+        layout = read_layout(connection, name) or create_topics(connection, name)
+        self._partitions, self._ladder = layout.partitions, layout.ladder
+        self._write_key = key_writer(settings.key_serializer)
+        self._write_value = value_writer(settings.value_serializer)
+        self._client = ProducerClient({**_DEFAULTS, **settings.kafka})
+        lines = (0, *self._ladder.lines)
+        serve = self._client.serve_until
+        topics = {line: self._names.line(line) for line in lines}
+        self._destinations = {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()}
+        self._asking = Asking(connection, self._names, self._partitions, self._send_command)
+        self._orders = itertools.count()
+        self._token = uuid.uuid4().hex[:10]
+        self._closed = False
+
+    def send_later(
+        self,
+        key: Any,
+        value: Any,
+        topic: str,
+        when: When,
+        *,
+        headers: Sequence[Header] = (),
+        priority: int | None = None,
+        partition: int | None = None,
+        id: str | None = None,
+        on_stored: OnDelivery | None = None,
+    ) -> ScheduleHandle:
+        """Deliver a record to a topic at a time; returns at once, and the handle's `wait` says when it is stored.
+
+        Key, value and headers arrive byte for byte. Of records with the same key and the same due time the first
+        sent arrives first. What is due already is delivered as soon as a relay sees it.
+
+        Args:
+            when: An aware datetime, or a delay: a timedelta or seconds.
+            priority: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
+            partition: Of the target; else the key decides, as for any producer.
+            id: The beginning of the schedule's id, to find it by in lists; a unique end is added.
+            on_stored: Called with (error, metadata) when it is stored, or not, on the scheduler's own thread.
+
+        Raises:
+            ConfigError: A time without a zone, or beyond the year 9999; or a header with the name that is ours.
+            SerializationError: The key or the value could not be turned into bytes.
+            DeliveryError: The record cannot be stored.
+        """
+        return self._schedule(key, value, topic, when, headers, priority, partition, id, None, None, on_stored)
+
+    def every(
+        self,
+        rule: str | When,
+        key: Any,
+        value: Any,
+        topic: str,
+        *,
+        zone: str = "UTC",
+        misfire: Misfire = "coalesce",
+        older_than: float = 0.0,
+        headers: Sequence[Header] = (),
+        priority: int | None = None,
+        partition: int | None = None,
+        id: str | None = None,
+    ) -> ScheduleHandle:
+        """Deliver a record again and again, until it is cancelled.
+
+        Args:
+            rule: A cron expression with five fields, as "0 17 * * MON-FRI"; or an interval in seconds or as a
+                timedelta, which begins to count now.
+            zone: The time zone of the cron expression, as "Europe/Berlin"; daylight saving time is taken into account.
+            misfire: What happens after a time without a relay: "coalesce" delivers once for all that was missed,
+                "fire" once for each time, "skip" leaves out what is missed for longer than `older_than` seconds.
+
+        Raises as `send_later`, and `ConfigError` for a rule that cannot be read.
+        """
+        is_cron = isinstance(rule, str)
+        interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
+        recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, round(older_than * 1000))  # type: ignore[arg-type]
+        recurrence.check()
+        now = int(time.time() * 1000)
+        first = recurrence.following(now, now)
+        if first is None:
+            raise ConfigError(f"The cron expression {rule!r} never comes true.")
+        return self._schedule(
+            key, value, topic, (first - now) / 1000, headers, priority, partition, id, recurrence, first
+        )
+
+    def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
+        """Do not deliver a schedule; what became of that: `Settled.CANCELLED` or `Settled.DELIVERED`.
+
+        Raises:
+            NoRelayError: No relay has answered within `timeout` seconds. It is cancelled as soon as one runs, if it
+                is not delivered by then.
+            ConfigError: The text is no handle.
+        """
+        return settled_within(self.ask_to_cancel(handle), timeout)
+
+    def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
+        """Deliver a schedule at another time, sooner or later; the handle stays good.
+
+        `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
+        """
+        return settled_within(self.ask_to_reschedule(handle, when), timeout)
+
+    def ask_to_cancel(self, handle: ScheduleHandle | str) -> Future[Settled]:
+        """As `cancel`, without waiting for the answer."""
+        return self._ask(handle, None)
+
+    def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When) -> Future[Settled]:
+        """As `reschedule`, without waiting for the answer."""
+        return self._ask(handle, due_at(when, time.time()))
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until all that was scheduled is stored; how many are not, after `timeout` seconds."""
+        return self._client.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> int:
+        """Store what was scheduled and let go; how many were not stored within `timeout` seconds."""
+        if self._closed:
+            return 0
+        self._closed = True
+        self._asking.close()
+        return self._client.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _schedule(
+        self,
+        key: Any,
+        value: Any,
+        topic: str,
+        when: When,
+        headers: Sequence[Header],
+        priority: int | None,
+        partition: int | None,
+        id_: str | None,
+        recurrence: Recurrence | None,
+        due: int | None = None,
+        on_stored: OnDelivery | None = None,
+    ) -> ScheduleHandle:
+        if self._closed:
+            raise ClosedError("The scheduler is closed. Make a new one to go on.")
+        fields = _checked(headers)
+        target = topic if priority is None else level_topic(topic, priority)
+        if self._write_key:
+            key = self._write_key(key, target, fields)
+        if self._write_value:
+            value = self._write_value(value, target, fields)
+        now = time.time()
+        due = due_at(when, now) if due is None else due
+        order, at = next(self._orders), int(now * 1000)
+        name = f"{self._token}{order:x}" if id_ is None else f"{id_}.{self._token}{order:x}"
+        schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
+        fields.append(schedule.header())
+        own = self._partition(key, order)
+        destination = self._destinations[self._ladder.line_for(due - at)]
+        handle = ScheduleHandle(own, schedule, destination, on_stored)
+        self._send(destination.kafka_topic, value, key, own, handle.future, fields)
+        return handle
+
+    def _partition(self, key: Any, order: int) -> int:
+        """One for all records of a key, so that one relay keeps their order."""
+        if key is None:
+            return order % self._partitions
+        return crc32(key.encode() if isinstance(key, str) else key) % self._partitions
+
+    def _send(
+        self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None
+    ) -> None:
+        while True:
+            try:
+                self._client.produce(topic, value, key, partition, report, 0, headers)
+                return
+            except BufferError:
+                self._client.serve(_A_MOMENT)
+
+    def _ask(self, handle: ScheduleHandle | str, to: int | None) -> Future[Settled]:
+        if self._closed:
+            raise ClosedError("The scheduler is closed. Make a new one to go on.")
+        if isinstance(handle, ScheduleHandle):
+            handle.wait(ANSWER_WITHIN)
+        parts = HandleParts.read(str(handle))
+        if parts.partition >= self._partitions:
+            raise ConfigError(
+                f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only "
+                f"{self._partitions}. It is of a scheduler with another name."
+            )
+        return self._asking.ask(parts, to)
+
+    def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
+        future = DeliveryFuture(Destination(topic, 0, topic, self._client.serve_until), None)
+        self._send(topic, value, key, partition, future, None)
+        return future
+
+
+def _checked(headers: Sequence[Header]) -> list[Header]:
+    fields = list(headers)
+    if fields and any(name == HEADER for name, _ in fields):
+        raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
+    return fields
+
+
+def _check_timeout(config: Config) -> None:
+    timeout = int(config.get("message.timeout.ms", config.get("delivery.timeout.ms", _STORED_WITHIN_MS)))
+    if not 0 < timeout <= _STORED_WITHIN_MS:
+        raise ConfigError(
+            f"The setting message.timeout.ms is {timeout}; for schedules it must be from 1 to {_STORED_WITHIN_MS}, "
+            "since relays wait no longer for what may still be on its way."
+        )

@@ -1,0 +1,204 @@
+"""A scheduler's topics: their names, their settings, how they come to be, and which ladder is in use."""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.core.delay_lines import MEMORY, Ladder
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.admin import Admin
+from headway.kafka.compacted import read_compacted
+from headway.kafka.producer_client import ProducerClient
+
+DEFAULT_NAME = "headway-delay"
+DEFAULT_PARTITIONS = 4
+
+_FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
+# A record's own megabyte, and the header that says when it is due.
+_MAX_MESSAGE_BYTES = 2_097_152
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
+_COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
+_LADDER_KEY = "ladder"
+_WITHIN = 30.0
+_KNOWN_WITHIN = 5.0
+_ASK_AGAIN_AFTER = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """The names of one scheduler's topics."""
+
+    name: str
+
+    def line(self, line: int) -> str:
+        """The topic of a delay line."""
+        return f"{self.name}.line-{line}"
+
+    @property
+    def commands(self) -> str:
+        """Cancellations and reschedules."""
+        return f"{self.name}.commands"
+
+    @property
+    def answers(self) -> str:
+        """What became of them."""
+        return f"{self.name}.answers"
+
+    @property
+    def state(self) -> str:
+        """What relays store."""
+        return f"{self.name}.state"
+
+    @property
+    def ladder(self) -> str:
+        """Which lines are in use."""
+        return f"{self.name}.ladder"
+
+    @property
+    def dead(self) -> str:
+        """Records that could not be delivered."""
+        return f"{self.name}.dead"
+
+    def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
+        """The lines among the topics that there are, and how many partitions each has."""
+        prefix = f"{self.name}.line-"
+        ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
+        return {int(end): count for end, count in sorted(ends.items()) if end.isdecimal()}
+
+
+class NewTopic(NamedTuple):
+    """A topic that is to be created."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+
+
+class Layout(NamedTuple):
+    """What there is: the partitions that all topics have, the lines that exist, and those that are used."""
+
+    partitions: int
+    lines: tuple[int, ...]
+    ladder: Ladder
+
+
+def topics_for(names: TopicNames, ladder: Ladder, partitions: int) -> list[NewTopic]:
+    """All topics of a scheduler. Lines and commands keep their records until they are done with."""
+    line = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(_MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
+    kept = {**_FOR_EVER, "max.message.bytes": str(_MAX_MESSAGE_BYTES)}
+    return [
+        *(NewTopic(names.line(each), partitions, line) for each in (MEMORY, *ladder.lines)),
+        NewTopic(names.commands, partitions, {**_FOR_EVER, **_BROKERS_TIME}),
+        NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
+        NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
+        NewTopic(names.dead, partitions, kept),
+        NewTopic(names.ladder, 1, _COMPACTED),
+    ]
+
+
+def create_topics(
+    config: Mapping[str, Any],
+    name: str = DEFAULT_NAME,
+    ladder: Ladder | None = None,
+    partitions: int = DEFAULT_PARTITIONS,
+    replication_factor: int | None = None,
+) -> Layout:
+    """Create what is missing of a scheduler's topics, and put a ladder in use: the one given, or else the one that is.
+
+    What is pending is not touched: a record carries its due time, so other lines mean other moves and nothing else.
+    Lines that are not in use any more are read until they are empty.
+
+    Raises:
+        KafkaError: A topic could not be created.
+        ConfigError: There are other numbers of partitions already.
+    """
+    names, admin = TopicNames(name), Admin(config)
+    existing = admin.topics()
+    in_use = _read_ladder(config, names) if names.ladder in existing else None
+    partitions = existing.get(names.state, partitions)
+    wanted = ladder or in_use or Ladder.exponential()
+    _create(
+        admin, [new for new in topics_for(names, wanted, partitions) if new.name not in existing], replication_factor
+    )
+    if wanted != in_use:
+        _write_ladder(config, names, wanted)
+    return _checked(names, _await(admin, names, wanted), wanted)
+
+
+def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
+    """What `create_topics` would create."""
+    names, existing = TopicNames(name), Admin(config).topics()
+    in_use = _read_ladder(config, names) if names.ladder in existing else None
+    wanted = topics_for(names, ladder or in_use or Ladder.exponential(), existing.get(names.state, partitions))
+    return [new for new in wanted if new.name not in existing]
+
+
+def read_layout(config: Mapping[str, Any], name: str) -> Layout | None:
+    """What there is of a scheduler; None if it has no topics yet."""
+    names = TopicNames(name)
+    existing = Admin(config).topics()
+    ladder = _read_ladder(config, names) if names.ladder in existing else None
+    return None if ladder is None else _checked(names, existing, ladder)
+
+
+def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None) -> None:
+    alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
+    for new in topics:
+        alike.setdefault((new.partitions, tuple(new.config.items())), []).append(new.name)
+    for (partitions, settings), new_names in alike.items():
+        try:
+            admin.create(new_names, partitions, replication_factor, dict(settings))
+        except KafkaError:
+            if _all_there(admin, new_names) is None:  # else another scheduler was first
+                raise
+
+
+def _all_there(admin: Admin, topics: Collection[str]) -> dict[str, int] | None:
+    """The topics that there are, when these are among them."""
+    deadline = time.monotonic() + _KNOWN_WITHIN
+    while time.monotonic() < deadline:
+        if (existing := admin.topics()).keys() >= set(topics):
+            return existing
+        time.sleep(_ASK_AGAIN_AFTER)
+    return None
+
+
+def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> dict[str, int]:
+    """The brokers hear of new topics one after the other."""
+    existing = _all_there(admin, [new.name for new in topics_for(names, ladder, 1)])
+    if existing is None:
+        raise KafkaError(f"The topics of {names.name} were created, and are not known {_KNOWN_WITHIN:g} s later.")
+    return existing
+
+
+def _read_ladder(config: Mapping[str, Any], names: TopicNames) -> Ladder | None:
+    stored = read_compacted(config, names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
+    return None if stored is None else Ladder(msgspec.json.decode(stored, type=tuple[int, ...]))
+
+
+def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) -> None:
+    refused: list[Any] = []
+    client = ProducerClient({**config, "enable.idempotence": True})
+    try:
+        value = msgspec.json.encode(ladder.lines)
+        client.produce(names.ladder, value, _LADDER_KEY, 0, lambda error, _: refused.append(error), 0, None)
+    finally:
+        left = client.close(_WITHIN)
+    if left or any(refused):
+        raise KafkaError(f"The ladder was not stored in {names.ladder}: {refused or 'no answer'}.")
+
+
+def _checked(names: TopicNames, existing: Mapping[str, int], ladder: Ladder) -> Layout:
+    partitions = existing[names.state]
+    lines = names.lines_of(existing)
+    others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}
+    for topic, count in others.items():
+        if count != partitions:
+            raise ConfigError(
+                f"{topic} has {count} partitions and {names.state} has {partitions}; all topics of a scheduler must "
+                "have the same number. Do not add partitions to them; give a new scheduler another name."
+            )
+    return Layout(partitions, tuple(lines), ladder)

@@ -1,0 +1,138 @@
+"""What a relay decides, as records for Kafka: moves, deliveries, answers, stored state, dead letters."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headway.core.changes import Settled
+from headway.core.relay_ticks import Answer, Refusal, Tick, Write
+from headway.core.schedules import HEADER, Schedule, read_schedule
+from headway.delay.topics import TopicNames
+from headway.errors import DeliveryError, KafkaError
+from headway.kafka.producer_client import ProducerClient
+from headway.letters import letter_headers
+from headway.records import ConsumerRecord, Header, Message, RecordSource
+
+log = logging.getLogger(__name__)
+
+_ANY_PARTITION = -1
+_NOW = 0
+_ANSWER_WITHIN = 5.0
+_REFUSED = "Kafka refuses the delivery"
+_NO_SCHEDULE = "the record does not say where and when it is due"
+
+
+class Out(NamedTuple):
+    """A record as the client takes it; `source` is what it was made of, if that is delivered with it."""
+
+    topic: str
+    value: Any
+    key: Any
+    partition: int
+    timestamp: int
+    headers: list[Header] | None
+    source: Any = None
+
+
+class Writing:
+    """Turns the ticks of one partition number into records."""
+
+    def __init__(self, names: TopicNames, client: ProducerClient) -> None:
+        self._names = names
+        self._targets = Targets(client)
+
+    def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
+        """Everything that a tick writes."""
+        for write in tick.writes:
+            yield self._move(partition, write) if write.line is not None else self._delivery(write, now)
+        for refusal in tick.refusals:
+            yield self._refused(refusal)
+        for answer in tick.answers:
+            yield self._answer(answer)
+        for key, value in tick.state.items():
+            yield Out(self._names.state, value, key, partition, _NOW, None)
+
+    def _move(self, partition: int, write: Write) -> Out:
+        message, schedule, line = write
+        headers = [*own_headers(message), schedule.header()]
+        return Out(self._names.line(line or 0), message.value(), message.key(), partition, _NOW, headers)
+
+    def _delivery(self, write: Write, now: int) -> Out:
+        message, schedule, _ = write
+        if error := self._targets.error(schedule):
+            return self.dead_letter(message, error, _REFUSED)
+        partition = _ANY_PARTITION if schedule.partition is None else schedule.partition
+        headers = own_headers(message)
+        # By the clock that says that it is due: this machine's own may be behind it.
+        timestamp = max(schedule.due, now)
+        return Out(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
+
+    def _refused(self, refusal: Refusal) -> Out:
+        return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
+
+    def _answer(self, answer: Answer) -> Out:
+        command, settled = answer
+        return Out(self._names.answers, settled.value, command.token, command.reply, _NOW, None)
+
+    def dead_letter(self, message: Message, error: Exception, reason: str) -> Out:
+        """The record as it lies in its line, and why it cannot be delivered."""
+        record = ConsumerRecord(message, _source, message.value())
+        log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
+        headers = letter_headers(_Failed(record), error, reason)
+        return Out(self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers)
+
+    def refused_delivery(self, out: Out, reason: str) -> Out:
+        """The dead letter for a delivery that Kafka has refused."""
+        error = DeliveryError(f"A record for {out.topic} was refused: {reason}.")
+        return self.dead_letter(out.source, error, _REFUSED)
+
+
+class Targets:
+    """Which topics and partitions there are: asked once, since librdkafka looks for a new one for half a minute."""
+
+    def __init__(self, client: ProducerClient) -> None:
+        self._client = client
+        self._partitions: dict[str, int] = {}
+
+    def error(self, schedule: Schedule) -> DeliveryError | None:
+        """Why a schedule's target cannot take it; what cannot be asked now, sending will show."""
+        topic, least = schedule.topic, (schedule.partition or 0) + 1
+        if self._partitions.get(topic, 0) >= least:
+            return None
+        try:
+            self._partitions[topic] = self._client.partitions(topic, _ANSWER_WITHIN)
+        except KafkaError:
+            return None
+        count = self._partitions[topic]
+        if count == 0:
+            return DeliveryError(f"The topic {topic} of a schedule does not exist.")
+        if count < least:
+            return DeliveryError(f"A schedule is for partition {schedule.partition} of {topic}, which has {count}.")
+        return None
+
+
+class _Failed(NamedTuple):
+    record: ConsumerRecord
+    attempt: int = 1
+    first_failed_at: float | None = None
+
+
+_source = RecordSource(0, "", lambda message: message.key(), lambda message: message.value())
+
+
+def schedule_of(message: Message) -> Schedule:
+    """The schedule of a record in a line; raises `ScheduleError`."""
+    headers = message.headers() or ()
+    if headers and headers[-1][0] == HEADER:
+        return read_schedule(headers[-1][1])
+    return read_schedule(next((value for name, value in headers if name == HEADER), None))
+
+
+def own_headers(message: Message) -> list[Header]:
+    """A record's headers without ours."""
+    return [header for header in message.headers() or () if header[0] != HEADER]
+
+
+def settled_of(value: bytes) -> Settled:
+    """An answer from its record."""
+    return Settled(value.decode())

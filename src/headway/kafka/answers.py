@@ -1,0 +1,58 @@
+"""Reading the answers in one partition from now on, in a thread."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.errors import KafkaError
+from headway.kafka.making import make_client
+
+log = logging.getLogger(__name__)
+
+_READY_WITHIN = 20.0
+_SETTINGS: Mapping[str, Any] = {
+    "group.id": "headway-reads-without-a-group",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "latest",
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 100,
+}
+
+
+class AnswerReader:
+    """Calls `answered(key, value)` for each record that comes after it was made. Raises `KafkaError`."""
+
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, partition: int, answered: Callable[[str, bytes], None]
+    ) -> None:
+        self._answered = answered
+        self._closing = False
+        self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
+        try:
+            place = ck.TopicPartition(topic, partition)
+            _, place.offset = self._consumer.get_watermark_offsets(place, _READY_WITHIN)
+        except ck.KafkaException as error:
+            self._consumer.close()
+            raise KafkaError(f"Answers cannot be read from {topic}: {error.args[0].str().rstrip('.')}.") from error
+        self._consumer.assign([place])
+        self._thread = threading.Thread(target=self._read, name="headway-answers", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._closing:
+            message = self._consumer.poll(0.1)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                log.warning("Reading answers failed, and goes on: %s", error.str())
+            elif (key := message.key()) and (value := message.value()):
+                self._answered(key.decode(errors="replace"), value)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closing = True
+        self._thread.join()
+        self._consumer.close()

@@ -1,0 +1,144 @@
+"""A relay's member of its group: reads the partitions of one number of all of a scheduler's topics.
+
+Where to begin is not what the group has committed but what the relay has stored, so an assignment is only noted, and
+read from when `begin` says where.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from headway.errors import KafkaError
+from headway.kafka.making import make_client
+from headway.kafka.native import Partition, commit, wake_on_events
+from headway.kafka.wake import Wake
+
+log = logging.getLogger(__name__)
+
+_SETTINGS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    # By number: one member owns the partitions of one number of all topics.
+    "partition.assignment.strategy": "range",
+}
+_DEFAULTS: Mapping[str, Any] = {
+    "session.timeout.ms": 10_000,
+    "heartbeat.interval.ms": 1000,
+    "fetch.queue.backoff.ms": 1,
+    "queued.max.messages.kbytes": 16_384,
+    # What a window has no room for is fetched again; so little at a time.
+    "fetch.message.max.bytes": 131_072,
+    "fetch.wait.max.ms": 100,
+}
+_CLOSE_WITHIN = 10.0
+
+
+class LineConsumer:
+    """Fetches from the lines, and tells when the partitions that are ours have changed."""
+
+    def __init__(self, config: Mapping[str, Any], wake: Wake) -> None:
+        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS})
+        self._wake = wake
+        self._paused: set[Partition] = set()
+        self.assigned: set[Partition] = set()
+        self.rebalanced = False
+        self.ends: list[Partition] = []  # partitions of which everything was fetched
+        wake_on_events(self._consumer, wake.fd)
+
+    @property
+    def group_metadata(self) -> bytes:
+        """What a transactional producer needs to be fenced with this member."""
+        metadata: bytes = self._consumer.consumer_group_metadata()
+        return metadata
+
+    def subscribe(self, topics: list[str]) -> None:
+        """Join the group for these topics, or change them."""
+        self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_leave, on_lost=self._on_leave)
+
+    def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        consumer.assign([])
+        self.assigned = {(each.topic, each.partition) for each in partitions}
+        self.rebalanced = True
+
+    def _on_leave(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        self.assigned = set()
+        self.rebalanced = True
+
+    def begin(self, starts: Mapping[Partition, int]) -> None:
+        """Read assigned partitions from these offsets on, and no others."""
+        self._paused.clear()
+        self.ends.clear()
+        self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
+
+    def fetch(self, most: int) -> list[ck.Message]:
+        """What has come; never waits. Rebalances happen in here."""
+        try:
+            messages = self._consumer.consume(most, 0)
+        except ck.KafkaException as error:
+            log.warning("Fetching failed, and goes on: %s", error.args[0].str())
+            return []
+        if self.rebalanced:  # what came is of the assignment before
+            return []
+        return list(self._without_events(messages))
+
+    def _without_events(self, messages: list[ck.Message]) -> Iterable[ck.Message]:
+        for message in messages:
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == ck.KafkaError._PARTITION_EOF:
+                self.ends.append((message.topic() or "", message.partition() or 0))
+            else:
+                log.warning("Fetching failed, and goes on: %s", error.str())
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Fetch nothing from these, and from all others again."""
+        wanted = self._paused.difference(partitions)
+        unwanted = set(partitions).difference(self._paused)
+        if unwanted:
+            self._consumer.pause([ck.TopicPartition(*each) for each in unwanted])
+        if wanted:
+            self._consumer.resume([ck.TopicPartition(*each) for each in wanted])
+        self._paused = set(partitions)
+
+    def commit(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit in the group without waiting: for tools that show its lag."""
+        commit(self._consumer, {partition: (offset, b"") for partition, offset in offsets.items()})
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.unsubscribe()
+        deadline = time.monotonic() + _CLOSE_WITHIN
+        while self.assigned and time.monotonic() < deadline:
+            self._consumer.consume(100, 0.1)
+        wake_on_events(self._consumer, None)
+        closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_WITHIN)
+
+
+class Deletion:
+    """Deletes the beginnings of partitions, so that records that have left a line take no room."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._admin = make_client(AdminClient, config)
+        self._deleted: dict[Partition, int] = {}
+
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        """Ask for it, and do not wait: what is refused is asked for again with the next."""
+        fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
+        if not fresh:
+            return
+        try:
+            self._admin.delete_records([ck.TopicPartition(*each, offset) for each, offset in fresh.items()])
+        except ck.KafkaException as error:
+            raise KafkaError(f"What has left the lines cannot be deleted: {error.args[0].str()}.") from error
+        self._deleted.update(fresh)

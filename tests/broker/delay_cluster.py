@@ -1,0 +1,131 @@
+"""Schedulers, relays and targets on a real broker, for the tests of delayed delivery."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headway import Relay, Scheduler
+from headway.core.delay_lines import Ladder
+from headway.delay.topics import TopicNames, create_topics
+
+LADDER = Ladder((1000, 2000, 4000))
+QUICK: dict[str, Any] = {
+    "session.timeout.ms": 1500,
+    "heartbeat.interval.ms": 200,
+    "transaction.timeout.ms": 3000,
+}
+
+
+class DelayCluster:
+    """One scheduler name of its own on a broker, with a target topic."""
+
+    def __init__(self, bootstrap_servers: str, partitions: int = 2) -> None:
+        self.config: dict[str, Any] = {"bootstrap.servers": bootstrap_servers}
+        self.name = f"delay-{uuid.uuid4().hex[:8]}"
+        self.names = TopicNames(self.name)
+        self.target = f"target-{uuid.uuid4().hex[:8]}"
+        self.admin = AdminClient(self.config)
+        self.create_target(self.target)
+        create_topics(self.config, self.name, LADDER, partitions)
+
+    def create_target(self, topic: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        """A topic that brokers stamp."""
+        config = {"message.timestamp.type": "LogAppendTime", **(settings or {})}
+        self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+
+    def scheduler(self) -> Scheduler:
+        """A scheduler of this name."""
+        return Scheduler(self.config, name=self.name)
+
+    @contextlib.contextmanager
+    def relay(self, **options: Any) -> Iterator[Relay]:
+        """A relay in a thread."""
+        with Relay({**self.config, **QUICK}, name=self.name, **options) as relay:
+            failures: list[BaseException] = []
+
+            def run() -> None:
+                try:
+                    relay.run()
+                except BaseException as error:
+                    failures.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            try:
+                yield relay
+            finally:
+                relay.stop()
+                thread.join()
+        if failures:
+            raise failures[0]
+
+    def relay_process(self) -> "subprocess.Popen[bytes]":
+        """A relay that can be killed."""
+        settings = [f"-X{key}={value}" for key, value in QUICK.items()]
+        command = [
+            sys.executable,
+            "-c",
+            "from headway.cli import main; main()",
+            "relay",
+            "--name",
+            self.name,
+            *settings,
+        ]
+        servers = ["--bootstrap-servers", self.config["bootstrap.servers"]]
+        return subprocess.Popen([*command, *servers], stderr=subprocess.DEVNULL)
+
+    def read(self, topic: str | None = None, isolation: str = "read_committed") -> list[Any]:
+        """All that a topic holds now, in the order of its partitions."""
+        topic = topic or self.target
+        consumer = ck.Consumer(
+            {**self.config, "group.id": "looks", "isolation.level": isolation, "enable.partition.eof": True}
+        )
+        try:
+            count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+            consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(count)])
+            found: list[Any] = []
+            ended: set[int] = set()
+            while len(ended) < count:
+                for message in consumer.consume(1000, 0.1):
+                    if message.error() is None:
+                        found.append(message)
+                    elif message.error().code() == ck.KafkaError._PARTITION_EOF:  # type: ignore[union-attr]
+                        ended.add(message.partition() or 0)
+            return found
+        finally:
+            consumer.close()
+
+    def first_offset(self, place: ck.TopicPartition) -> int:
+        """The first offset that a partition still holds."""
+        consumer = ck.Consumer({**self.config, "group.id": "looks"})
+        try:
+            return consumer.get_watermark_offsets(place, 10)[0]
+        finally:
+            consumer.close()
+
+    def wait_for(self, count: int, topic: str | None = None, within: float = 30.0) -> list[Any]:
+        """The records of a topic, once there are so many."""
+        found: list[Any] = wait_until(lambda: len(read := self.read(topic)) >= count and read, within)
+        return found
+
+    def dead_letters(self, count: int) -> list[dict[str, bytes]]:
+        """The headers of the dead letters, once there are so many."""
+        return [dict(message.headers() or ()) for message in self.wait_for(count, self.names.dead)]
+
+
+def wait_until(condition: Callable[[], Any], within: float = 30.0) -> Any:
+    """What the condition gives as soon as it is true."""
+    deadline = time.monotonic() + within
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "It did not come true."
+        time.sleep(0.02)
+    return result

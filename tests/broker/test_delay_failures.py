@@ -1,0 +1,155 @@
+"""Delayed delivery through deaths: of relays, of brokers, of what a group has committed."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from headway import Settled
+from headway.broker import LocalBroker
+from tests.broker.delay_cluster import DelayCluster, wait_until
+
+
+@pytest.fixture
+def cluster(headway_broker: LocalBroker) -> DelayCluster:
+    return DelayCluster(headway_broker.bootstrap_servers)
+
+
+def schedule_over(cluster: DelayCluster, count: int, seconds: float) -> dict[bytes, int]:
+    """Records that come due over the next seconds, and when, in milliseconds."""
+    with cluster.scheduler() as scheduler:
+        handles = {
+            b"%d" % i: scheduler.send_later(b"%d" % i, b"v", cluster.target, seconds * i / count) for i in range(count)
+        }
+    return {key: round(handle.due * 1000) for key, handle in handles.items()}
+
+
+def assert_exactly_once(cluster: DelayCluster, dues: dict[bytes, int], within: float = 60) -> None:
+    found = cluster.wait_for(len(dues), within=within)
+    assert sorted(message.key() for message in found) == sorted(dues)
+    assert all(message.timestamp()[1] >= dues[message.key()] for message in found)
+
+
+def test_relays_that_are_killed_at_any_moment_lose_and_double_nothing(cluster: DelayCluster) -> None:
+    draw = random.Random(1)
+    dues = schedule_over(cluster, 2000, 14)
+    end = time.monotonic() + 14
+    relays = [cluster.relay_process()]
+    while time.monotonic() < end:
+        time.sleep(draw.uniform(0.8, 2.0))
+        if len(relays) > 1:
+            victim = relays.pop(draw.randrange(len(relays)))
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+        relays.append(cluster.relay_process())
+    try:
+        assert_exactly_once(cluster, dues)
+    finally:
+        for relay in relays:
+            relay.kill()
+            relay.wait()
+
+
+def test_a_relay_that_was_frozen_and_comes_back_delivers_nothing_twice(cluster: DelayCluster) -> None:
+    dues = schedule_over(cluster, 1000, 9)
+    frozen = cluster.relay_process()
+    try:
+        cluster.wait_for(100)
+        frozen.send_signal(signal.SIGSTOP)  # perhaps within a transaction
+        with cluster.relay() as other:
+            wait_until(lambda: len(other.partitions) == 2)
+            cluster.wait_for(400)
+            frozen.send_signal(signal.SIGCONT)
+            assert_exactly_once(cluster, dues)
+    finally:
+        frozen.kill()
+        frozen.wait()
+
+
+def test_relays_that_join_and_leave_lose_and_double_nothing(cluster: DelayCluster) -> None:
+    dues = schedule_over(cluster, 1500, 9)
+    with cluster.relay() as first:
+        time.sleep(1)
+        with cluster.relay() as second:
+            wait_until(lambda: len(first.partitions) == len(second.partitions) == 1)
+            time.sleep(1)
+            with cluster.relay():
+                time.sleep(2)
+        wait_until(lambda: len(first.partitions) == 2)
+        assert_exactly_once(cluster, dues)
+
+
+def test_a_group_whose_offsets_have_expired_loses_and_doubles_nothing(cluster: DelayCluster) -> None:
+    dues = schedule_over(cluster, 600, 6)
+    with cluster.relay():
+        cluster.wait_for(200)
+    cluster.admin.delete_consumer_groups([cluster.name])[cluster.name].result(10)
+    [gone] = cluster.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(cluster.name)]).values()
+    assert gone.result(10).topic_partitions in (None, [])
+    with cluster.relay():
+        assert_exactly_once(cluster, dues)
+        time.sleep(0.5)
+    assert len(cluster.read()) == 600
+
+
+def test_what_came_due_while_no_relay_ran_is_delivered_when_one_does(cluster: DelayCluster) -> None:
+    dues = schedule_over(cluster, 500, 2)
+    with cluster.scheduler() as scheduler:
+        cancelled = scheduler.send_later("cancelled", b"v", cluster.target, 1)
+        wait_until(lambda: time.time() * 1000 > max(dues.values()) + 200)
+        with cluster.relay():
+            assert_exactly_once(cluster, dues | {b"cancelled": round(cancelled.due * 1000)})
+            assert scheduler.cancel(cancelled) is Settled.DELIVERED
+
+
+def test_what_has_left_a_line_is_deleted(cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.delay.relay._DELETE_EVERY", 0.2)
+    schedule_over(cluster, 200, 0.5)
+    with cluster.relay():
+        cluster.wait_for(200)
+        place = TopicPartition(cluster.names.line(0), 0)
+        wait_until(lambda: cluster.first_offset(place) > 50)
+
+
+def test_cancellations_are_settled_through_kills(cluster: DelayCluster) -> None:
+    draw = random.Random(2)
+    relays = [cluster.relay_process(), cluster.relay_process()]
+    settled: dict[bytes, Settled] = {}
+    try:
+        with cluster.scheduler() as scheduler:
+            handles = {
+                b"%d" % i: scheduler.send_later(b"%d" % i, b"v", cluster.target, 2 + i * 0.02) for i in range(400)
+            }
+            scheduler.flush()
+            for round_ in range(4):
+                for key in draw.sample(sorted(handles), 30):
+                    settled.setdefault(key, scheduler.cancel(handles[key], timeout=60))
+                victim = relays.pop(0)
+                victim.kill()
+                victim.wait()
+                relays.append(cluster.relay_process())
+                assert round_ < 4
+        cancelled = {key for key, outcome in settled.items() if outcome is Settled.CANCELLED}
+        assert len(cancelled) > 30
+        expected = {key: round(handle.due * 1000) for key, handle in handles.items() if key not in cancelled}
+        wait_until(lambda: time.time() > 0.5 + max(expected.values()) / 1000)
+        assert_exactly_once(cluster, expected)
+    finally:
+        for relay in relays:
+            relay.kill()
+            relay.wait()
+
+
+def test_a_broker_that_restarts_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    with LocalBroker(data_dir=tmp_path / "broker", ephemeral=True) as broker:
+        cluster = DelayCluster(broker.bootstrap_servers)
+        dues = schedule_over(cluster, 600, 8)
+        with cluster.relay():
+            cluster.wait_for(100)
+            broker.nodes[0].kill()
+            broker.nodes[0].spawn()
+            broker.nodes[0].wait_until_ready(time.monotonic() + 30)
+            assert_exactly_once(cluster, dues)

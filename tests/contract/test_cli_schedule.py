@@ -1,0 +1,166 @@
+"""`headway schedule` and `headway relay` against Apache Kafka, and what else takes a due time."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headway import (
+    AsyncScheduler,
+    ConsumerRecord,
+    Context,
+    ParallelConsumer,
+    PriorityProducer,
+    RetryLater,
+    Settled,
+    cli,
+)
+from headway.broker import LocalBroker
+from headway.delay.topics import create_topics
+from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
+
+
+@pytest.fixture
+def cluster(headway_broker: LocalBroker) -> DelayCluster:
+    return DelayCluster(headway_broker.bootstrap_servers)
+
+
+def run(cluster: DelayCluster, *arguments: str, text: str | None = None) -> Result:
+    command = ["schedule", *arguments, "--name", cluster.name, "-b", cluster.config["bootstrap.servers"]]
+    return CliRunner().invoke(cli.headway, command, input=text)
+
+
+def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) -> None:
+    added = run(cluster, "add", cluster.target, "--in", "1h", "--key", "k", "--id", "mine", text="one\ntwo\n")
+    handles = added.output.split()
+    assert added.exit_code == 0
+    assert len(handles) == 2
+    later = run(cluster, "add", cluster.target, "--in", "2d", text="three\n").output.strip()
+    listed = json.loads(run(cluster, "list", "--json").output)["schedules"]
+    assert [each["handle"] for each in listed] == [*handles, later]
+    assert listed[0]["id"].startswith("mine.")
+    stats = json.loads(run(cluster, "stats", "--json").output)
+    assert stats["pending"] == 3
+    assert stats["lines"] == [{"line_ms": 4000, "pending": 3}]
+    assert [hour["pending"] for hour in stats["hours"]] == [2, 1]
+    assert "3 pending" in run(cluster, "stats").output
+    with cluster.relay():
+        cancelled = run(cluster, "cancel", *handles)
+    assert cancelled.output == f"{handles[0]}: cancelled\n{handles[1]}: cancelled\n"
+    assert [each["handle"] for each in json.loads(run(cluster, "list", "--json").output)["schedules"]] == [later]
+
+
+def test_nobody_answers_a_cancellation_without_a_relay(cluster: DelayCluster) -> None:
+    [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
+    result = run(cluster, "cancel", handle, "--timeout", "0.2")
+    assert result.exit_code == 1
+    assert "No relay has answered within 0.2 s" in result.output
+
+
+def test_fitting_proposes_lines_and_puts_them_in_use(cluster: DelayCluster) -> None:
+    run(cluster, "add", cluster.target, "--in", "1h", text="x\n" * 20)
+    proposed = run(cluster, "fit", "--count", "2")
+    assert "proposed: 1 s, 3600 s  (2 lines, 2.0 writes per record)" in proposed.output
+    assert "are in use" in run(cluster, "fit", "--count", "2", "--apply").output
+    assert "The lines of" in run(cluster, "init").output
+    assert "1 s, 3600 s" in run(cluster, "init").output
+
+
+def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: DelayCluster) -> None:
+    cluster.name = f"{cluster.name}-other"
+    shown = run(cluster, "init", "--dry-run", "--lines", "1s,1m", "--partitions", "3")
+    assert f"{cluster.name}.line-60000  partitions=3" in shown.output
+    assert "retention.ms=-1" in shown.output
+    refused = run(cluster, "list")
+    assert refused.exit_code == 1
+    assert "has no topics" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["add", "t"], "one of --in, --at and --every"),
+        (["add", "t", "--in", "soon"], "is no delay"),
+        (["add", "t", "--every", "61 * * * *"], "cannot be read"),
+        (["init", "--lines", "1s,1s"], "longer than the one before"),
+        (["cancel", "nonsense"], "is no handle"),
+    ],
+)
+def test_mistakes_are_sentences(cluster: DelayCluster, arguments: list[str], sentence: str) -> None:
+    result = run(cluster, *arguments, text="x\n")
+    assert result.exit_code in (1, 2)
+    assert sentence in result.output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_relay_ends_at_once_when_it_is_told_to(cluster: DelayCluster, number: int, code: int) -> None:
+    command = [sys.executable, "-c", "from headway.cli import main; main()", "relay", "--name", cluster.name]
+    servers = ["-b", cluster.config["bootstrap.servers"]]
+    with subprocess.Popen([*command, *servers], stderr=subprocess.PIPE, text=True) as relay:
+        assert relay.stderr is not None
+        wait_until(lambda: "has partitions" in str(relay.stderr.readline()))  # type: ignore[union-attr]
+        began = time.monotonic()
+        relay.send_signal(number)
+        assert relay.wait(20) == code
+        assert time.monotonic() - began < 5
+
+
+def test_a_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
+    create_topics(cluster.config, ladder=LADDER)
+    cluster.name = "headway-delay"
+    cluster.create_target(f"{cluster.target}-1")
+    reports: list[object] = []
+    with cluster.relay(), PriorityProducer({**cluster.config, "max.priority": 2}) as producer:
+        began = time.time()
+        future = producer.send(
+            cluster.target, b"v", b"k", priority=1, due=0.5, on_delivery=lambda *report: reports.append(report)
+        )
+        assert future.result(10).topic.startswith("headway-delay.line-")
+        [message] = cluster.wait_for(1, f"{cluster.target}-1")
+    assert message.timestamp()[1] / 1000 >= began + 0.5
+    assert len(reports) == 1
+
+
+async def test_the_async_twin_stores_cancels_and_reschedules(cluster: DelayCluster) -> None:
+    with cluster.relay():
+        async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
+            gone = await scheduler.send_later("gone", b"v", cluster.target, 60)
+            moved = await scheduler.send_later("moved", b"v", cluster.target, 60)
+            again = await scheduler.every(0.2, "again", b"v", cluster.target)
+            assert await scheduler.cancel(gone) is Settled.CANCELLED
+            assert await scheduler.reschedule(str(moved), 0.3) is Settled.RESCHEDULED
+            found = cluster.wait_for(3)
+            assert await scheduler.cancel(again) is Settled.CANCELLED
+    assert {message.key() for message in found} == {b"moved", b"again"}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_may_ask_for_its_record_again_much_later(cluster: DelayCluster, is_async: bool) -> None:
+    create_topics(cluster.config, ladder=LADDER)
+    cluster.name = "headway-delay"
+    called: list[tuple[float, ConsumerRecord]] = []
+    config = {**cluster.config, "group.id": cluster.target, "auto.offset.reset": "earliest"}
+    consumer = ParallelConsumer(config)
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        called.append((time.time(), record))
+        if len(called) == 1:
+            raise RetryLater(1.2)
+        consumer.stop()
+
+    async def handle_async(record: ConsumerRecord, context: Context) -> None:
+        handle(record, context)
+
+    with PriorityProducer({**cluster.config, "max.priority": 1}) as producer:
+        cluster.create_target(f"{cluster.target}-0")
+        producer.send(cluster.target, b"v", b"k", headers=[("a", b"b")], partition=1)
+    consumer.subscribe(f"{cluster.target}-0")
+    with cluster.relay():
+        consumer.run(handle_async if is_async else handle)
+    (first, _), (second, record) = called
+    assert 1.2 <= second - first < 4
+    assert (record.raw_key, record.value, record.headers, record.partition) == (b"k", b"v", [("a", b"b")], 1)

@@ -1,0 +1,147 @@
+"""A scheduler, its topics and a relay without Kafka and without a clock: what the simulations of delayed delivery run.
+
+Logs are lists, a transaction is applied whole or not at all, and a crash forgets everything but what was stored.
+"""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from headway.core.changes import Command, Settled
+from headway.core.delay_lines import MEMORY, Ladder
+from headway.core.line import Fetched
+from headway.core.relay import PartitionRelay
+from headway.core.relay_ticks import Search, Tick
+from headway.core.schedules import Schedule, read_schedule
+
+START = 1_760_000_000_000
+FETCH = 20
+
+
+@dataclass
+class Record:
+    """A record in a line's log."""
+
+    appended: int
+    header: bytes | None
+    value: object = None
+
+
+@dataclass
+class World:
+    """Everything, with one relay."""
+
+    ladder: Ladder
+    draw: random.Random
+    now: int = START
+    room: int = 400_000
+    logs: dict[int, list[Record]] = field(default_factory=dict)
+    commands: list[bytes] = field(default_factory=list)
+    stored: dict[str, bytes] = field(default_factory=dict)
+    delivered: list[tuple[int, Schedule]] = field(default_factory=list)
+    answers: dict[str, list[Settled]] = field(default_factory=dict)
+    refused: list[object] = field(default_factory=list)
+    writes: Counter[str] = field(default_factory=Counter)
+    lines: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for line in (MEMORY, *self.ladder.lines, *self.lines):
+            self.logs[line] = []
+        self.crash()
+
+    def crash(self) -> None:
+        """The relay is gone, and another one begins."""
+        self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, schedule_of, self.room)
+        self.positions = {line: self.relay.start(line) for line in self.logs}
+        self.commands_position = self.relay.commands_start
+
+    def schedule(self, id_: str, delay: int, **more: object) -> Schedule:
+        """Schedule a record."""
+        schedule = Schedule(id_, self.now + delay, self.now, len(self.writes), "target", **more)  # type: ignore[arg-type]
+        self.write(self.ladder.line_for(delay), schedule)
+        return schedule
+
+    def write(self, line: int, schedule: Schedule) -> None:
+        """Append to a line's log."""
+        self.writes[schedule.id] += 1
+        self.logs[line].append(Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
+
+    def ask(self, schedule: Schedule, to: int | None = None) -> str:
+        """Cancel or reschedule; returns the command's token."""
+        token = f"{len(self.commands)}"
+        self.commands.append(Command(schedule.id, schedule.due, schedule.at, token, 0, to).encode())
+        return token
+
+    def fetch(self, line: int, most: int = FETCH) -> None:
+        """Let some of a line come in."""
+        log, position = self.logs[line], self.positions[line]
+        records = log[position : position + most]
+        if records:
+            fetched = [Fetched(position + i, each.appended, 100, each) for i, each in enumerate(records)]
+            self.relay.receive(line, fetched)
+            self.positions[line] += len(records)
+        if self.positions[line] == len(log):
+            self.relay.reached_end(line)
+
+    def step(self, crash: float = 0.0) -> Tick:
+        """One turn of the relay; with some chance it dies before, or right after, its transaction."""
+        lines = list(self.logs)
+        self.draw.shuffle(lines)
+        for line in lines:
+            if self.relay.wants(line):
+                self.fetch(line)
+        for value in self.commands[self.commands_position :]:
+            self.relay.command(self.commands_position, value, self.now)
+            self.commands_position += 1
+        while self.relay.searches:
+            self.relay.found(search := self.relay.searches.pop(), self._search(search), self.now)
+        tick = self.relay.take(self.now, 50, 1_000_000)
+        if self.draw.random() < crash:
+            self.crash()
+            return Tick()
+        self._commit(tick)
+        if self.draw.random() < crash:
+            self.crash()
+        return tick
+
+    def _search(self, search: Search) -> Fetched | None:
+        for log in self.logs.values():
+            for offset, record in enumerate(log):
+                schedule = read_schedule(record.header)
+                if schedule.id == search.id and schedule.due == search.due:
+                    return Fetched(offset, record.appended, 100, record)
+        return None
+
+    def _commit(self, tick: Tick) -> None:
+        for record, schedule, line in tick.writes:
+            assert isinstance(record, Record)
+            if line is None:
+                self.writes[schedule.id] += 1
+                self.delivered.append((self.now, schedule))
+            else:
+                self.write(line, schedule)
+        for command, settled in tick.answers:
+            self.answers.setdefault(command.token, []).append(settled)
+        self.refused += [refusal.record for refusal in tick.refusals]
+        for key, value in tick.state.items():
+            if value is None:
+                self.stored.pop(key, None)
+            else:
+                self.stored[key] = value
+
+    def run_until(self, time: int, crash: float = 0.0) -> None:
+        """Jump from one wake-up to the next."""
+        while True:
+            if not self.step(crash):
+                wake = self.relay.next_wake(self.now)
+                behind = any(
+                    self.positions[line] < len(log) and self.relay.wants(line) for line, log in self.logs.items()
+                )
+                self.now = max(self.now + 1, min(time, int(min(wake, time)))) if not behind else self.now + 1
+            if self.now >= time:
+                return
+
+
+def schedule_of(record: Record) -> Schedule:
+    """A record's schedule."""
+    return read_schedule(record.header)

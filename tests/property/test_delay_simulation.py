@@ -1,0 +1,205 @@
+"""Years of delayed delivery in seconds: a world without Kafka, a clock that is turned, crashes by chance."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from headway.core.changes import Settled
+from headway.core.delay_lines import MEMORY, Ladder
+from headway.core.recurrence import Recurrence
+from headway.core.schedules import Schedule
+from tests.property.delay_world import START, Record, World
+
+YEAR = 365 * 86_400_000
+LADDER = Ladder.exponential()
+
+
+def random_delay(draw: random.Random) -> int:
+    """From nothing to two years, each order of magnitude as often as the others."""
+    return int(10 ** draw.uniform(0, 10.8))
+
+
+def delivered_once(world: World, schedules: list[Schedule]) -> None:
+    assert Counter(schedule.id for _, schedule in world.delivered) == Counter(schedule.id for schedule in schedules)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed: int) -> None:
+    world = World(LADDER, random.Random(seed))
+    schedules = []
+    for number in range(300):
+        schedules.append(world.schedule(f"{number}", random_delay(world.draw)))
+        world.run_until(world.now + world.draw.randrange(3_600_000))
+    world.run_until(START + 3 * YEAR)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at <= schedule.due + 50 for at, schedule in world.delivered)
+    for schedule in schedules:
+        assert world.writes[schedule.id] <= world.ladder.writes(schedule.due - schedule.at) + 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
+    world = World(Ladder.exponential(1, 3, 6), random.Random(seed), room=4_000)
+    schedules = []
+    for number in range(400):
+        schedules.append(world.schedule(f"{number}", int(world.draw.expovariate(1 / 20_000))))
+        world.run_until(world.now + world.draw.randrange(200), crash=0.1)
+    world.run_until(world.now + 1_000_000, crash=0.1)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at for at, schedule in world.delivered)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(seed: int) -> None:
+    world = World(LADDER, random.Random(seed), room=10_000_000)
+    schedules = []
+    for number in range(1000):
+        world.now += world.draw.randrange(100)
+        due = -(-(world.now + world.draw.randrange(100_000)) // 5000) * 5000
+        schedules.append(world.schedule(f"{number}", due - world.now))
+        if seed % 2:
+            world.run_until(world.now + 1)
+    world.now += YEAR * world.draw.randrange(2)
+    world.run_until(world.now + 110_000)
+    delivered_once(world, schedules)
+    for due in {schedule.due for schedule in schedules}:
+        order = [schedule.order for _, schedule in world.delivered if schedule.due == due]
+        assert order == sorted(order)
+
+
+@pytest.mark.parametrize("room", [2_000, 20_000])
+def test_what_waits_in_memory_is_bounded_whatever_is_due_at_once(room: int) -> None:
+    world = World(LADDER, random.Random(3), room=room)
+    schedules = [world.schedule(f"{number}", 900 + number % 7) for number in range(3000)]
+    most = 0
+    for _ in range(2000):
+        if not world.step(crash=0.02):
+            world.now += 5
+        most = max(most, world.relay.held)
+    delivered_once(world, schedules)
+    assert most <= room / 100 + 1 or most <= 3 * room / 100
+
+
+def test_the_brokers_clock_may_step_back_an_hour_and_nothing_waits_for_it() -> None:
+    world = World(LADDER, random.Random(4))
+    early = [world.schedule(f"a{n}", 60_000 + n) for n in range(50)]
+    world.run_until(world.now + 20_000)
+    world.now -= 3_600_000
+    late = [world.schedule(f"b{n}", 30_000 + n) for n in range(50)]
+    world.run_until(world.now + 60_000)
+    assert Counter(schedule.id for _, schedule in world.delivered) == Counter(schedule.id for schedule in late)
+    world.run_until(world.now + 3_700_000)
+    delivered_once(world, early + late)
+    assert all(schedule.due <= at <= schedule.due + 50 for at, schedule in world.delivered)
+
+
+def test_the_brokers_clock_may_step_forward_an_hour() -> None:
+    world = World(LADDER, random.Random(4))
+    schedules = [world.schedule(f"{n}", n * 1000) for n in range(100)]
+    schedules += [world.schedule(f"later {n}", 7_200_000 + n) for n in range(50)]
+    world.run_until(world.now + 20_000)
+    world.now += 3_600_000
+    world.run_until(world.now + 10_000)
+    assert len(world.delivered) == 100
+    world.run_until(world.now + 7_200_000)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at for at, schedule in world.delivered)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cancellations_and_reschedules_are_settled_as_they_are_answered(seed: int) -> None:
+    draw = random.Random(seed)
+    world = World(Ladder.exponential(1, 3, 8), draw, room=50_000)
+    schedules: list[Schedule] = []
+    asked: dict[str, list[tuple[str, int | None]]] = {}
+    for number in range(300):
+        schedules.append(world.schedule(f"{number}", int(draw.expovariate(1 / 30_000))))
+        if draw.random() < 0.6:
+            chosen = draw.choice(schedules[-50:])
+            to = None if draw.random() < 0.5 else world.now + int(draw.expovariate(1 / 60_000))
+            asked.setdefault(chosen.id, []).append((world.ask(chosen, to), to))
+        world.run_until(world.now + draw.randrange(300), crash=0.05)
+    world.run_until(world.now + 10_000_000, crash=0.05)
+    times = Counter(schedule.id for _, schedule in world.delivered)
+    at = {schedule.id: (at, schedule.due) for at, schedule in world.delivered}
+    for schedule in schedules:
+        answers = [(to, answer) for token, to in asked.get(schedule.id, []) for answer in world.answers[token]]
+        cancelled = any(to is None and answer is Settled.CANCELLED for to, answer in answers)
+        assert times[schedule.id] == (0 if cancelled else 1), answers
+        due = [to for to, answer in answers if to is not None and answer is Settled.RESCHEDULED]
+        if not cancelled:
+            assert at[schedule.id][1] == ([schedule.due, *due][-1])
+            assert at[schedule.id][0] >= at[schedule.id][1]
+    assert all(len(world.answers[token]) == 1 for each in asked.values() for token, _ in each)
+
+
+def test_a_schedule_can_be_brought_forward_from_far_away() -> None:
+    world = World(LADDER, random.Random(5))
+    schedule = world.schedule("far", YEAR)
+    world.run_until(world.now + 86_400_000)
+    token = world.ask(schedule, to := world.now + 5_000)
+    world.run_until(world.now + 10_000)
+    assert world.answers[token] == [Settled.RESCHEDULED]
+    [(at, _)] = world.delivered
+    assert to <= at <= to + 10
+    world.run_until(START + 2 * YEAR)
+    assert len(world.delivered) == 1
+    assert not [key for key in world.stored if key.startswith("change:")]
+
+
+def test_of_what_was_delivered_it_is_said_so_also_much_later() -> None:
+    world = World(LADDER, random.Random(6))
+    schedule = world.schedule("1", 5_000)
+    world.run_until(world.now + 6_000)
+    first = world.ask(schedule)
+    world.run_until(world.now + 10)
+    world.now += YEAR
+    world.crash()
+    second = world.ask(schedule)
+    world.run_until(world.now + 1_000)
+    assert world.answers == {first: [Settled.DELIVERED], second: [Settled.DELIVERED]}
+
+
+def test_a_recurring_schedule_fires_until_it_is_cancelled() -> None:
+    world = World(LADDER, random.Random(7))
+    schedule = world.schedule("r", 10_000, recurrence=Recurrence(interval=10_000))
+    world.run_until(world.now + 95_000, crash=0.02)
+    assert [each.due - START for _, each in world.delivered] == [10_000 * n for n in range(1, 10)]
+    token = world.ask(schedule)
+    world.run_until(world.now + 95_000, crash=0.02)
+    assert world.answers[token] == [Settled.CANCELLED]
+    assert len(world.delivered) == 9
+
+
+@pytest.mark.parametrize(("misfire", "fired"), [("coalesce", 1), ("fire", 60), ("skip", 10)])
+def test_after_downtime_a_recurring_schedule_fires_as_its_policy_says(misfire: str, fired: int) -> None:
+    world = World(LADDER, random.Random(8))
+    recurrence = Recurrence(interval=60_000, misfire=misfire, older_than=600_000 - 5_000)  # type: ignore[arg-type]
+    world.schedule("r", 60_000, recurrence=recurrence)
+    world.now += 3_601_000
+    world.run_until(world.now + 10_000)
+    assert len(world.delivered) == fired
+    world.run_until(world.now + 60_000)
+    assert len(world.delivered) == fired + 1
+
+
+def test_a_record_that_says_no_time_is_refused_once() -> None:
+    world = World(LADDER, random.Random(9))
+    for line in (MEMORY, 1000, 4000):
+        world.logs[line].append(Record(world.now, b"{"))
+    world.run_until(world.now + 10_000, crash=0.2)
+    assert len(world.refused) == 3
+
+
+def test_lines_may_change_while_records_are_pending() -> None:
+    world = World(LADDER, random.Random(10))
+    schedules = [world.schedule(f"{n}", n * 997) for n in range(1, 300)]
+    world.run_until(world.now + 50_000)
+    world.ladder = Ladder((2_000, 60_000))
+    world.logs[60_000] = []
+    world.crash()
+    schedules += [world.schedule(f"new {n}", n * 997) for n in range(1, 300)]
+    world.run_until(world.now + 400_000, crash=0.05)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at <= schedule.due + 100 for at, schedule in world.delivered)

@@ -1,0 +1,148 @@
+"""Delay lines, due times, schedules, recurrence and the brokers' clock, on their own."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from itertools import combinations
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.broker_clock import BrokerClock
+from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
+from headway.core.recurrence import Recurrence
+from headway.core.schedules import HandleParts, Schedule, read_schedule
+from headway.delay.times import due_at
+from headway.errors import ConfigError, ScheduleError
+
+
+@given(st.integers(0, 10**11))
+def test_a_record_never_waits_in_lines_longer_than_its_delay(delay: int) -> None:
+    waited = sum(time_in(line) for _, line in Ladder.exponential().path(delay))
+    assert waited <= delay
+    assert delay - waited < 2000
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [((), "1 to 64 lines"), ((2000, 1000), "longer than the one before"), ((100,), "shortest line is 0.1 s")],
+)
+def test_a_ladder_that_is_none_is_refused(lines: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Ladder(lines)
+
+
+def test_the_longest_line_is_open() -> None:
+    ladder = Ladder((1000, 4000))
+    assert [line for _, line in ladder.path(13_000)] == [4000, 4000, 4000, 1000]
+    assert ladder.line_for(10**12) == 4000
+    assert ladder.line_for(900) == MEMORY
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_fitting_finds_the_best_of_all_nested_ladders(seed: int) -> None:
+    draw = random.Random(seed)
+    delays = {draw.randrange(1, 40) * 1000: draw.randrange(1, 10) for _ in range(5)}
+    count = draw.randrange(1, 5)
+
+    def moves(lines: tuple[int, ...]) -> float:
+        total = 0
+        for delay, weight in delays.items():
+            left = delay
+            for line in reversed(lines):
+                total += weight * (left // line)
+                left %= line
+        return total
+
+    found = fit(delays, count).lines
+    smooth = [n for n in range(2, 40) if not _without(n, (2, 3, 5)) > 1 or n * 1000 in delays]
+    nested = (
+        (1000, *(n * 1000 for n in rest))
+        for size in range(count)
+        for rest in combinations(smooth, size)
+        if all(b % a == 0 for a, b in zip((1, *rest), rest, strict=False))
+    )
+    assert moves(found) == min(map(moves, nested))
+
+
+def _without(number: int, primes: tuple[int, ...]) -> int:
+    for prime in primes:
+        while number % prime == 0:
+            number //= prime
+    return number
+
+
+def test_due_times_are_rounded_up_and_need_a_zone() -> None:
+    assert due_at(0.0001, 5.0) == 5001
+    assert due_at(timedelta(days=1), 0.0) == 86_400_000
+    assert due_at(datetime(2030, 1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), 0.0) == due_at(
+        datetime(2030, 1, 1, tzinfo=UTC), 0.0
+    )
+    with pytest.raises(ConfigError, match="has no time zone"):
+        due_at(datetime(2030, 1, 1), 0.0)
+    with pytest.raises(ConfigError, match="beyond the year 9999"):
+        due_at(float("inf"), 0.0)
+    with pytest.raises(ConfigError, match="is none"):
+        due_at("tomorrow", 0.0)  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=200))
+def test_whatever_a_header_holds_only_a_schedule_error_is_raised(value: bytes) -> None:
+    with pytest.raises(ScheduleError):
+        read_schedule(value)
+
+
+@pytest.mark.parametrize(
+    "change", [{"due": -1}, {"due": 10**15}, {"topic": "no/topic"}, {"partition": -1}, {"generation": -1},
+               {"recurrence": Recurrence(interval=1)}, {"recurrence": Recurrence(cron="1 2")}]
+)  # fmt: skip
+def test_a_schedule_that_could_not_be_delivered_is_not_read(change: dict[str, object]) -> None:
+    fields: dict[str, object] = {"id": "1", "due": 5, "at": 4, "order": 0, "topic": "t"}
+    name, value = Schedule(**{**fields, **change}).header()  # type: ignore[arg-type]
+    assert name == "headway.delay"
+    with pytest.raises(ScheduleError):
+        read_schedule(value)
+
+
+@given(st.integers(0, 9999), st.integers(0, 10**14), st.integers(0, 10**14), st.text(min_size=1))
+def test_a_handle_is_text_and_back(partition: int, due: int, at: int, id_: str) -> None:
+    parts = HandleParts(partition, due, at, id_)
+    assert HandleParts.read(str(parts)) == parts
+
+
+def test_cron_follows_daylight_saving_time() -> None:
+    five = Recurrence(cron="0 17 * * *", zone="Europe/Berlin")
+    before = round(datetime(2026, 3, 28, 20, tzinfo=UTC).timestamp() * 1000)
+    following = five.following(before, before)
+    assert following is not None
+    assert datetime.fromtimestamp(following / 1000, UTC) == datetime(2026, 3, 29, 15, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "wrong", [Recurrence(), Recurrence(cron="x"), Recurrence(cron="0 0 * * *", zone="Mars/Base"),
+              Recurrence(interval=5), Recurrence(interval=1000, older_than=-1)]
+)  # fmt: skip
+def test_a_recurrence_that_is_none_is_refused(wrong: Recurrence) -> None:
+    with pytest.raises(ConfigError):
+        wrong.check()
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 3), st.floats(0, 0.02), st.floats(0, 0.02)), min_size=1, max_size=50))
+def test_the_clock_is_never_ahead_of_the_brokers(samples: list[tuple[float, float, float]]) -> None:
+    offset, monotonic, clock = 1_700_000_000_123.7, 100.0, BrokerClock()
+    for pause, there, back in samples:
+        sent = monotonic + pause
+        stamped = int(offset + (sent + there) * 1000)
+        monotonic = sent + there + back
+        clock.observe(stamped, sent, monotonic)
+        assert clock.now(monotonic) <= offset + monotonic * 1000
+        assert clock.now(monotonic) >= offset + monotonic * 1000 - back * 1000 - 2
+
+
+@pytest.mark.parametrize("step", [-3_600_000, 3_600_000])
+def test_the_clock_follows_a_step_with_the_next_observation(step: int) -> None:
+    clock = BrokerClock()
+    clock.observe(1_000_000_000, 10.0, 10.002)
+    clock.observe(1_000_001_000 + step, 11.0, 11.002)
+    assert abs(clock.now(11.002) - (1_000_001_000 + step)) <= 1
