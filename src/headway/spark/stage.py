@@ -149,7 +149,8 @@ class Stage:
         if is_coroutine_function(self._handler):
             calls = Calls(self._call_async, done, self._raised, self._handler, in_batches=False)
             return EventLoop(calls, _loop(), self._settings.timeout)
-        return Threads(Calls(self._call, done, self._raised, self._handler, in_batches=False), self._settings.timeout)
+        calls = Calls(self._call, done, self._raised, self._handler, in_batches=False)
+        return Threads(calls, self._settings.concurrency, self._settings.timeout)
 
     async def _call_async(self, job: Job) -> Any:
         return await self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
