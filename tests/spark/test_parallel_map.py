@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from headway import Context
 from headway.core.retry import Retries, fixed
 from headway.errors import ConfigError
-from headway.parallel.dead_letters import PREFIX
+from headway.letters import PREFIX
 from headway.spark import dead_letters, parallel_map
 from tests.spark.stored import committed
 

@@ -26,7 +26,7 @@ ALLOWED = {
     "finding": {"errors", "workers"},
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
-    "spark": {"broker", "core", "config", "errors", "finding", "kafka", "parallel", "records", "workers"},
+    "spark": {"broker", "core", "config", "errors", "finding", "kafka", "letters", "parallel", "records", "workers"},
     "pipelines": {"errors", "spark"},
     "testing": {"broker"},
     "cli": {"*"},

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from headway.parallel.dead_letters import PREFIX
+from headway.letters import PREFIX
 
 Kind = Literal["ok", "failed", "parked"]
 
