@@ -114,6 +114,7 @@ def test_what_has_left_a_line_is_deleted(cluster: DelayCluster, monkeypatch: pyt
         wait_until(lambda: cluster.first_offset(place) > 50)
 
 
+@pytest.mark.slow
 def test_cancellations_are_settled_through_kills(cluster: DelayCluster) -> None:
     draw = random.Random(2)
     relays = [cluster.relay_process(), cluster.relay_process()]
