@@ -37,8 +37,8 @@ class Admin:
         self._reason = "no answer"
         self._none_is_up = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
-        settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
-        self._client = make_client(AdminClient, settings)
+        self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
+        self._client = make_client(AdminClient, self._settings)
 
     def topics(self) -> dict[str, int]:
         """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""

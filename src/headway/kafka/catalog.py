@@ -7,11 +7,12 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headway.core.topics import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.making import make_client
 from headway.kafka.ranges import Offsets, kafka_partition, name_of
 from headway.records import TopicPartition
 
@@ -134,6 +135,8 @@ class Catalog(Admin):
             if not passing or time.monotonic() > deadline:
                 return answers
             time.sleep(_ASK_AGAIN_AFTER)
+            # One that has lost a leader while it asked for offsets may not find it again.
+            self._client = make_client(AdminClient, self._settings)
 
     def _failure(self, failure: str, reason: ck.KafkaError) -> KafkaError:
         self._client.poll(0)  # serves the error callback
