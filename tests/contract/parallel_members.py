@@ -52,7 +52,8 @@ def topic_of(cluster: Cluster, partitions: int, **settings: str) -> str:
 
 def send(cluster: Cluster, topic: str, records: Iterable[tuple[str | None, str]], partition: int = -1) -> None:
     """Store records of key and value."""
-    with closing(ck.Producer(cluster.config({"linger.ms": 5}))) as producer:
+    # Without idempotence a batch that is sent again to a new topic can come behind the next one.
+    with closing(ck.Producer(cluster.config({"linger.ms": 5, "enable.idempotence": True}))) as producer:
         for key, value in records:
             while not _queued(producer, topic, value, key, partition):
                 producer.poll(0.1)
