@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -13,11 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from demo.flights import records
+from headway import Ladder
 from headway.broker.java import find_java, java_home
+from headway.delay.topics import TopicNames, create_topics
 from headway.errors import ConfigError
 from headway.parallel.context import Context
 from headway.pipelines import flights
-from headway.pipelines.flight_outputs import follow_ups, notices
+from headway.pipelines.flight_outputs import Outputs, follow_ups, notices
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -151,6 +154,38 @@ def test_the_command_runs_the_pipeline_and_goes_on_where_it_was(orders: "LevelTo
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 5
     assert not re.search(r"https?://|<script|<link", page.replace("http://www.w3.org", ""))
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    sent = list(records(2_000))
+    for level in range(orders.levels):
+        orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
+    kafka, name = {"bootstrap.servers": orders.servers}, orders.topic
+    create_topics(kafka, name, Ladder.exponential(1, 2, 2), 2)
+    outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", scheduler_name=name)
+    outputs.create_topics(name, orders.levels)
+    tables = flights.read_tables(spark)
+
+    def run() -> tuple[int, int, int]:
+        flights.start(flights.source(spark, kafka, name, orders.levels), tables, outputs).awaitTermination()
+        noticed = sum(len(committed(orders.servers, f"{name}-notices-{level}")) for level in range(3))
+        return (
+            spark.read.parquet(str(tmp_path / "flights")).count(),
+            noticed,
+            len(committed(orders.servers, TopicNames(name).line(2000))),
+        )
+
+    late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)
+    assert run() == (2_000, 2_000, late)
+    for commit in [each for pattern in ("0", ".0.*") for each in (tmp_path / "checkpoint" / "commits").glob(pattern)]:
+        commit.unlink()
+    assert run() == (2_000, 2_000, late)
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert run() == (2_000, 4_000, 2 * late)
 
 
 @pytest.mark.kafka

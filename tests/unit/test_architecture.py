@@ -26,10 +26,8 @@ ALLOWED = {
     "finding": {"errors", "workers"},
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
-    "spark": {
-        *("broker", "core", "config", "delay", "errors", "finding", "kafka", "letters", "parallel", "records"),
-        "workers",
-    },
+    "spark": {"broker", "core", "config", "delay", "errors", "finding", "kafka", "letters", "parallel"}
+    | {"records", "workers"},
     "pipelines": {"core", "delay", "errors", "kafka", "letters", "parallel", "spark"},
     "testing": {"broker"},
     "cli": {"*"},
