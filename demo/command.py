@@ -88,9 +88,10 @@ def _through_spark(servers: str, options: argparse.Namespace, console: Console) 
     from headway.spark.apart import apart  # noqa: PLC0415
 
     console.print(
-        "\n[bold]Step 2:[/] the same topics through Spark, with weather, airports, planes and airlines, into Parquet"
+        "\n[bold]Step 2:[/] the same topics through Spark, with weather, airports, planes and airlines, and a handler\n"
+        "that runs in parallel, into Parquet, and back to Kafka with a notice of each flight"
     )
-    with console.status("Spark reads, joins and writes the flights …"):
+    with console.status("Spark reads, joins, handles and writes the flights …"):
         outcome = apart(
             lambda: pipeline.run(servers, priority.TOPIC, flights.LEVELS, options.records, options.output, console)
         )
@@ -98,7 +99,14 @@ def _through_spark(servers: str, options: argparse.Namespace, console: Console) 
         f"{outcome.rows:,} rows, {outcome.distinct:,} different ones, in {outcome.micro_batches} micro-batches and "
         f"{outcome.streaming_s:.0f} s"
     )
-    return show_promises(console, [Promise("every flight once in Parquet", seen, outcome.each_once)])
+    noticed = f"{outcome.notices:,}, exactly once through the sink"
+    return show_promises(
+        console,
+        [
+            Promise("every flight once in Parquet", seen, outcome.each_once),
+            Promise("a notice of each at its level", noticed, outcome.each_noticed_once),
+        ],
+    )
 
 
 def _later(servers: str, options: argparse.Namespace, console: Console) -> bool:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headway.pipelines import flights
+from headway.pipelines.flight_outputs import Outputs
 from headway.spark import local_session
 from headway.spark.report_file import write_report
 
@@ -26,6 +27,8 @@ class Outcome:
     expected: int
     rows: int
     distinct: int
+    notices: int
+    by_level: bool
     micro_batches: int
     streaming_s: float
     parquet: Path
@@ -35,6 +38,11 @@ class Outcome:
     def each_once(self) -> bool:
         """Whether every flight arrived, and none twice."""
         return self.rows == self.distinct == self.expected
+
+    @property
+    def each_noticed_once(self) -> bool:
+        """Whether there is one notice of every flight, at its level."""
+        return self.by_level and self.notices == self.expected
 
 
 def run(
@@ -47,8 +55,11 @@ def run(
     console = console or Console()
     spark = local_session("headway demo", short_lived=True)
     try:
-        records = flights.source(spark, {"bootstrap.servers": bootstrap_servers}, topic, levels)
-        return process(spark, records, expected, output_dir, console)
+        kafka = {"bootstrap.servers": bootstrap_servers}
+        records = flights.source(spark, kafka, topic, levels)
+        outputs = Outputs(str(output_dir), kafka)
+        outputs.create_topics(topic, levels)
+        return process(spark, records, outputs, levels, expected, console)
     finally:
         spark.stop()
 
@@ -82,20 +93,34 @@ def arrivals(flights: DataFrame) -> DataFrame:
     return flights.agg(F.count("*").alias("rows"), F.count_distinct(*IDENTITY).alias("distinct"))
 
 
-def process(spark: SparkSession, records: DataFrame, expected: int, output_dir: Path, console: Console) -> Outcome:
-    """Join, write, report, sum up, draw."""
+def notices_by_level(spark: SparkSession, outputs: Outputs, levels: int) -> dict[int, int]:
+    """How many notices there are in Kafka by level; less than none where one is there twice."""
+    notices = spark.read.format("headway").options(subscribe=outputs.notices, levels=levels)
+    servers = outputs.kafka["bootstrap.servers"]
+    counts = F.count("*").alias("rows"), F.count_distinct("value").alias("distinct")
+    rows = notices.option("kafka.bootstrap.servers", servers).load().groupBy("level").agg(*counts).collect()
+    return {row["level"]: row["distinct"] if row["rows"] == row["distinct"] else -1 for row in rows}
+
+
+def process(
+    spark: SparkSession, records: DataFrame, outputs: Outputs, levels: int, expected: int, console: Console
+) -> Outcome:
+    """Join, handle, write, report, sum up, draw."""
+    output_dir = Path(outputs.directory)
     parquet = output_dir / "flights"
     for directory in (parquet, output_dir / "checkpoint"):
         shutil.rmtree(directory, ignore_errors=True)
     tables = flights.read_tables(spark)
     started = time.monotonic()
-    query = flights.start(records, tables, str(output_dir))
+    query = flights.start(records, tables, outputs)
     query.awaitTermination()
     streaming_s, batches = time.monotonic() - started, len(query.recentProgress)
     write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 
     arrived = spark.read.parquet(str(parquet)).cache()
     counts = arrivals(arrived).first() or Row(rows=0, distinct=0)
+    noticed = notices_by_level(spark, outputs, levels)
+    in_parquet = {row["level"]: row["count"] for row in arrived.groupBy("level").count().collect()}
     destinations = delay_by_destination_and_level(arrived).limit(TOP).collect()
     console.print(_delay_table(destinations))
     plot = _draw(destinations, delay_by_visibility(arrived).collect(), output_dir / "delays.png")
@@ -103,6 +128,8 @@ def process(spark: SparkSession, records: DataFrame, expected: int, output_dir: 
         expected=expected,
         rows=counts["rows"],
         distinct=counts["distinct"],
+        notices=sum(noticed.values()),
+        by_level=noticed == in_parquet,
         micro_batches=batches,
         streaming_s=streaming_s,
         parquet=parquet,

@@ -21,12 +21,12 @@ def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "Traceback" not in demo.stderr
     assert "✗" not in demo.stdout
-    assert demo.stdout.count("✓") == 9
+    assert demo.stdout.count("✓") == 10
     assert re.search(r"✓ every flight once, at its level +[\d,]+ \+ [\d,]+ \+ [\d,]+\n", demo.stdout)
     assert re.search(r"✓ every flight once in Parquet +5,000 rows, 5,000 different ones", demo.stdout)
     for picture in ("priority.png", "delays.png"):
         assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
-    assert list((tmp_path / "out" / "flights").glob("*.parquet"))
+    assert list((tmp_path / "out" / "flights").glob("*/*.parquet"))
 
 
 def test_ctrl_c_ends_the_demo_in_one_sentence(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from demo import pipeline
 from demo.flights import records
 from headway.pipelines import flights
+from headway.pipelines.flight_outputs import Outputs
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics
@@ -45,17 +46,23 @@ def test_a_flight_that_arrived_twice_shows(spark: SparkSession) -> None:
 
 
 @pytest.mark.kafka
-def test_every_flight_goes_from_kafka_to_parquet_once(
+def test_every_flight_goes_from_kafka_to_parquet_and_back_once(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
     sent = list(records(1_000))
     for level in range(orders.levels):
         orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
-    source = flights.source(spark, {"bootstrap.servers": orders.servers}, orders.topic, orders.levels)
+    kafka = {"bootstrap.servers": orders.servers}
+    source = flights.source(spark, kafka, orders.topic, orders.levels)
+    outputs = Outputs(
+        str(tmp_path), kafka, f"{orders.topic}-notices", f"{orders.topic}-later", scheduler_name=orders.topic
+    )
+    outputs.create_topics(orders.topic, orders.levels)
 
-    outcome = pipeline.process(spark, source, 1_000, tmp_path, Console(quiet=True))
+    outcome = pipeline.process(spark, source, outputs, orders.levels, 1_000, Console(quiet=True))
 
     assert outcome.each_once
+    assert outcome.each_noticed_once
     assert spark.read.parquet(str(outcome.parquet)).where("destination is not null").count() > 900
     assert outcome.plot.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "report.html").read_text()

@@ -3,18 +3,25 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from demo.flights import records
+from headway import Ladder
 from headway.broker.java import find_java, java_home
+from headway.delay.topics import TopicNames, create_topics
 from headway.errors import ConfigError
+from headway.parallel.context import Context
 from headway.pipelines import flights
+from headway.pipelines.flight_outputs import Outputs, follow_ups, notices
+from tests.spark.stored import committed
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics
@@ -68,6 +75,49 @@ def test_a_flight_knows_its_plane_and_its_airline(spark: SparkSession) -> None:
     assert (unknown["airline"], unknown["plane_model"], unknown["plane_seats"]) == (None, None, None)
 
 
+KNOWN = "tailnum string, carrier string, airline string, flight int, dest string, destination string, arr_delay int"
+
+
+def test_flights_are_handled_each_with_a_notice_and_one_that_fails_is_kept(spark: SparkSession) -> None:
+    rows = [
+        ("N1", "UA", "United", 1, "ORD", "Chicago", 90),
+        ("N2", "UA", "United", 2, "ORD", None, -5),
+        (None, "ZZ", None, 3, "ORD", None, None),
+    ]
+    known = spark.createDataFrame(rows, KNOWN)
+
+    outcomes = {row["flight"]: row for row in flights.handled(known).collect()}
+    told = [outcomes[number]["notice"] for number in (1, 2, 3)]
+    assert told == ["United 1 to Chicago: 90 minutes late", "United 2 to ORD: on time", "ZZ 3 to ORD did not arrive"]
+
+    def refuse(flight: Any, _: Context) -> str:
+        raise ValueError(f"no {flight.flight}")
+
+    [failed] = flights.handled(known.where("flight = 1"), refuse).collect()
+    assert (failed["outcome"], failed["notice"], failed["error"]["message"]) == ("failed", None, "no 1")
+
+
+def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up(spark: SparkSession) -> None:
+    done = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    columns = "carrier string, flight int, time_hour timestamp, tailnum string, level int, arr_delay int"
+    rows: list[Any] = [
+        ("UA", 1, done, "N1", 2, 61, "late", "ok", done),
+        ("UA", 2, done, "N2", 1, 60, "late", "ok", done),
+    ]
+    rows += [("UA", 3, done, "N3", 2, 99, None, "failed", done), ("UA", 4, done, None, 2, None, "gone", "ok", done)]
+    handled = spark.createDataFrame(rows, f"{columns}, notice string, outcome string, done timestamp")
+
+    now = notices(handled, "told").collect()
+    assert [(row["topic"], row["level"], row["key"], row["due"]) for row in now] == [
+        ("told", 2, "N1", None),
+        ("told", 1, "N2", None),
+        ("told", 2, None, None),
+    ]
+    assert json.loads(now[0]["value"])["notice"] == "late"
+    [later] = follow_ups(handled, "later", timedelta(minutes=30)).selectExpr("*", "unix_millis(due) as at").collect()
+    assert (later["topic"], later["key"], later["at"]) == ("later", "N1", (done.timestamp() + 1800) * 1000)
+
+
 def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"There is no weather.csv in {tmp_path}"):
         flights.read_tables(spark, tmp_path)
@@ -90,7 +140,8 @@ def test_the_command_runs_the_pipeline_and_goes_on_where_it_was(orders: "LevelTo
             "--topic",
             orders.topic,
         ]
-        command += ["--output", str(tmp_path), "-b", orders.servers]
+        command += ["--output", str(tmp_path), "-b", orders.servers, "--after", "1"]
+        command += ["--notices", f"{orders.topic}-notices", "--follow-ups", f"{orders.topic}-later"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
@@ -98,9 +149,43 @@ def test_the_command_runs_the_pipeline_and_goes_on_where_it_was(orders: "LevelTo
 
     assert send_and_run(slice(0, 200)).startswith("200 flights are in")
     assert send_and_run(slice(200, 300)).startswith("300 flights are in")
+    noticed = [len(committed(orders.servers, f"{orders.topic}-notices-{level}")) for level in range(3)]
+    assert noticed == [sum(flight.level == level for flight in sent) for level in range(3)]
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 5
     assert not re.search(r"https?://|<script|<link", page.replace("http://www.w3.org", ""))
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    sent = list(records(2_000))
+    for level in range(orders.levels):
+        orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
+    kafka, name = {"bootstrap.servers": orders.servers}, orders.topic
+    create_topics(kafka, name, Ladder.exponential(1, 2, 2), 2)
+    outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", scheduler_name=name)
+    outputs.create_topics(name, orders.levels)
+    tables = flights.read_tables(spark)
+
+    def run() -> tuple[int, int, int]:
+        flights.start(flights.source(spark, kafka, name, orders.levels), tables, outputs).awaitTermination()
+        noticed = sum(len(committed(orders.servers, f"{name}-notices-{level}")) for level in range(3))
+        return (
+            spark.read.parquet(str(tmp_path / "flights")).count(),
+            noticed,
+            len(committed(orders.servers, TopicNames(name).line(2000))),
+        )
+
+    late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)
+    assert run() == (2_000, 2_000, late)
+    for commit in [each for pattern in ("0", ".0.*") for each in (tmp_path / "checkpoint" / "commits").glob(pattern)]:
+        commit.unlink()
+    assert run() == (2_000, 2_000, late)
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert run() == (2_000, 4_000, 2 * late)
 
 
 @pytest.mark.kafka

@@ -26,8 +26,9 @@ ALLOWED = {
     "finding": {"errors", "workers"},
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors"},
-    "spark": {"broker", "core", "config", "errors", "finding", "kafka", "letters", "parallel", "records", "workers"},
-    "pipelines": {"errors", "spark"},
+    "spark": {"broker", "core", "config", "delay", "errors", "finding", "kafka", "letters", "parallel"}
+    | {"records", "workers"},
+    "pipelines": {"core", "delay", "errors", "kafka", "letters", "parallel", "spark"},
     "testing": {"broker"},
     "cli": {"*"},
     "__init__": {"*"},

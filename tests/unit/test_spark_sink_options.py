@@ -57,6 +57,7 @@ def columns(text: str) -> StructType:
         (columns("topic string, value string"), "orders", "both a column topic and the option topic"),
         (columns("topic string"), None, "needs a column value, and has topic"),
         (columns("value string, levle int"), "orders", "no column levle. Did you mean level?"),
+        (columns("value string, due string"), "orders", "due is string; the headway sink needs a timestamp."),
         (columns("value string, offset int"), "orders", "no column offset"),
         (columns("value string, level double"), "orders", "level is double; the headway sink needs a whole number."),
         (

@@ -1,5 +1,6 @@
 """`headway pipeline`: pipelines on Spark that are there to be run, and to start from."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ def pipeline() -> None:
 @click.option("--topic", default="flights", show_default=True, help="Where the flights are.")
 @click.option("--levels", type=click.IntRange(min=1), default=3, show_default=True, help="How many it has.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="flights-output", show_default=True)
+@click.option("--notices", default="flight-notices", show_default=True, help="Where a notice of each flight goes.")
+@click.option("--follow-ups", default="flight-follow-ups", show_default=True, help="Where follow-ups of late ones go.")
+@click.option("--after", type=click.FloatRange(min=0), default=3600, show_default=True, help="So many seconds later.")
 @click.option("--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="CSV files to join with.")
 @click.option("--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine.")
 @click.option("--forever", is_flag=True, help="Go on with what comes, until Ctrl-C; by default it ends.")
@@ -32,6 +36,9 @@ def run(
     topic: str,
     levels: int,
     output: Path,
+    notices: str,
+    follow_ups: str,
+    after: float,
     tables: Path | None,
     master: str | None,
     forever: bool,
@@ -39,8 +46,10 @@ def run(
 ) -> None:
     """Run the pipeline NAME on what is in Kafka, and write a report.
 
-    flights: the flights of New York by priority, joined with weather, airports, planes and airlines, into Parquet.
-    Started again it goes on where it was. Its stages are functions in `headway.pipelines.flights`.
+    flights: the flights of New York by priority, joined with weather, airports, planes and airlines, and handled in
+    parallel. They go into Parquet, a notice of each to Kafka at its level, and for those that were late a follow-up,
+    which `headway relay` delivers. Started again it goes on where it was. Its stages are functions in
+    `headway.pipelines.flights`.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
@@ -49,13 +58,17 @@ def run(
 
     def run_flights(spark: Any) -> int:
         from headway.pipelines import flights  # noqa: PLC0415 - needs PySpark
+        from headway.pipelines.flight_outputs import Outputs  # noqa: PLC0415
         from headway.spark.report_file import write_report  # noqa: PLC0415
 
         records = flights.source(spark, connection.config, topic, levels)
-        query = flights.start(records, flights.read_tables(spark, tables), str(output), once=not forever)
+        outputs = Outputs(str(output), connection.config, notices, follow_ups, timedelta(seconds=after))
+        outputs.create_topics(topic, levels)
+        query = flights.start(records, flights.read_tables(spark, tables), outputs, once=not forever)
         query.awaitTermination()
         return write_report(spark, str(output / "flights"), output / "report.html", title="Flights by priority")
 
     click.echo(f"Reading {topic} …", err=True)
     written = on_spark(f"headway {name}", master, run_flights)
     click.echo(f"{written:,} flights are in {output / 'flights'}, and how they fared in {output / 'report.html'}.")
+    click.echo(f"Notices are in {notices}; `headway relay` delivers the follow-ups to {follow_ups} when they are due.")

@@ -6,6 +6,7 @@ refused, so that no record goes round for ever.
 
 import re
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -69,6 +70,13 @@ def read_schedule(value: str | bytes | None) -> Schedule:
         except ConfigError as error:
             raise ScheduleError(f"The header {HEADER} has a recurrence that is none: {error}") from error
     return schedule
+
+
+def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
+    """Of a line: one for all records of a key, so that one relay keeps their order."""
+    if key is None:
+        return order % partitions
+    return crc32(key.encode() if isinstance(key, str) else key) % partitions
 
 
 class HandleParts(NamedTuple):

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
-from zlib import crc32
 
 from headway.config import Config, OutputSettings
 from headway.core.changes import Settled
 from headway.core.recurrence import Misfire, Recurrence
-from headway.core.schedules import HEADER, HandleParts, Schedule
+from headway.core.schedules import HEADER, HandleParts, Schedule, partition_of
 from headway.core.topics import level_topic
 from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
 from headway.delay.handles import ScheduleHandle
@@ -207,17 +206,11 @@ class Scheduler:
         name = f"{self._token}{order:x}" if id_ is None else f"{id_}.{self._token}{order:x}"
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         fields.append(schedule.header())
-        own = self._partition(key, order)
+        own = partition_of(key, order, self._partitions)
         destination = self._destinations[self._ladder.line_for(due - at)]
         handle = ScheduleHandle(own, schedule, destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, handle.future, fields)
         return handle
-
-    def _partition(self, key: Any, order: int) -> int:
-        """One for all records of a key, so that one relay keeps their order."""
-        if key is None:
-            return order % self._partitions
-        return crc32(key.encode() if isinstance(key, str) else key) % self._partitions
 
     def _send(
         self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None

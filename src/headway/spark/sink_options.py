@@ -15,13 +15,15 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampType,
 )
 
+from headway.delay.topics import DEFAULT_NAME
 from headway.errors import ConfigError
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
-NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "markerTopic")
+NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "markerTopic", "schedulerName")
 KAFKA_PREFIX = "kafka."
 SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 MARKER_TOPIC = "headway-markers"
@@ -40,6 +42,7 @@ class SinkOptions:
     app_id: str | None = None
     version: int | None = None
     marker_topic: str = MARKER_TOPIC
+    scheduler_name: str = DEFAULT_NAME
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
@@ -64,6 +67,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         app_id=app_id,
         version=None if version is None else _version(version),
         marker_topic=options.get("markertopic", MARKER_TOPIC),
+        scheduler_name=options.get("schedulername", DEFAULT_NAME),
     )
 
 
@@ -136,6 +140,7 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
     "value": (_is_bytes, "binary or a string"),
     "headers": (_are_headers, "array<struct<key: string, value: binary>>"),
     "partition": (_is_whole, "a whole number"),
+    "due": (lambda kind: isinstance(kind, TimestampType), "a timestamp"),
 }
 
 

@@ -10,20 +10,27 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from headway.core.topics import level_topic
 from headway.errors import DeliveryError
 from headway.kafka.row_producer import Columns
+from headway.spark.due_rows import DueRows
 
 _MOST_BYTES = 8 * 2**20
 _ANY_PARTITION = -1
 
 
-def chunks(batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int]) -> Iterator[Columns]:
+def chunks(
+    batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int], due_rows: DueRows | None = None
+) -> Iterator[Columns]:
     """The rows in order; `topic` is that of all, if they do not say it, and `partitions_of` tells a topic's size.
+
+    With `due_rows`, those that are due later go to its lines.
 
     Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have.
     """
     pieces = -(-batch.nbytes // _MOST_BYTES) or 1
     length = -(-batch.num_rows // pieces) or 1
     for start in range(0, batch.num_rows, length):
-        yield _columns(batch.slice(start, length), topic, partitions_of)
+        piece = batch.slice(start, length)
+        columns = _columns(piece, topic, partitions_of)
+        yield columns if due_rows is None else due_rows.routed(columns, _microseconds(piece.column("due")))
 
 
 def _columns(batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int]) -> Columns:
@@ -91,6 +98,10 @@ def _partitions(partitions: pa.Array | None) -> Iterable[int]:
     if partitions is None:
         return repeat(_ANY_PARTITION)
     return pc.fill_null(partitions, _ANY_PARTITION).to_pylist()  # type: ignore[no-any-return]
+
+
+def _microseconds(due: pa.Array) -> list[int | None]:
+    return pc.cast(pc.cast(due, pa.timestamp("us", "UTC")), pa.int64()).to_pylist()  # type: ignore[no-any-return]
 
 
 def _header_list(headers: list[dict[str, Any]] | None) -> list[tuple[str, Any]] | None:

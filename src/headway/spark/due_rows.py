@@ -1,0 +1,74 @@
+"""Rows with a due time, on their way to the delay lines from which a relay delivers them."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from itertools import islice, repeat
+from typing import Any, NamedTuple
+
+from headway.core.schedules import HEADER, LATEST, Schedule, partition_of
+from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
+from headway.errors import DeliveryError
+from headway.kafka.row_producer import Columns
+from headway.letters import connection_of
+
+LINE_SETTINGS: Mapping[str, Any] = {
+    # A record's own megabyte, and the header that says when it is due.
+    "message.max.bytes": 2_097_152,
+    # Relays wait no longer for what may still be on its way.
+    "message.timeout.ms": 60_000,
+}
+
+
+class Lines(NamedTuple):
+    """The delay lines of a scheduler, as tasks get them from the driver."""
+
+    name: str
+    layout: Layout
+
+
+def find_lines(config: Mapping[str, Any], name: str) -> Lines:
+    """The lines of the scheduler of this name, which are created if there are none. Raises `KafkaError`."""
+    connection = connection_of(config)
+    return Lines(name, read_layout(connection, name) or create_topics(connection, name))
+
+
+class DueRows:
+    """Schedules the rows of one task."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._partitions, ladder = lines.layout.partitions, lines.layout.ladder
+        self._line_for = ladder.line_for
+        names = TopicNames(lines.name)
+        self._topics = {line: names.line(line) for line in (0, *ladder.lines)}
+        self._orders = itertools.count()
+        self._token = uuid.uuid4().hex[:10]
+
+    def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
+        """The records, those with a due time to a line; `due` is in microseconds since the epoch.
+
+        Raises `DeliveryError` for a header with the name that is a schedule's.
+        """
+        now, keys = int(time.time() * 1000), list(islice(columns.keys, columns.rows))
+        places = zip(due, keys, columns.topics, columns.partitions, columns.headers or repeat(None), strict=False)
+        routed = [
+            (topic, partition, headers) if at is None else self._to_line(at, now, key, topic, partition, headers)
+            for at, key, topic, partition, headers in places
+        ]
+        topics, partitions, headers = zip(*routed, strict=True)
+        return columns._replace(keys=keys, topics=topics, partitions=partitions, headers=headers)
+
+    def _to_line(
+        self, at: int, now: int, key: Any, topic: str, partition: int, headers: Sequence[Any] | None
+    ) -> tuple[str, int, list[Any]]:
+        own = list(headers or ())
+        if any(name == HEADER for name, _ in own):
+            raise DeliveryError(
+                f"A row that is due later has a header {HEADER}, which is ours. Give yours another name."
+            )
+        due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
+        target = partition if partition >= 0 else None
+        schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)
+        line = self._topics[self._line_for(due - now)]
+        return line, partition_of(key, order, self._partitions), [*own, schedule.header()]
