@@ -4,12 +4,26 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from headway.errors import ConfigError
 
+KAFKA_PREFIX = "kafka."
+SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
+
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
+
+
+def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Any option that is neither of these nor Kafka's, with the nearest right name; `options` are in lower case."""
+    known = {name.lower(): name for name in names}
+    for name in options:
+        if name not in known and not name.startswith(KAFKA_PREFIX):
+            near = get_close_matches(name, [*known, SERVERS], n=1)
+            hint = f"Did you mean {known.get(near[0], near[0])}?" if near else f"It has {', '.join(names)} and kafka.*."
+            raise ConfigError(f"The headway {kind} has no option {name}. {hint}")
 
 
 def whole_number(name: str, value: str, least: int, meaning: str) -> int:

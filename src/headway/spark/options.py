@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import cast, get_args
 
 from headway.core.capacity import Distributor, exponential, linear, weighted
@@ -12,6 +11,7 @@ from headway.kafka.ranges import OURS, RangeReader
 from headway.spark import option_values as values
 from headway.spark import selection
 from headway.spark.bounds import Bound, parse_bound
+from headway.spark.option_values import KAFKA_PREFIX, SERVERS, refuse_unknown
 from headway.spark.selection import Selection, parse_selection
 
 NAMES = (
@@ -20,8 +20,6 @@ NAMES = (
     *("maxRecordsPerTrigger", "policy", "distributor", "strictMaxWait", "minRecordsPerTrigger", "maxTriggerDelay"),
     *("failOnDataLoss", "isolation", "group.id", "includeHeaders"),
 )
-KAFKA_PREFIX = "kafka."
-SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 
 _ISOLATIONS = ("read_committed", "read_uncommitted")
 _OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
@@ -65,7 +63,7 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises `ConfigError` for the first that is unknown, missing or out of bounds.
     """
     options = {name.lower(): value for name, value in given.items()}
-    _refuse_unknown(options)
+    refuse_unknown("source", NAMES, options)
     levels = values.whole_number("levels", _required("levels", options), 1, "the number of level topics of each topic")
     parsed = Options(
         selection=parse_selection(options),
@@ -91,15 +89,6 @@ def parse(given: Mapping[str, str]) -> Options:
 def check_kafka(options: Options) -> None:
     """Raises `ConfigError` for a `kafka.*` option that librdkafka does not know or take."""
     RangeReader(options.kafka).close()
-
-
-def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in NAMES}
-    for name in options:
-        if name not in known and not name.startswith(KAFKA_PREFIX):
-            near = get_close_matches(name, [*known, SERVERS], n=1)
-            hint = f"Did you mean {known.get(near[0], near[0])}?" if near else f"It has {', '.join(NAMES)} and kafka.*."
-            raise ConfigError(f"The headway source has no option {name}. {hint}")
 
 
 def _required(name: str, options: Mapping[str, str]) -> str:

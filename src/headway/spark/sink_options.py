@@ -20,12 +20,11 @@ from pyspark.sql.types import (
 
 from headway.delay.topics import DEFAULT_NAME
 from headway.errors import ConfigError
+from headway.spark.option_values import KAFKA_PREFIX, SERVERS, refuse_unknown
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
 NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "markerTopic", "schedulerName")
-KAFKA_PREFIX = "kafka."
-SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 MARKER_TOPIC = "headway-markers"
 
 # What the sink decides by itself.
@@ -53,7 +52,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     options = {name.lower(): value for name, value in given.items()}
     options.pop("checkpointlocation", None)  # Spark's own, that it hands on
     options.pop("path", None)
-    _refuse_unknown(options)
+    refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
     if (app_id is None) != (version is None):
         raise ConfigError(
@@ -79,15 +78,6 @@ def for_stream(options: SinkOptions) -> SinkOptions:
             "Remove them."
         )
     return options
-
-
-def _refuse_unknown(options: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in NAMES}
-    for name in options:
-        if name not in known and not name.startswith(KAFKA_PREFIX):
-            near = get_close_matches(name, [*known, SERVERS], n=1)
-            hint = f"Did you mean {known.get(near[0], near[0])}?" if near else f"It has {', '.join(NAMES)} and kafka.*."
-            raise ConfigError(f"The headway sink has no option {name}. {hint}")
 
 
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:

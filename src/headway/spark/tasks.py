@@ -1,15 +1,14 @@
 """What runs in Spark's tasks: the records of a group of ranges, as Arrow batches."""
 
-import gc
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from headway.kafka.ranges import Range, RangeReader
+from headway.kafka.uncollected import Uncollected
 from headway.spark import columns, planning
 from headway.spark.options import Options
 from headway.spark.sentences import one_sentence
@@ -27,16 +26,6 @@ def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch
     schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
     kafka = {**options.kafka, "isolation.level": options.isolation}
     reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
-    with one_sentence(), _no_garbage_collection(), reader:
+    with one_sentence(), Uncollected(), reader:
         for source, records in reader.read(wanted):
             yield columns.record_batch(records, source, schema)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Records are not cyclic, and looking for cycles among them takes almost half of the time of fetching them."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
