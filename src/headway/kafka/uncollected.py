@@ -11,8 +11,8 @@ from types import TracebackType
 class Uncollected:
     """Turns the collector off for as long as a `with` block takes, if it is on.
 
-    The block should take milliseconds, as the whole process is concerned, unless that does nothing but read. Two threads do not disturb each other:
-    who turned it off turns it on.
+    The block should take milliseconds, as the whole process is concerned, unless that does nothing but read.
+    Two threads do not disturb each other: who turned it off turns it on.
     """
 
     __slots__ = ("_is_ours",)
