@@ -92,7 +92,7 @@ class PriorityConsumer:
         )
         self._commits = AsyncCommits()
         for level in self._levels:
-            level.wake(self.wake.fd)
+            level.wake(self.wake)
 
     # Subscription
 

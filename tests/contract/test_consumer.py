@@ -13,12 +13,23 @@ import pytest
 from headway.broker import LocalBroker
 from headway.consumer import PriorityConsumer
 from headway.core.capacity import exponential, linear
+from headway.core.topics import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
+from headway.kafka.level_consumer import LevelConsumer
+from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 
-from .conftest import Cluster, cluster_of
+from .conftest import PARTITIONS, Cluster, cluster_of
 
 Place = tuple[str, int, int, int]
+
+
+class Silent:
+    """Who does not care what a level has."""
+
+    def assigned(self, partitions: list[TopicPartition]) -> None: ...
+    def revoked(self, partitions: list[TopicPartition]) -> None: ...
+    def lost(self, partitions: list[TopicPartition]) -> None: ...
 
 
 def place(record: ConsumerRecord) -> Place:
@@ -529,3 +540,26 @@ def test_a_commit_ends_in_time_while_the_broker_is_down_and_works_when_it_is_bac
             broker.nodes[0].start()
             consumer.commit(timeout=30)
             assert sum(offset or 0 for offset in consumer.committed(consumer.assignment()).values()) == 30
+
+
+def test_who_waits_is_woken_for_what_is_behind_the_end_of_a_partition(cluster: Cluster) -> None:
+    topic = f"{cluster.topic(levels=1)}-0"
+    with cluster.producer() as producer:
+        for partition in range(PARTITIONS):
+            producer.send(topic.removesuffix("-0"), b"one", partition=partition)
+    config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "enable.partition.eof": True})
+    level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
+    wake = Wake()
+    level.wake(wake)
+    level.subscribe(LevelSubscription([topic], "-0"), Silent())
+    records: list[ConsumerRecord] = []
+    while len(records) < PARTITIONS:
+        if fetched := level.fetch(1, time.monotonic()):
+            records += fetched
+        else:
+            asked = time.monotonic()
+            wake.wait(10)
+            assert time.monotonic() - asked < 10
+    level.wake(None)
+    level.close()
+    wake.close()

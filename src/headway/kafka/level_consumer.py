@@ -19,6 +19,7 @@ from headway.errors import FetchError, KafkaError
 from headway.kafka import native
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
+from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,7 @@ class LevelConsumer:
         self._incremental = _is_incremental(config)
         self._is_static = "group.instance.id" in config
         self._closing = False
+        self._wake: Wake | None = None
         self._listener: RebalanceListener | None = None
         self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config})
 
@@ -87,9 +89,10 @@ class LevelConsumer:
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
 
-    def wake(self, fd: int | None) -> None:
-        """Write to `fd` whenever there is something to fetch; None ends that."""
-        native.wake_on_events(self._consumer, fd)
+    def wake(self, wake: Wake | None) -> None:
+        """Set this whenever something arrives to fetch; None ends that."""
+        self._wake = wake
+        native.wake_on_events(self._consumer, wake.fd if wake else None)
 
     # Subscription
 
@@ -159,7 +162,10 @@ class LevelConsumer:
     # Records
 
     def fetch(self, count: int, now: float) -> list[ConsumerRecord]:
-        """What has arrived, at most `count` records; never waits. Callbacks run in here, errors go to `errors`."""
+        """What has arrived, at most `count` records; never waits. Callbacks run in here, errors go to `errors`.
+
+        If it gives fewer, all that has arrived is fetched, or who waits is woken.
+        """
         if not self._subscription.topics:
             return []
         if count == 0:
@@ -189,13 +195,18 @@ class LevelConsumer:
         except ck.KafkaException as error:
             self.errors.append(FetchError(self.level, str(error)))
             return []
+        there_may_be_more = len(messages) == count
         if any(map(_message_error, messages)):
             messages = self._without_errors(messages)
         records = list(map(self._record, messages, itertools.repeat(self._source), map(_message_value, messages)))
         if self._sought:
             for partition in {record.topic_partition for record in records}:
                 self._sought.pop(partition, None)
-        return self._after_rebalance(records) if self._rebalanced else records
+        if self._rebalanced:
+            records = self._after_rebalance(records)
+        if there_may_be_more and len(records) < count and self._wake:
+            self._wake.set()  # librdkafka says nothing of what is still there
+        return records
 
     def _without_errors(self, messages: list[ck.Message]) -> list[ck.Message]:
         for message in messages:

@@ -87,7 +87,10 @@ class LineConsumer:
             return []
         if self.rebalanced:  # what came is of the assignment before
             return []
-        return list(self._without_events(messages))
+        records = list(self._without_events(messages))
+        if len(records) < most == len(messages):
+            self._wake.set()  # librdkafka says nothing of what is still there
+        return records
 
     def _without_events(self, messages: list[ck.Message]) -> Iterable[ck.Message]:
         for message in messages:

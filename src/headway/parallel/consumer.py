@@ -163,7 +163,7 @@ class ParallelConsumer:
         self._executor: Executor | None = None
         self._producers: list[Closing] = []
         for level in self._levels:
-            level.wake(self._wake.fd)
+            level.wake(self._wake)
         self._state = threading.Lock()
         self._started = False
         self._ended = threading.Event()
