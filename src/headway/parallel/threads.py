@@ -7,6 +7,7 @@ from queue import SimpleQueue
 
 from headway.parallel.calls import Calls
 from headway.parallel.dispatch import Job
+from headway.parallel.switching import one_thread_more
 from headway.parallel.time_limit import ThreadLimit
 
 
@@ -33,9 +34,13 @@ class Threads:
 
     def _add_thread(self) -> None:
         # As daemons, so that a handler that never ends does not keep the program from ending.
-        thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(target=self._live, name=f"headway-handler-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _live(self) -> None:
+        with one_thread_more():
+            self._serve()
 
     def _serve(self) -> None:
         call, returned, raised = self._calls[:3]
