@@ -16,6 +16,11 @@ checked here; the others go to librdkafka as they are.
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
 | `max.block.ms` | producer | 60000 | how long `send` waits for room in a full queue |
+| `enable.idempotence` | producer | true | no record twice or behind a later one of its partition; see below |
+
+`enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
+`max.in.flight.requests.per.connection` above 5, no `retries`, `queuing.strategy=lifo`. Without it a batch that is sent
+again comes behind later ones. Brokers before Kafka 2.8 want the ACL `IdempotentWrite` on the cluster for it.
 
 A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers; without
 `max.priority`, its topics and its group have the names given. With transactions the interval is 100 by default. Its
@@ -43,6 +48,17 @@ OWN_KEYS = (
 )
 
 Config = Mapping[str, Any]
+
+# What a setting, under each of its names, must be for idempotence.
+_IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
+    "acks": lambda _, value: str(value) in ("all", "-1"),
+    "max.in.flight": lambda key, value: _whole_number(key, value) <= 5,
+    "retries": lambda key, value: _whole_number(key, value) > 0,
+    "queuing.strategy": lambda _, value: str(value).lower() == "fifo",
+}
+_IDEMPOTENT["request.required.acks"] = _IDEMPOTENT["acks"]
+_IDEMPOTENT["max.in.flight.requests.per.connection"] = _IDEMPOTENT["max.in.flight"]
+_IDEMPOTENT["message.send.max.retries"] = _IDEMPOTENT["retries"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +177,15 @@ class ProducerSettings:
             max_block=reader.integer("max.block.ms", default=60_000, at_least=0) / 1000,
             key_serializer=reader.function("key.serializer"),
             value_serializer=reader.function("value.serializer"),
-            kafka=reader.rest,
+            kafka=idempotent_by_default(reader.rest),
         )
+
+
+def idempotent_by_default(kafka: Config) -> dict[str, Any]:
+    """A producer's settings with `enable.idempotence`: true if they say nothing about it and do not rule it out."""
+    possible = all(fits(key, kafka[key]) for key, fits in _IDEMPOTENT.items() if key in kafka)
+    # A transaction needs it: whatever rules it out then, librdkafka names it.
+    return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
 def no_such_priority(priority: int, levels: int) -> ConfigError:

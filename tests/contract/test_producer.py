@@ -66,14 +66,33 @@ def test_a_priority_that_is_no_level_is_refused_and_nothing_is_sent(cluster: Clu
 
 def test_records_of_one_key_share_a_partition_and_keep_their_order(cluster: Cluster) -> None:
     topic = cluster.topic()
-    # Without it a batch that is sent again, as to a leader that is still new, comes behind later ones (KIP-98).
-    with cluster.producer(**{"enable.idempotence": True}) as producer:
+    with cluster.producer() as producer:
         futures = [producer.send(topic, str(i), f"key {i % 7}", priority=1) for i in range(700)]
         places = [future.result(30) for future in futures]
     for key in range(7):
         of_key = places[key::7]
         assert len({place.partition for place in of_key}) == 1
         assert [place.offset for place in of_key] == sorted(place.offset for place in of_key)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"acks": 1}, {"max.in.flight": 6}, {"retries": 0}, {"queuing.strategy": "lifo"}], ids=str
+)
+def test_what_rules_idempotence_out_is_taken(cluster: Cluster, settings: dict[str, Any]) -> None:
+    with cluster.producer(**settings) as producer:
+        assert producer.send(cluster.topic(), b"v").result(30).offset == 0
+
+
+def test_idempotence_that_is_asked_for_and_ruled_out_is_an_error(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match=r"`acks` must be set to `all` when `enable\.idempotence` is true"):
+        cluster.producer(**{"enable.idempotence": True, "acks": 1})
+
+
+def test_a_burst_to_a_new_topic_keeps_its_order(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"linger.ms": 1}) as producer:
+        futures = [producer.send(topic, b"x" * 100, partition=0) for _ in range(40_000)]
+        assert [future.result(30).offset for future in futures] == list(range(40_000))
 
 
 def test_callbacks_and_metrics_tell_what_happened(cluster: Cluster) -> None:

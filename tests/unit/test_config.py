@@ -77,3 +77,40 @@ def test_secrets_are_not_in_the_repr() -> None:
 
 def test_a_deserialiser_must_be_a_function() -> None:
     assert "value.deserializer must be a function" in refusal(**{"value.deserializer": "json"})
+
+
+def idempotence(**settings: Any) -> Any:
+    return ProducerSettings.parse({"max.priority": 1} | settings).kafka["enable.idempotence"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"acks": "all"}, {"acks": -1}, {"max.in.flight": "5"}, {"retries": 1}, {"queuing.strategy": "fifo"}],
+)
+def test_idempotence_is_on_by_default(settings: dict[str, Any]) -> None:
+    assert idempotence(**settings) is True
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"acks": 1},
+        {"request.required.acks": "0"},
+        {"max.in.flight": 6},
+        {"max.in.flight.requests.per.connection": "1000"},
+        {"retries": 0},
+        {"message.send.max.retries": "0"},
+        {"queuing.strategy": "LIFO"},
+    ],
+)
+def test_idempotence_is_off_where_another_setting_rules_it_out(settings: dict[str, Any]) -> None:
+    assert idempotence(**settings) is False
+
+
+def test_who_sets_idempotence_is_heard() -> None:
+    assert idempotence(**{"enable.idempotence": "false"}) == "false"
+    assert idempotence(**{"enable.idempotence": True, "acks": 1}) is True
+
+
+def test_a_transactional_producer_stays_idempotent_whatever_else_is_set() -> None:
+    assert idempotence(**{"transactional.id": "billing", "acks": 1}) is True
