@@ -9,8 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from headway.config import Config
 from headway.core.broker_clock import BrokerClock
@@ -23,6 +22,7 @@ from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, read_layout
 from headway.delay.writing import schedule_of
 from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
 from headway.kafka.line_consumer import Deletion, LineConsumer
 from headway.kafka.native import Partition
@@ -42,7 +42,7 @@ _DELETE_EVERY = 10.0
 _OVERHEAD = 1000  # bytes of a record's objects, about
 
 
-class Relay:
+class Relay(Closable):
     """Moves delayed records until it is stopped; `with` closes it.
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
@@ -123,14 +123,6 @@ class Relay:
             self._consumer.close()
             self._searcher.close()
             self._wake.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # What there is
 

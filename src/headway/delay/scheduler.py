@@ -5,8 +5,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from headway.config import Config, OutputSettings
 from headway.core.changes import Settled
@@ -19,6 +18,7 @@ from headway.delay.times import When, due_at
 from headway.delay.topics import DEFAULT_NAME, TopicNames, create_topics, read_layout
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError
+from headway.kafka.closing import Closable
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.letters import connection_of
@@ -29,7 +29,7 @@ _STORED_WITHIN_MS = 60_000
 _DEFAULTS = {"enable.idempotence": True, "message.max.bytes": 2_097_152, "message.timeout.ms": _STORED_WITHIN_MS}
 
 
-class Scheduler:
+class Scheduler(Closable):
     """Stores records in Kafka that a relay delivers when they are due: once, and never early.
 
     `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The topics that it
@@ -169,14 +169,6 @@ class Scheduler:
         self._closed = True
         self._asking.close()
         return self._client.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _schedule(
         self,

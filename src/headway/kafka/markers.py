@@ -10,14 +10,14 @@ those a week after the last commit, and a batch may be tried again after a longe
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.closing import Closable
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
 
@@ -50,7 +50,7 @@ def create_marker_topic(config: Mapping[str, Any], topic: str) -> None:
             ) from error
 
 
-class Markers:
+class Markers(Closable):
     """Looks markers up by key. `config` is librdkafka's."""
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
@@ -66,12 +66,8 @@ class Markers:
         self._consumer = make_client(ck.Consumer, {"log_level": 2, **config, **own})
         self._partitions = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._consumer.close()
 
     def partition_of(self, key: bytes) -> int:

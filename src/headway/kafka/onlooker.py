@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from headway.config import OWN_KEYS
 from headway.errors import KafkaError
 from headway.kafka import native
+from headway.kafka.closing import Closable
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
 from headway.records import Message
@@ -52,7 +52,7 @@ _OURS: Mapping[str, Any] = {
 }
 
 
-class Onlooker:
+class Onlooker(Closable):
     """Sees the commits of one group, reads partitions by offset, and is a member of nothing.
 
     `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
@@ -67,14 +67,6 @@ class Onlooker:
         # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
         with _explained("The topics could not be listed"):
             self._admin.list_topics(timeout=_ANSWER_WITHIN)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections."""

@@ -9,8 +9,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import confluent_kafka as ck
 from confluent_kafka import Message
@@ -18,6 +17,7 @@ from confluent_kafka import Message
 from headway.core.topics import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
+from headway.kafka.closing import Closable
 from headway.kafka.making import make_client
 from headway.records import TopicPartition
 
@@ -83,7 +83,7 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class RangeReader:
+class RangeReader(Closable):
     """A Kafka client that reads ranges of level topics.
 
     `config` is librdkafka's. With `skip_lost`, offsets that Kafka no longer has are logged and passed over. Raises
@@ -95,14 +95,6 @@ class RangeReader:
         self._reason = "no answer"
         ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error", "error_cb": self._note}
         self._consumer = make_client(ck.Consumer, {**DEFAULTS, **config, **ours})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections."""
