@@ -10,6 +10,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from headway.broker import LocalBroker
 from headway.errors import DeliveryError, TransactionError
+from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import Columns, RowProducer
 
@@ -17,7 +18,7 @@ from headway.kafka.row_producer import Columns, RowProducer
 @pytest.fixture
 def config(headway_broker: LocalBroker, headway_topic: str) -> dict[str, str]:
     settings = {"bootstrap.servers": headway_broker.bootstrap_servers}
-    create_marker_topic(settings, headway_topic)
+    create_marker_topic(Admin(settings), headway_topic)
     return settings
 
 
@@ -28,7 +29,7 @@ def mark(config: dict[str, str], topic: str, key: bytes, value: bytes) -> None:
 
 
 def test_the_topic_is_made_once_and_compacted(config: dict[str, str], headway_topic: str) -> None:
-    create_marker_topic(config, headway_topic)
+    create_marker_topic(Admin(config), headway_topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, headway_topic)
     admin = AdminClient(dict(config))
     [described] = admin.describe_configs([resource]).values()

@@ -1,12 +1,17 @@
 """A query that was stopped between planning and committing a micro-batch goes on from its checkpoint."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from headway.spark.options import parse
+from headway.spark.stream_reader import StreamReader
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics, MicroBatches
@@ -53,3 +58,23 @@ def test_a_restarted_query_reads_the_same_ranges_again_and_in_all_every_record_o
     assert planned(tmp_path)[1] == plan[1]
     everything = sorted([*killed.values(0), *restarted.all_values()])
     assert everything == [*range(100), *range(1_000, 1_100), *range(2_000, 2_100), *range(3_000, 3_100)]
+
+
+def test_a_micro_batch_that_is_planned_anew_on_another_machine_has_the_same_rows_in_the_same_tasks(
+    orders: "LevelTopics", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for level in range(orders.levels):
+        orders.send(level, range(500 + 100 * level))
+    options = parse({**orders.options, "startingOffsets": "earliest"})
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    first = StreamReader(options)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadAllAvailable())
+    before = [task.value for task in first.partitions(start, end)]
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    logged = json.loads(json.dumps([start, end]))
+    after = [task.value for task in StreamReader(options).partitions(*logged)]
+
+    assert len(before) == 4
+    assert after == before

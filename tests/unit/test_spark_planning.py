@@ -31,8 +31,9 @@ def reached(offsets: Offsets, **topic_ids: str) -> Reached:
 
 @given(offsets)
 def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
-    form = Reached(given_offsets, {"orders-0": "id"}).to_json()
-    assert Reached.from_json(json.loads(json.dumps(form))) == Reached(given_offsets, {"orders-0": "id"})
+    there = Reached(given_offsets, {"orders-0": "id"}, tasks=7)
+    read = Reached.from_json(json.loads(json.dumps(there.to_json())))
+    assert (read, read.tasks) == (there, 7)
 
 
 @given(offsets)

@@ -27,13 +27,15 @@ _COUNTERS = re.compile(r" \(after \d+ms in state [^)]*\)")
 class Admin:
     """Asks Kafka for its topics and changes them; a thin driver of confluent_kafka's admin client.
 
-    `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
-    librdkafka does not know or take.
+    `config` is as for the other clients; Headway's own keys are left out. So many seconds of `patience` it has with
+    brokers of which none is up, as one that restarts. Raises `ConfigError` for a setting that librdkafka does not know
+    or take.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], patience: float = 0.0) -> None:
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._servers = kafka.get("bootstrap.servers")
+        self._patience = patience
         self._reason = "no answer"
         self._none_is_up = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
@@ -73,14 +75,18 @@ class Admin:
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _ask_patiently(self) -> Any:
-        deadline = time.monotonic() + _GIVE_UP_AFTER
+        began = time.monotonic()
         while True:
             try:
-                return self._client.list_topics(timeout=_ASK_FOR)
+                metadata = self._client.list_topics(timeout=_ASK_FOR)
             except ck.KafkaException as error:
                 self._client.poll(0)  # serves the error callback, which knows the cause
-                if self._none_is_up or time.monotonic() > deadline:
+                within = self._patience if self._none_is_up else max(self._patience, _GIVE_UP_AFTER)
+                if time.monotonic() - began > within:
                     raise self._unreachable() from error
+            else:
+                self._none_is_up = False
+                return metadata
 
     def _note(self, error: ck.KafkaError) -> None:
         if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:

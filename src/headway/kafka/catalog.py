@@ -36,10 +36,15 @@ _PASSING = (
     ck.KafkaError._TRANSPORT,
     ck.KafkaError._NOENT,  # no leader is known
     ck.KafkaError.BROKER_NOT_AVAILABLE,
+    ck.KafkaError.FENCED_LEADER_EPOCH,
+    ck.KafkaError.KAFKA_STORAGE_ERROR,
     ck.KafkaError.LEADER_NOT_AVAILABLE,
     ck.KafkaError.NETWORK_EXCEPTION,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.OFFSET_NOT_AVAILABLE,
     ck.KafkaError.REPLICA_NOT_AVAILABLE,
+    ck.KafkaError.REQUEST_TIMED_OUT,
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,  # we have heard of its election before it has itself
 )
 """What a broker says, or does not say, while it restarts or another one takes over."""
 
@@ -137,6 +142,7 @@ class Catalog(Admin):
             time.sleep(_ASK_AGAIN_AFTER)
             # One that has lost a leader while it asked for offsets may not find it again.
             self._client = make_client(AdminClient, self._settings)
+            self._none_is_up = False
 
     def _failure(self, failure: str, reason: ck.KafkaError) -> KafkaError:
         self._client.poll(0)  # serves the error callback

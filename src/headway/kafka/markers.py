@@ -35,9 +35,8 @@ _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
 
 
-def create_marker_topic(config: Mapping[str, Any], topic: str) -> None:
-    """Create the topic, if it is not there. `config` is librdkafka's. Raises `KafkaError`."""
-    admin = Admin(config)
+def create_marker_topic(admin: Admin, topic: str) -> None:
+    """Create the topic, if it is not there. Raises `KafkaError`."""
     if topic in admin.topics():
         return
     try:

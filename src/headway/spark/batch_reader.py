@@ -8,10 +8,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.catalog import Catalog
 from headway.kafka.ranges import Offsets, Range, name_of
-from headway.spark import tasks
+from headway.spark import planning, tasks
 from headway.spark.bounds import resolve
 from headway.spark.options import Options
 from headway.spark.sentences import one_sentence
+
+# Whatever this machine has: a write with a name that is run again, elsewhere, has its rows in the same tasks.
+_LEAST_TASKS = 8
 
 _FOR_STREAMS = ("max_records", "maxRecordsPerTrigger"), ("group", "group.id")
 
@@ -32,7 +35,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The ranges, a group for each task."""
         with one_sentence():
-            return tasks.input_partitions(self._ranges())
+            wanted = self._ranges()
+            return tasks.input_partitions(wanted, planning.task_count(sum(map(len, wanted)), _LEAST_TASKS))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one group of ranges."""

@@ -1,8 +1,10 @@
 """Decides on the driver what each micro-batch reads: asks Kafka what there is, and the policy how to share it."""
 
 import logging
+import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headway.errors import KafkaError
 from headway.kafka.catalog import Catalog
@@ -12,6 +14,7 @@ from headway.spark.admission import Admission, Sightings
 from headway.spark.bounds import resolve
 from headway.spark.gaps import bridge
 from headway.spark.options import Options
+from headway.spark.planning import ranges, task_count
 from headway.spark.reached import Reached
 
 log = logging.getLogger(__name__)
@@ -71,7 +74,7 @@ class Planner:
         if planned == begin:
             return self._nothing(begin)
         _log(losses)
-        return planned
+        return _divided(begin, planned)
 
     def close(self) -> None:
         """Close the connections."""
@@ -113,6 +116,12 @@ class Planner:
         if self._commits is not None and offsets != self._committed:
             self._commits.commit(offsets)
             self._committed = offsets
+
+
+def _divided(begin: Reached, planned: Reached) -> Reached:
+    """With the number of tasks that suits this driver's machine now; it stays with the micro-batch."""
+    records = sum(map(len, ranges(begin, planned)))
+    return replace(planned, tasks=task_count(records, os.cpu_count() or 1))
 
 
 def _admission(options: Options) -> Admission | None:

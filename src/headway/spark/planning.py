@@ -1,7 +1,8 @@
 """The ranges of a micro-batch and its tasks: pure functions over offsets.
 
-Invariants: a partition's range is never split; the ranges follow from the start and the end alone, which Spark keeps
-in its checkpoint, so that a replayed micro-batch reads exactly what it read before.
+Invariants: a partition's range is never split; ranges and tasks follow from the start and the end alone, which Spark
+keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same tasks, on any machine:
+the sink knows by the number of a task which rows it has written.
 """
 
 from collections.abc import Iterable

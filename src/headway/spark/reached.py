@@ -1,7 +1,7 @@
 """How far a query has come, as Spark keeps it in its checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.topics import level_topic
@@ -16,11 +16,14 @@ OffsetJson = dict[str, dict[str, dict[str, int]]]
 class Reached:
     """For each partition the offset that is read next, and the ids of the level topics that these are offsets of.
 
-    A topic that is deleted and created again has another id, and its offsets begin anew.
+    A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is by how many tasks
+    at the most the micro-batch is read that ends here: a replay has the same, whatever machine it is planned on, and so
+    the same rows in the same tasks.
     """
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
+    tasks: int = field(default=1, compare=False)
 
     def same_topic(self, other: "Reached", partition: TopicPartition) -> bool:
         """Whether the offsets of a partition in both are of the same topic, as far as is known."""
@@ -30,12 +33,13 @@ class Reached:
 
     def to_json(self) -> dict[str, Any]:
         """The form for the checkpoint, in one order, because Spark compares it as text."""
-        return {"offsets": to_json(self.offsets), "topicIds": dict(sorted(self.topic_ids.items()))}
+        ids = dict(sorted(self.topic_ids.items()))
+        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Reached":
         """The inverse of `to_json`."""
-        return cls(from_json(form["offsets"]), form["topicIds"])
+        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"])
 
 
 def to_json(offsets: Offsets) -> OffsetJson:

@@ -32,6 +32,9 @@ from headway.spark.sink_options import SinkOptions, check_columns, for_stream, p
 from headway.spark.sink_rows import chunks
 
 
+_RESTART_WITHIN = 60.0  # seconds that a broker may be away between two micro-batches
+
+
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
     """How many rows a task has added to Kafka; none if they were there already."""
@@ -92,7 +95,7 @@ class BatchWriter(DataSourceArrowWriter):
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
     """The writer for a query. Raises `ConfigError` for options and columns, and `KafkaError` if Kafka refuses."""
     with one_sentence():
-        return StreamWriter(_checked(schema, for_stream(parse(given))))
+        return StreamWriter(_checked(schema, for_stream(parse(given)), patience=_RESTART_WITHIN))
 
 
 def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
@@ -100,23 +103,28 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
     with one_sentence():
         if overwrite:
             raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
-        return BatchWriter(_checked(schema, parse(given)))
+        options = parse(given)
+        # What has a name is one write of many, as those of `foreachBatch`.
+        return BatchWriter(_checked(schema, options, patience=_RESTART_WITHIN if options.app_id else 0.0))
 
 
-def _checked(schema: StructType, options: SinkOptions) -> Target:
+def _checked(schema: StructType, options: SinkOptions, patience: float) -> Target:
     check_columns(schema, options)
     marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
     scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
-    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items())))
+    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), patience))
 
 
 @lru_cache(maxsize=16)  # Spark makes a writer for each micro-batch
-def _prepare(marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...]) -> Lines | None:
+def _prepare(
+    marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], patience: float
+) -> Lines | None:
     """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines."""
+    admin = Admin(dict(kafka), patience)
     if marker_topic:
-        create_marker_topic(dict(kafka), marker_topic)
+        create_marker_topic(admin, marker_topic)
     else:
-        Admin(dict(kafka)).topics()
+        admin.topics()
     return find_lines(dict(kafka), scheduler_name) if scheduler_name else None
 
 

@@ -58,7 +58,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges of a micro-batch, a group for each task."""
-        return tasks.input_partitions(planning.ranges(Reached.from_json(start), Reached.from_json(end)))
+        stop = Reached.from_json(end)
+        return tasks.input_partitions(planning.ranges(Reached.from_json(start), stop), stop.tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one group of ranges."""

@@ -1,6 +1,5 @@
 """What runs in Spark's tasks: the records of a group of ranges, as Arrow batches."""
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -14,9 +13,8 @@ from headway.spark.options import Options
 from headway.spark.sentences import one_sentence
 
 
-def input_partitions(wanted: Sequence[Range]) -> list[InputPartition]:
-    """The ranges of a micro-batch, a group for each task."""
-    tasks = planning.task_count(sum(map(len, wanted)), os.cpu_count() or 1)
+def input_partitions(wanted: Sequence[Range], tasks: int) -> list[InputPartition]:
+    """The ranges in a group for each task, of which there are so many at the most."""
     return [InputPartition(group) for group in planning.pack(wanted, tasks)]
 
 
