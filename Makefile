@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECORDS ?=
+# Tests wait more than they compute, so more run at a time than there are cores; each process has its own broker.
+TESTERS ?= 4
 
 .PHONY: help setup demo test test-slow lint bench lock clean
 
@@ -23,8 +25,8 @@ setup: $(READY)  ## the environment, from the lock file
 demo: $(READY)  ## real flights by priority through a real Kafka into a Spark pipeline [RECORDS=20000 for a short one]
 	$(BIN)/python -m demo $(if $(RECORDS),--records $(RECORDS))
 
-test: $(READY)  ## every test but the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: $(READY)  ## every test but the slow ones [TESTERS=0 for one after the other]
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(TESTERS) --dist loadgroup $(ARGS)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -10,7 +10,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever takes the broker needs Kafka: `-m "not kafka"` leaves those out."""
+    """Whoever takes the broker needs Kafka: `-m "not kafka"` leaves those out. One process has the Spark session."""
     for item in items:
-        if "headway_broker" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "headway_broker" in fixtures:
             item.add_marker("kafka")
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("spark"))
