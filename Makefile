@@ -26,7 +26,7 @@ demo: $(READY)  ## real flights by priority through a real Kafka into a Spark pi
 	$(BIN)/python -m demo $(if $(RECORDS),--records $(RECORDS))
 
 test: $(READY)  ## every test but the slow ones [TESTERS=0 for one after the other]
-	$(BIN)/python -m pytest -m "not slow" --numprocesses $(TESTERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses $(TESTERS) $(ARGS)
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)

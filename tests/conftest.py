@@ -3,18 +3,28 @@
 import signal
 
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # A test run in the background ignores Ctrl-C, and all that it starts would too; what Ctrl-C does is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever takes the broker needs Kafka: `-m "not kafka"` leaves those out. One process has the Spark session."""
+    """Whoever takes the broker needs Kafka: `-m "not kafka"` leaves those out."""
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if "headway_broker" in fixtures:
+        if "headway_broker" in getattr(item, "fixturenames", ()):
             item.add_marker("kafka")
-        if "spark" in fixtures:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
+    """Spark's tests go to one process, which alone has a session; of all others each goes where there is time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """How tests are divided, where several processes run them."""
+    return OneSpark(config, log)
