@@ -191,6 +191,22 @@ def test_closing_before_an_assignment_was_looked_at_does_not_hang(cluster: Clust
         assert time.monotonic() - start < 5
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_members_that_close_while_their_group_meets_do_not_hang(cluster: Cluster, strategy: str) -> None:
+    topic = cluster.topic(levels=1)
+    settings = {"max.priority": 1, "partition.assignment.strategy": strategy}
+    members = [cluster.consumer(topic, **settings) for _ in range(PARTITIONS + 2)]  # two have nothing in the end
+    for member in members:
+        member.subscribe(topic)
+    while not any(member.assignment() for member in members[:3]):
+        for member in members[:3]:  # the others do not answer
+            member.poll(0.01)
+    for member in members:
+        start = time.monotonic()
+        member.close()
+        assert time.monotonic() - start < 30  # the sessions of who does not answer have to end
+
+
 def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)

@@ -77,6 +77,7 @@ class LevelConsumer:
         self._asked_at = 0.0
         self._served_at = 0.0
         self._incremental = _is_incremental(config)
+        self._is_classic = config.get("group.protocol", "classic") != "consumer"
         self._is_static = "group.instance.id" in config
         self._closing = False
         self._wake: Wake | None = None
@@ -118,9 +119,12 @@ class LevelConsumer:
         self._subscription = LevelSubscription([], "")
 
     def _has_left(self) -> bool:
-        """Serve what is queued: an assignment from before we left may still be there, and its end then follows."""
-        records = self._note_unwanted(self._consume(1, _SERVE_EVERY if self.assigned else 0))
-        return not records and not self.assigned
+        """Serve what is queued: an assignment from before we left may still be there, and its end then follows.
+
+        One of no partitions too, so having none is not enough: a member of a classic group has an id until it has left.
+        """
+        is_member = bool(self.assigned or (self._is_classic and self._consumer.memberid()))
+        return not self._note_unwanted(self._consume(1, _SERVE_EVERY if is_member else 0)) and not is_member
 
     def _note_unwanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """These were on their way and are not wanted any more: what is committed must stop before them."""

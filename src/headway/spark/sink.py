@@ -31,7 +31,6 @@ from headway.spark.sentences import one_sentence
 from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
 from headway.spark.sink_rows import chunks
 
-
 _RESTART_WITHIN = 60.0  # seconds that a broker may be away between two micro-batches
 
 
