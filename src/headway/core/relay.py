@@ -35,8 +35,9 @@ from headway.errors import ScheduleError
 STORED_WITHIN = 60_000
 """How many milliseconds after it was scheduled or moved a record may still be on its way into a line, at most."""
 
-# Of a line's records that wait in memory each may be a gap in its offset map, which is stored with each tick.
-_MOST_HELD_OF_A_LINE = 500
+# Of a line's records that wait in memory each is a gap in its offset map, if they are due in quite another order than
+# they came: which then has some kilobytes, and is stored with each tick.
+_MOST_HELD_OF_A_LINE = 20_000
 
 
 class PartitionRelay:
@@ -133,8 +134,12 @@ class PartitionRelay:
 
     # What there is to do
 
-    def take(self, now: int, limit: int, most_bytes: int) -> Tick:
-        """What can be done now: up to about so many records and bytes; empty if there is nothing."""
+    def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> Tick:
+        """What can be done now: up to about so many records and bytes; empty if there is nothing.
+
+        Without `stores` what is done is stored with a later tick, or with what `unstored` gives; but what is answered
+        is stored with the answer.
+        """
         self._size = 0
         more = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
@@ -143,6 +148,13 @@ class PartitionRelay:
             more = self._let_leave(now, limit, most_bytes)
         self._settle_undecided(now)
         self._changes.forget(self._passed(now))
+        if stores or self._tick.answers:
+            self._store()
+        tick, self._tick = self._tick, Tick()
+        return tick
+
+    def unstored(self) -> Tick:
+        """What earlier ticks have left to be stored, and nothing else."""
         self._store()
         tick, self._tick = self._tick, Tick()
         return tick
@@ -164,7 +176,7 @@ class PartitionRelay:
         return len(self._waiting)
 
     def committable(self) -> dict[int, int]:
-        """Of each line the offset below which all is done."""
+        """Of each line the offset below which all was dealt with, if not yet stored as that."""
         return {line: each.progress.committable for line, each in self._lines.items()}
 
     # Records that leave their lines
@@ -362,6 +374,7 @@ class PartitionRelay:
             each.changed = False
         if self._commands_changed:
             self._commands_changed = False
+            self._tick.offsets[None] = self._commands.committable
             state[COMMANDS_KEY] = encode_map(self._commands.snapshot())
         for id_ in self._changes.changed:
             state[change_key(id_)] = self._changes.stored(id_)

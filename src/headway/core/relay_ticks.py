@@ -46,7 +46,8 @@ class Tick:
     refusals: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
-    offsets: dict[int, int] = field(default_factory=dict)  # of each line that has changed, the first that is not done
+    # Of each line that has changed, and of the commands (None), the first offset that is not done.
+    offsets: dict[int | None, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.writes) + len(self.refusals) + len(self.answers)

@@ -17,9 +17,11 @@ from headway.core.delay_lines import Ladder
 from headway.core.line import Fetched
 from headway.core.relay import PartitionRelay
 from headway.core.relay_ticks import Tick
-from headway.delay.carrying_out import AtOnce, Carrier, InTransactions, Mode
+from headway.delay.at_once import AtOnce
+from headway.delay.carrying_out import Carrier, Mode
+from headway.delay.in_transactions import InTransactions
 from headway.delay.searching import Searcher
-from headway.delay.topics import DEFAULT_NAME, TopicNames, read_layout
+from headway.delay.topics import DEFAULT_NAME, TopicNames, decode_ladder, read_layout
 from headway.delay.writing import schedule_of
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.closing import Closable
@@ -34,10 +36,11 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 1000  # records fetched, and of each partition moved, in one turn
 _BYTES_AT_ONCE = 4 * 2**20
 _LONGEST_WAIT = 1.0
+_PRECISELY = 0.001
 _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
 _AGAIN_AFTER = 0.5
-_LOOK_FOR_LINES_EVERY = 30.0
+_LOOK_AGAIN_AFTER = 0.1
 _DELETE_EVERY = 10.0
 _OVERHEAD = 1000  # bytes of a record's objects, about
 
@@ -64,6 +67,7 @@ class Relay(Closable):
         if mode not in ("exactly-once", "low-latency"):
             raise ConfigError(f"The mode is {mode!r}; it must be 'exactly-once' or 'low-latency'.")
         self._names = TopicNames(name)
+        self._ladder_place: Partition = self._names.ladder, 0
         self._config = dict(config)
         self._connection = connection_of(config)
         self._mode: Mode = mode
@@ -74,6 +78,7 @@ class Relay(Closable):
         self._places: dict[Partition, tuple[PartitionRelay, int | None]] = {}
         self._stopping = threading.Event()
         self._closed = False
+        self._other_ladder = False
         self._looked_at = self._deleted_at = time.monotonic()
         self._begin_at: float | None = None
         self.counts: Counter[str] = Counter()
@@ -96,6 +101,7 @@ class Relay(Closable):
             except KafkaError as error:
                 log.warning("The relay begins anew from what is stored: %s", error)
                 self._forget(_AGAIN_AFTER)
+        self._store_rest()
 
     def stop(self) -> None:
         """Let `run` return soon; from any thread or signal handler."""
@@ -118,7 +124,7 @@ class Relay(Closable):
             return
         self._closed = True
         try:
-            self._finish()
+            self._let_go()
         finally:
             self._consumer.close()
             self._searcher.close()
@@ -136,35 +142,57 @@ class Relay(Closable):
         return layout.ladder, layout.lines
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe([*(self._names.line(line) for line in self._lines), self._names.commands])
+        topics = [*(self._names.line(line) for line in self._lines), self._names.commands]
+        self._consumer.subscribe(topics, before_leaving=self._store_rest)
 
-    def _look_for_lines(self) -> None:
-        """Lines may have been added, or put out of use, by `headway schedule ladder`."""
-        if time.monotonic() - self._looked_at < _LOOK_FOR_LINES_EVERY:
+    def _change_lines(self) -> None:
+        """Other lines were put in use; the brokers hear of their topics one after the other."""
+        if time.monotonic() - self._looked_at < _LOOK_AGAIN_AFTER:
             return
+        ladder, lines = self._layout()
         self._looked_at = time.monotonic()
-        before = self._ladder, self._lines
-        self._ladder, self._lines = self._layout()
-        if before[1] != self._lines:
-            self._subscribe()
-        elif before[0] != self._ladder:
+        if not set(ladder.lines).issubset(lines):
+            return
+        log.info("The lines of %s are from now on: %s.", self._names.name, ladder)
+        before, self._ladder, self._lines = self._lines, ladder, lines
+        self._other_ladder = False
+        if before == lines:
+            self._store_rest()
             self._forget(0)
+        else:
+            self._subscribe()
 
     # Partitions come and go
 
+    def _store_rest(self) -> None:
+        """Store all that was done, before others, or this relay itself, begin from what is stored."""
+        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored())}
+        try:
+            if self._carrier:
+                if ticks:
+                    self._carrier.carry_out(ticks, self._offsets(ticks), self._now())
+                self._carrier.finish()
+        except KafkaError as error:
+            log.warning("What was done last was not stored: %s", error)
+            self._forget(0)
+
     def _forget(self, again_after: float) -> None:
         """Begin anew, a little later, from what is stored."""
+        self._consumer.begin({})
+        self._begin_at = time.monotonic() + again_after
+        try:
+            self._let_go()
+        except KafkaError as error:
+            log.debug("What was under way is given up: %s", error)
+
+    def _let_go(self) -> None:
+        """Decide about nothing any more."""
         self._relays.clear()
         self._places.clear()
         self._searcher.forget()
-        self._consumer.begin({})
-        self._begin_at = time.monotonic() + again_after
         carrier, self._carrier = self._carrier, None
-        if carrier is not None:
-            try:
-                carrier.close()
-            except KafkaError as error:
-                log.debug("What was under way is given up: %s", error)
+        if carrier:
+            carrier.close()
 
     def _take_over(self) -> None:
         """Read what is stored of the partitions that are ours now, and begin where it says."""
@@ -172,6 +200,7 @@ class Relay(Closable):
         self._consumer.rebalanced = False
         numbers = self._owned()
         if not numbers:
+            self._consumer.begin({self._ladder_place: 0})
             return
         stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN)
         room = self._memory // len(numbers)
@@ -190,6 +219,7 @@ class Relay(Closable):
                 place: relay.commands_start if line is None else relay.start(line)
                 for place, (relay, line) in self._places.items()
             }
+            | {self._ladder_place: 0}
         )
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
@@ -202,7 +232,7 @@ class Relay(Closable):
     def _producer_config(self) -> dict[str, Any]:
         if self._mode == "low-latency":
             return self._connection
-        own = {key: value for key, value in self._config.items() if key.startswith("transaction")}
+        own = {key: value for key, value in self._config.items() if key.startswith("transaction.")}
         return {**self._connection, **own}
 
     # A turn
@@ -217,7 +247,10 @@ class Relay(Closable):
                 return False
             self._take_over()
             return True
+        if self._other_ladder:
+            self._change_lines()
         if not self._relays or self._carrier is None:
+            self._receive(messages, 0)
             return False
         if self._clock.is_stale(time.monotonic()) and (messages or self._wakes_at(self._now()) < self._now() + _SOON):
             self._carrier.look_at_clock(self.partitions[0])
@@ -228,7 +261,6 @@ class Relay(Closable):
         self._carrier.serve()
         self._hold()
         self._delete()
-        self._look_for_lines()
         return did or bool(messages)
 
     def _now(self) -> int:
@@ -246,6 +278,8 @@ class Relay(Closable):
                 size = _OVERHEAD + len(message.value() or b"") + len(message.key() or b"")
                 record = Fetched(message.offset(), message.timestamp()[1], size, message)
                 fetched.setdefault(place, []).append(record)
+            elif place == self._ladder_place and message.value():
+                self._other_ladder = decode_ladder(message.value()) != self._ladder
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)
@@ -265,9 +299,12 @@ class Relay(Closable):
                 self._relays[number].found(search, fetched, now)
 
     def _carry_out(self, now: int) -> bool:
-        taken = ((number, relay.take(now, _AT_ONCE, _BYTES_AT_ONCE)) for number, relay in self._relays.items())
+        if self._carrier is None:
+            return False
+        stores = self._carrier.wants_state
+        taken = ((number, relay.take(now, _AT_ONCE, _BYTES_AT_ONCE, stores)) for number, relay in self._relays.items())
         ticks = {number: tick for number, tick in taken if tick}
-        if ticks and self._carrier:
+        if ticks:
             self._carrier.carry_out(ticks, self._offsets(ticks), now)
             for tick in ticks.values():
                 self.counts["delivered"] += sum(write.line is None for write in tick.writes)
@@ -279,12 +316,14 @@ class Relay(Closable):
     def _offsets(self, ticks: Mapping[int, Tick]) -> dict[Partition, int]:
         """What is done: the group's own offsets, which fence and inform, but are not relied on."""
         done = {
-            (self._names.line(line), number): offset
+            (self._names.commands if line is None else self._names.line(line), number): offset
             for number, tick in ticks.items()
             for line, offset in tick.offsets.items()
         }
+        if done or not any(tick.state for tick in ticks.values()):
+            return done
         # A transaction without any would not be fenced.
-        return done or {(self._names.commands, min(ticks)): self._relays[min(ticks)].commands_start}
+        return {(self._names.commands, min(ticks)): self._relays[min(ticks)].commands_start}
 
     def _hold(self) -> None:
         full = {place for place, (relay, line) in self._places.items() if line is not None and not relay.wants(line)}
@@ -294,13 +333,8 @@ class Relay(Closable):
         if time.monotonic() - self._deleted_at < _DELETE_EVERY:
             return
         self._deleted_at = time.monotonic()
-        offsets = {
-            (self._names.line(line), number): offset
-            for number, relay in self._relays.items()
-            for line, offset in relay.committable().items()
-        }
-        offsets |= {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
-        self._deletion.delete_before(offsets)
+        if self._carrier:
+            self._deletion.delete_before(self._carrier.done)
 
     def _wakes_at(self, now: int) -> float:
         return min((relay.next_wake(now) for relay in self._relays.values()), default=float("inf"))
@@ -314,9 +348,7 @@ class Relay(Closable):
             wake = self._wakes_at(self._now())
             if wake < float("inf"):
                 seconds = min(seconds, self._clock.monotonic_at(int(max(wake, 0))) - time.monotonic())
-        if seconds > 0:
-            self._wake.wait(seconds)
-
-    def _finish(self) -> None:
-        if self._carrier:
-            self._carrier.close()
+        if seconds > _PRECISELY:
+            self._wake.wait(seconds - _PRECISELY)  # which may be late by a millisecond
+        elif seconds > 0:
+            time.sleep(seconds)

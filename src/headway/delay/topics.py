@@ -176,7 +176,12 @@ def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> dict[str, int]:
 
 def _read_ladder(config: Mapping[str, Any], names: TopicNames) -> Ladder | None:
     stored = read_compacted(config, names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
-    return None if stored is None else Ladder(msgspec.json.decode(stored, type=tuple[int, ...]))
+    return None if stored is None else decode_ladder(stored)
+
+
+def decode_ladder(value: bytes) -> Ladder:
+    """A ladder as it is stored."""
+    return Ladder(msgspec.json.decode(value, type=tuple[int, ...]))
 
 
 def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) -> None:

@@ -1,7 +1,7 @@
 """What a relay decides, as records for Kafka: moves, deliveries, answers, stored state, dead letters."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headway.core.changes import Settled
@@ -9,7 +9,6 @@ from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
 from headway.errors import DeliveryError, KafkaError
-from headway.kafka.producer_client import ProducerClient
 from headway.letters import letter_headers
 from headway.records import ConsumerRecord, Header, Message, RecordSource
 
@@ -37,9 +36,9 @@ class Out(NamedTuple):
 class Writing:
     """Turns the ticks of one partition number into records."""
 
-    def __init__(self, names: TopicNames, client: ProducerClient) -> None:
+    def __init__(self, names: TopicNames, partitions_of: Callable[[str, float], int]) -> None:
         self._names = names
-        self._targets = Targets(client)
+        self._targets = Targets(partitions_of)
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
         """Everything that a tick writes."""
@@ -90,8 +89,8 @@ class Writing:
 class Targets:
     """Which topics and partitions there are: asked once, since librdkafka looks for a new one for half a minute."""
 
-    def __init__(self, client: ProducerClient) -> None:
-        self._client = client
+    def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
+        self._partitions_of = partitions_of
         self._partitions: dict[str, int] = {}
 
     def error(self, schedule: Schedule) -> DeliveryError | None:
@@ -100,7 +99,7 @@ class Targets:
         if self._partitions.get(topic, 0) >= least:
             return None
         try:
-            self._partitions[topic] = self._client.partitions(topic, _ANSWER_WITHIN)
+            self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
         except KafkaError:
             return None
         count = self._partitions[topic]

@@ -7,7 +7,7 @@ read from when `begin` says where.
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import confluent_kafka as ck
@@ -59,9 +59,17 @@ class LineConsumer:
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
 
-    def subscribe(self, topics: list[str]) -> None:
-        """Join the group for these topics, or change them."""
-        self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_leave, on_lost=self._on_leave)
+    def subscribe(self, topics: list[str], before_leaving: Callable[[], None]) -> None:
+        """Join the group for these topics, or change them.
+
+        `before_leaving` is called while partitions that others will have are still ours; not if they are lost already.
+        """
+
+        def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+            before_leaving()
+            self._on_leave(consumer, partitions)
+
+        self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=on_revoke, on_lost=self._on_leave)
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
         consumer.assign([])

@@ -1,0 +1,153 @@
+"""Carrying out ticks with less delay and a weaker promise: at once, and what was done is stored some time after."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from headway.core.broker_clock import BrokerClock
+from headway.delay.carrying_out import DEFAULTS, Offsets, Ticks, flush, send
+from headway.delay.topics import TopicNames
+from headway.delay.writing import Out, Writing
+from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.kafka.line_consumer import LineConsumer
+from headway.kafka.native import Partition
+from headway.kafka.producer_client import ProducerClient, is_the_records_own
+
+_LONGEST_WAIT = 10.0
+_STORE_EVERY = 0.1
+_LOOK_AGAIN_AFTER = 0.02
+_A_MOMENT = 0.5
+
+
+class _Sent:
+    """A round of ticks whose records are on their way, and what to store when they are there."""
+
+    __slots__ = ("left", "offsets", "state")
+
+    def __init__(self, left: int, state: list[Out], offsets: Offsets) -> None:
+        self.left = left
+        self.state = state
+        self.offsets = offsets
+
+
+class AtOnce:
+    """Everything is sent at once, and ten times a second it is stored what was done: a crash in between repeats it."""
+
+    def __init__(
+        self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
+    ) -> None:
+        self._client = ProducerClient({**DEFAULTS, **config})
+        self._names = names
+        self._consumer = consumer
+        self._clock = clock
+        self._writing = Writing(names, self._client.partitions)
+        self._sent: deque[_Sent] = deque()  # in this order they are stored
+        self._refused: deque[tuple[Out, _Sent]] = deque()
+        self._stored_at = 0.0
+        self._is_behind = False  # something was done since that is not to be stored yet
+        self._failure: KafkaError | None = None
+        self.done: dict[Partition, int] = {}
+
+    @property
+    def wants_state(self) -> bool:
+        return time.monotonic() - self._stored_at >= _STORE_EVERY
+
+    def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+        self._raise_failure()
+        records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
+        state = [out for out in records if out.topic == self._names.state]
+        answers = [out for out in records if out.topic == self._names.answers]
+        others = [out for out in records if out.topic not in (self._names.state, self._names.answers)]
+        self._is_behind = not state
+        if state:
+            self._stored_at = time.monotonic()
+        round_ = _Sent(len(others), state, offsets)
+        self._sent.append(round_)
+        for out in others:
+            self._send(out, round_)
+        if answers:  # what is answered has to be so after a crash, too
+            self.finish()
+            for out in answers:
+                self._send(out, _Sent(1, [], {}))
+
+    def _send(self, out: Out, round_: _Sent, alone: bool = False) -> None:
+        def report(error: Any, message: Any) -> None:
+            if error is None:
+                round_.left -= 1
+            elif out.source is None or not is_the_records_own(error):
+                self._failure = KafkaError(f"A record for {out.topic} was not stored: {error.str()}.")
+            elif alone:
+                self._send(self._writing.refused_delivery(out, error.str()), round_)
+            else:  # what is refused may be another record of the same batch
+                self._refused.append((out, round_))
+
+        try:
+            send(self._client, out, report)
+        except (DeliveryError, SerializationError) as error:
+            if out.source is None:
+                raise
+            self._send(self._writing.refused_delivery(out, str(error)), round_)
+
+    def _try_alone(self) -> None:
+        while self._refused:
+            self._flush()
+            self._send(*self._refused.popleft(), alone=True)
+            self._flush()
+
+    def serve(self) -> float:
+        self._client.serve(0)
+        self._try_alone()
+        self._raise_failure()
+        while self._sent and not self._sent[0].left:
+            self._store(self._sent.popleft())
+        if self._is_behind:
+            return max(0.001, self._stored_at + _STORE_EVERY - time.monotonic())
+        return _LOOK_AGAIN_AFTER if self._sent else _LONGEST_WAIT
+
+    def _store(self, done: _Sent) -> None:
+        round_ = _Sent(len(done.state), [], done.offsets)
+        for out in done.state:
+            self._stamp(out, round_)
+        if done.offsets:
+            self._consumer.commit(done.offsets)
+
+    def _stamp(self, out: Out, round_: _Sent) -> None:
+        sent = time.monotonic()
+
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
+                self._failure = KafkaError(f"What was done was not stored in {out.topic}: {error.str()}.")
+                return
+            self._clock.observe(message.timestamp()[1], sent, time.monotonic())
+            round_.left -= 1
+            if not round_.left:
+                self.done.update(round_.offsets)
+
+        send(self._client, out, report)
+
+    def finish(self) -> None:
+        self._flush()
+        self._try_alone()
+        self.serve()
+        self._flush()
+        self._raise_failure()
+
+    def _flush(self) -> None:
+        flush(self._client, self._raise_failure)
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure:
+            self._sent.clear()
+            raise failure
+
+    def look_at_clock(self, partition: int) -> None:
+        self._stamp(Out(self._names.state, b"", "clock", partition, 0, None), _Sent(1, [], {}))
+        self._flush()
+
+    def close(self) -> None:
+        try:
+            self.finish()
+        finally:
+            self._client.close(_A_MOMENT)
