@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka as ck
@@ -15,8 +16,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import Relay, Scheduler
 from headway.core.delay_lines import Ladder
+from headway.delay.pending import Pending, read_pending
 from headway.delay.topics import TopicNames, create_topics
+from headway.records import Header
 
+ROOT = Path(__file__).parents[2]
 LADDER = Ladder((1000, 2000, 4000))
 QUICK: dict[str, Any] = {
     "session.timeout.ms": 1500,
@@ -104,6 +108,17 @@ class DelayCluster:
         finally:
             consumer.close()
 
+    def put(self, topic: str, key: bytes, value: bytes, headers: list[Header]) -> None:
+        """Write what no client of ours would, or none so late."""
+        producer = ck.Producer(self.config)
+        producer.produce(topic, value, key, partition=0, headers=headers)  # type: ignore[arg-type]
+        producer.flush()
+        producer.close()
+
+    def pending(self) -> list[Pending]:
+        """What is pending."""
+        return list(read_pending(self.config, self.name))
+
     def first_offset(self, place: ck.TopicPartition) -> int:
         """The first offset that a partition still holds."""
         consumer = ck.Consumer({**self.config, "group.id": "looks"})
@@ -116,6 +131,10 @@ class DelayCluster:
         """The records of a topic, once there are so many."""
         found: list[Any] = wait_until(lambda: len(read := self.read(topic)) >= count and read, within)
         return found
+
+    def wait_for_keys(self, keys: Collection[bytes], within: float = 30.0) -> None:
+        """Until the target holds a record of each key."""
+        wait_until(lambda: {message.key() for message in self.read()} >= set(keys), within)
 
     def dead_letters(self, count: int) -> list[dict[str, bytes]]:
         """The headers of the dead letters, once there are so many."""

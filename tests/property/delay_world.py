@@ -88,7 +88,7 @@ class World:
         lines = list(self.logs)
         self.draw.shuffle(lines)
         for line in lines:
-            if self.relay.wants(line):
+            if line not in self.relay.full():
                 self.fetch(line)
         for value in self.commands[self.commands_position :]:
             self.relay.command(self.commands_position, value, self.now)
@@ -135,7 +135,7 @@ class World:
             if not self.step(crash):
                 wake = self.relay.next_wake(self.now)
                 behind = any(
-                    self.positions[line] < len(log) and self.relay.wants(line) for line, log in self.logs.items()
+                    self.positions[line] < len(log) and line not in self.relay.full() for line, log in self.logs.items()
                 )
                 self.now = max(self.now + 1, min(time, int(min(wake, time)))) if not behind else self.now + 1
             if self.now >= time:

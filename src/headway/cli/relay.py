@@ -1,5 +1,6 @@
 """`headway relay`: moves delayed records, and delivers what is due."""
 
+import gc
 import logging
 from typing import Any
 
@@ -46,9 +47,13 @@ def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
     while none runs is delivered when one runs again. One that is killed is replaced by the others within some seconds.
     """
     log_to_stderr(LogStyle("text", "info", over_progress=False))
+    # What waits in memory is no garbage, and looking through all of it would make the next records late.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     with Relay(connection.client_config(), name=name, mode=mode, memory=memory * 2**20) as running:
         log.info("The relay of %s runs. Ctrl-C ends it.", name)
         with on_terminate(lambda drain: running.stop()):
             running.run()
-    counts = running.counts
-    log.info("The relay ends: %d delivered, %d moved on.", counts["delivered"], counts["moved"])
+    log.info(
+        "The relay ends: %d read, %d moved, %d delivered.", *map(running.counts.get, ("read", "moved", "delivered"))
+    )

@@ -54,9 +54,13 @@ class Line:
         self._window.extend(records)
         self.bytes += sum(record.size for record in records)
 
-    def wants(self) -> bool:
-        """Whether to fetch more: until the window is full, and then not before it is half empty."""
-        self._rests = self.bytes >= (self.room // 2 if self._rests else self.room)
+    def wants(self, spare: int = 0) -> bool:
+        """Whether to fetch more: until the window is full, and then not before it is half empty.
+
+        Besides its own room it has four fifths of what is left to all lines: `spare` is what they leave now.
+        """
+        room = self.room + 4 * max(0, spare)
+        self._rests = self.bytes >= (room // 2 if self._rests else room)
         return not self._rests
 
     @property

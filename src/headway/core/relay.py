@@ -64,7 +64,8 @@ class PartitionRelay:
         self._room = room
         state = StoredState(stored)
         own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
-        each = room // 4 * 3 // max(1, len(lines))
+        self._shared = room // 2
+        each = room // 4 // max(1, len(lines))
         others = {line: Line(line, state.line(line), each) for line in lines if line != MEMORY}
         self._lines = {MEMORY: own} | others
         self._waiting = Waiting(state.mark, own)
@@ -99,9 +100,10 @@ class PartitionRelay:
         """All that the log of a line holds was fetched."""
         self._lines[line].ended = True
 
-    def wants(self, line: int) -> bool:
-        """Whether to fetch more of a line."""
-        return self._lines[line].wants()
+    def full(self) -> set[int]:
+        """The lines of which to fetch nothing more for now."""
+        spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
+        return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
     def command(self, offset: int, value: bytes | None, now: int) -> None:
         """Take in a command."""

@@ -1,6 +1,6 @@
 """What a relay stores of a partition in a compacted topic, key by key, and how it is read again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -8,7 +8,7 @@ from headway.core.changes import Changes
 from headway.core.offset_map import OffsetMap, decode, encode
 from headway.core.waiting import Mark
 
-MEMORY_KEY, COMMANDS_KEY = "memory", "commands"
+MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY = "memory", "commands", "producers"
 _LINE, _CHANGE = "line:", "change:"
 
 
@@ -20,6 +20,16 @@ def line_key(line: int) -> str:
 def change_key(id_: str) -> str:
     """The key for what was changed of a schedule."""
     return f"{_CHANGE}{id_}"
+
+
+def encode_producers(ids: Sequence[str]) -> bytes:
+    """The transactional ids with which a partition's relay writes, for who takes over from one that has died."""
+    return msgspec.json.encode(ids)
+
+
+def stored_producers(stored: Mapping[str, bytes]) -> list[str]:
+    """The transactional ids of who wrote last."""
+    return msgspec.json.decode(stored.get(PRODUCERS_KEY, b"[]"), type=list[str])
 
 
 class StoredState:

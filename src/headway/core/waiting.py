@@ -53,12 +53,12 @@ class Waiting:
         self._restored = mark
         self._last = mark.last
         self._late: set[int] = set()
-        self._heap: list[tuple[Key, int, Held]] = []
-        self._held: dict[tuple[int, int], Held] = {}  # by line and offset
+        self._heap: list[tuple[int, int, int, int, int, Held]] = []  # its key, its line and itself
+        self._removed: set[tuple[int, int]] = set()  # lines and offsets of what is in the heap and waits no more
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._heap) - len(self._removed)
 
     @property
     def is_restored(self) -> bool:
@@ -71,13 +71,14 @@ class Waiting:
 
     def add(self, held: Held) -> None:
         """A record begins to wait."""
-        key, line = _key(held.schedule, held.fetched.offset), held.line.line
-        if held.line is self._own and key <= self._last:
-            self._late.add(held.fetched.offset)
-        held.line.holds += 1
-        self.bytes += held.fetched.size
-        self._held[line, held.fetched.offset] = self._by_id[held.schedule.id] = held
-        heappush(self._heap, (key, line, held))
+        schedule, fetched, line = held
+        key = _key(schedule, fetched.offset)
+        if line is self._own and key <= self._last:
+            self._late.add(fetched.offset)
+        line.holds += 1
+        self.bytes += fetched.size
+        self._by_id[schedule.id] = held
+        heappush(self._heap, (*key, line.line, held))
 
     def get(self, id_: str) -> Held | None:
         """The record of a schedule, if it waits here."""
@@ -86,21 +87,25 @@ class Waiting:
     @property
     def first_due(self) -> int | None:
         """When the first one is due."""
-        while self._heap and _place(self._heap[0][2]) not in self._held:
-            heappop(self._heap)  # it was removed
-        return self._heap[0][0][0] if self._heap else None
+        heap = self._heap
+        while self._removed and heap and _place(heap[0][-1]) in self._removed:
+            self._removed.discard(_place(heappop(heap)[-1]))
+        return heap[0][0] if heap else None
 
     def take(self) -> Held:
         """The first one, as `first_due` has seen it, to be delivered now."""
-        key, _, held = heappop(self._heap)
+        due, at, order, offset, _, held = heappop(self._heap)
         if held.line is self._own:
-            self._last = max(self._last, key)
-        self.remove(held)
+            self._last = max(self._last, (due, at, order, offset))
+        self._is_done(held)
         return held
 
     def remove(self, held: Held) -> None:
         """One waits no more, and is done with."""
-        del self._held[_place(held)]
+        self._removed.add(_place(held))
+        self._is_done(held)
+
+    def _is_done(self, held: Held) -> None:
         if self._by_id.get(held.schedule.id) is held:  # not so where two schedules share an id
             del self._by_id[held.schedule.id]
         self.bytes -= held.fetched.size

@@ -1,10 +1,10 @@
 """The scheduler's async twin."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, Unpack
 
 from headway.config import Config
 from headway.core.changes import Settled
@@ -16,7 +16,22 @@ from headway.delay.times import When
 from headway.delay.topics import DEFAULT_NAME
 from headway.records import Header
 
-T = TypeVar("T")
+
+class RecordOptions(TypedDict, total=False):
+    """What `send_later` may be told of a record."""
+
+    headers: Sequence[Header]
+    priority: int | None
+    partition: int | None
+    id: str | None
+
+
+class RecurringOptions(RecordOptions, total=False):
+    """What `every` may be told."""
+
+    zone: str
+    misfire: Misfire
+    older_than: float
 
 
 class AsyncScheduler:
@@ -32,70 +47,33 @@ class AsyncScheduler:
         self._making = asyncio.Lock()
 
     async def send_later(
-        self,
-        key: Any,
-        value: Any,
-        topic: str,
-        when: When,
-        *,
-        headers: Sequence[Header] = (),
-        priority: int | None = None,
-        partition: int | None = None,
-        id: str | None = None,
+        self, key: Any, value: Any, topic: str, when: When, **options: Unpack[RecordOptions]
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
         scheduler = await self._made()
-        handle = scheduler.send_later(
-            key, value, topic, when, headers=headers, priority=priority, partition=partition, id=id
-        )
-        return await _stored(handle)
+        return await _stored(scheduler.send_later(key, value, topic, when, **options))
 
     async def every(
-        self,
-        rule: str | When,
-        key: Any,
-        value: Any,
-        topic: str,
-        *,
-        zone: str = "UTC",
-        misfire: Misfire = "coalesce",
-        older_than: float = 0.0,
-        headers: Sequence[Header] = (),
-        priority: int | None = None,
-        partition: int | None = None,
-        id: str | None = None,
+        self, rule: str | When, key: Any, value: Any, topic: str, **options: Unpack[RecurringOptions]
     ) -> ScheduleHandle:
         """Deliver a record again and again; see `Scheduler.every`."""
         scheduler = await self._made()
-        handle = scheduler.every(
-            rule,
-            key,
-            value,
-            topic,
-            zone=zone,
-            misfire=misfire,
-            older_than=older_than,
-            headers=headers,
-            priority=priority,
-            partition=partition,
-            id=id,
-        )
-        return await _stored(handle)
+        return await _stored(scheduler.every(rule, key, value, topic, **options))
 
     async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Do not deliver a schedule; see `Scheduler.cancel`."""
         scheduler = await self._made()
-        return await _settled(await self._in_thread(scheduler.ask_to_cancel, handle), timeout)
+        return await _settled(await asyncio.to_thread(scheduler.ask_to_cancel, handle), timeout)
 
     async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time; see `Scheduler.reschedule`."""
         scheduler = await self._made()
-        return await _settled(await self._in_thread(scheduler.ask_to_reschedule, handle, when), timeout)
+        return await _settled(await asyncio.to_thread(scheduler.ask_to_reschedule, handle, when), timeout)
 
     async def close(self) -> None:
         """Store what was scheduled and let go."""
         if self._scheduler is not None:
-            await self._in_thread(self._scheduler.close)
+            await asyncio.to_thread(self._scheduler.close)
 
     async def __aenter__(self) -> Self:
         await self._made()
@@ -111,9 +89,6 @@ class AsyncScheduler:
             if self._scheduler is None:
                 self._scheduler = await asyncio.to_thread(Scheduler, self._config, name=self._name)
             return self._scheduler
-
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.to_thread(function, *args)
 
 
 async def _stored(handle: ScheduleHandle) -> ScheduleHandle:

@@ -142,8 +142,9 @@ class AtOnce:
             self._sent.clear()
             raise failure
 
-    def look_at_clock(self, partition: int) -> None:
-        self._stamp(Out(self._names.state, b"", "clock", partition, 0, None), _Sent(1, [], {}))
+    def look_at_clock(self, commands: Offsets) -> None:
+        number = min(number for _, number in commands)
+        self._stamp(Out(self._names.state, b"", "clock", number, 0, None), _Sent(1, [], {}))
         self._flush()
 
     def close(self) -> None:

@@ -57,8 +57,8 @@ class Carrier(Protocol):
     def finish(self) -> None:
         """Wait until all that was to be done is done, and stored as far as it can be."""
 
-    def look_at_clock(self, partition: int) -> None:
-        """Have a broker stamp something."""
+    def look_at_clock(self, commands: Offsets) -> None:
+        """Have a broker stamp something, given how far the commands of each partition number are done."""
 
     def close(self) -> None:
         """Finish, if that can be, and let go."""

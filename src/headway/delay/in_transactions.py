@@ -5,12 +5,13 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from headway.core.broker_clock import BrokerClock
 from headway.core.relay_ticks import Tick
+from headway.core.stored_state import PRODUCERS_KEY, encode_producers
 from headway.delay.carrying_out import DEFAULTS, Offsets, Ticks, flush, send
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
@@ -52,16 +53,13 @@ class InTransactions:
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._client, self._other = self._new_client(), self._new_client()
+        self._ids = [f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(2)]
+        self._client, self._other = map(self._new_client, self._ids)
         self._writing = Writing(names, self._partitions)
         self.done: dict[Partition, int] = {}
 
-    def _new_client(self) -> ProducerClient:
-        own = {"transactional.id": f"{self._names.name}-relay-{uuid.uuid4().hex[:12]}"}
-        client = ProducerClient({**self._config, **own})
-        client.partitions(self._names.state, _ANSWER_WITHIN)  # unconnected, it looks for its coordinator at leisure
-        in_slices(client.init_transactions)
-        return client
+    def _new_client(self, transactional_id: str) -> ProducerClient:
+        return _fenced(self._config, transactional_id, self._names.state)
 
     def _partitions(self, topic: str, within: float) -> int:
         return self._client.partitions(topic, within)
@@ -73,24 +71,25 @@ class InTransactions:
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         together = True
-        while (refused := self._try(records, offsets, together)) is not None:
+        while (refused := self._attempt(records, offsets, together)) is not None:
             # A new client: librdkafka would go on behind the sequence numbers of what was refused, which is a gap.
             self._abort()
             self._client.close(0)
-            self._client = self._new_client()
+            self._client = self._new_client(self._ids[0])
             together = False
             if refused.place is not None:
                 records[refused.place] = self._writing.refused_delivery(records[refused.place], refused.reason)
         self._client, self._other = self._other, self._client
+        self._ids.reverse()
         self.done.update(offsets)
 
-    def _try(self, records: Sequence[Out], offsets: Offsets, together: bool) -> _Refused | None:
+    def _attempt(self, records: Sequence[Out], offsets: Offsets, together: bool) -> _Refused | None:
         """Commit all; or if a delivery is refused nothing of it, and say which one."""
         self._client.begin_transaction()
         errors: list[tuple[int, Any]] = []
         for index, out in enumerate(records):
             try:
-                send(self._client, out, self._reporter(index, errors))
+                send(self._client, out, self._reporter(out, index, errors))
             except (DeliveryError, SerializationError) as refused:
                 return _Refused(index, str(refused))
             if not together and out.source is not None:
@@ -107,13 +106,15 @@ class InTransactions:
         self._commit(offsets)
         return None
 
-    def _reporter(self, index: int, errors: list[tuple[int, Any]]) -> Callable[[Any, Any], None]:
+    def _reporter(self, out: Out, index: int, errors: list[tuple[int, Any]]) -> Callable[[Any, Any], None]:
+        if out.topic != self._names.state:
+            return lambda error, _: errors.append((index, error)) if error is not None else None
         sent = time.monotonic()
 
         def report(error: Any, message: Any) -> None:
             if error is not None:
                 errors.append((index, error))
-            elif message.topic() == self._names.state:
+            else:
                 self._clock.observe(message.timestamp()[1], sent, time.monotonic())
 
         return report
@@ -137,9 +138,9 @@ class InTransactions:
     def finish(self) -> None:
         """What was carried out is committed."""
 
-    def look_at_clock(self, partition: int) -> None:
-        tick = Tick(state={"clock": b""})
-        self.carry_out({partition: tick}, {}, 0)
+    def look_at_clock(self, commands: Offsets) -> None:
+        tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
+        self.carry_out({number: tick for _, number in commands}, commands, 0)
 
     def close(self) -> None:
         try:
@@ -147,3 +148,17 @@ class InTransactions:
         finally:
             self._client.close(_A_MOMENT)
             self._other.close(_A_MOMENT)
+
+
+def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
+    """End what these producers have open, and refuse them from now on; `topic` is any that exists."""
+    for transactional_id in transactional_ids:
+        _fenced({**DEFAULTS, **config}, transactional_id, topic).close(_A_MOMENT)
+
+
+def _fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
+    """A client that may begin transactions, as no other with this id may from now on."""
+    client = ProducerClient({**config, "transactional.id": transactional_id})
+    client.partitions(topic, _ANSWER_WITHIN)  # unconnected, it looks for its coordinator every half second
+    in_slices(client.init_transactions)
+    return client

@@ -17,9 +17,10 @@ from headway.core.delay_lines import Ladder
 from headway.core.line import Fetched
 from headway.core.relay import PartitionRelay
 from headway.core.relay_ticks import Tick
+from headway.core.stored_state import stored_producers
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Carrier, Mode
-from headway.delay.in_transactions import InTransactions
+from headway.delay.in_transactions import InTransactions, end_transactions
 from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, decode_ladder, read_layout
 from headway.delay.writing import schedule_of
@@ -33,7 +34,7 @@ from headway.letters import connection_of
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 1000  # records fetched, and of each partition moved, in one turn
+_AT_ONCE = 5000  # records fetched, and of each partition moved, in one turn
 _BYTES_AT_ONCE = 4 * 2**20
 _LONGEST_WAIT = 1.0
 _PRECISELY = 0.001
@@ -42,7 +43,7 @@ _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the b
 _AGAIN_AFTER = 0.5
 _LOOK_AGAIN_AFTER = 0.1
 _DELETE_EVERY = 10.0
-_OVERHEAD = 1000  # bytes of a record's objects, about
+_OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
 
 
 class Relay(Closable):
@@ -202,7 +203,7 @@ class Relay(Closable):
         if not numbers:
             self._consumer.begin({self._ladder_place: 0})
             return
-        stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN)
+        stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
         room = self._memory // len(numbers)
         for number in numbers:
             lines = self._lines
@@ -213,7 +214,7 @@ class Relay(Closable):
         if self._carrier is None:
             kind: Any = InTransactions if self._mode == "exactly-once" else AtOnce
             self._carrier = kind(self._producer_config(), self._names, self._consumer, self._clock)
-        self._carrier.look_at_clock(numbers[0])
+        self._look_at_clock(self._carrier)
         self._consumer.begin(
             {
                 place: relay.commands_start if line is None else relay.start(line)
@@ -222,6 +223,17 @@ class Relay(Closable):
             | {self._ladder_place: 0}
         )
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
+
+    def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
+        """The relay before has died within a transaction: the broker itself would end it much later."""
+        producers = {each for values in stored.values() for each in stored_producers(values)}
+        log.info("The relay before left a transaction open, which is ended.")
+        end_transactions(self._producer_config(), sorted(producers), self._names.state)
+
+    def _look_at_clock(self, carrier: Carrier) -> None:
+        carrier.look_at_clock(
+            {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
+        )
 
     def _owned(self) -> list[int]:
         """The numbers of which all partitions are ours; while topics come up, a group may disagree for a moment."""
@@ -253,7 +265,7 @@ class Relay(Closable):
             self._receive(messages, 0)
             return False
         if self._clock.is_stale(time.monotonic()) and (messages or self._wakes_at(self._now()) < self._now() + _SOON):
-            self._carrier.look_at_clock(self.partitions[0])
+            self._look_at_clock(self._carrier)
         now = self._now()
         self._receive(messages, now)
         self._search(now)
@@ -275,8 +287,7 @@ class Relay(Closable):
             if relay is not None and line is None:
                 relay.command(message.offset(), message.value(), now)
             elif relay is not None:
-                size = _OVERHEAD + len(message.value() or b"") + len(message.key() or b"")
-                record = Fetched(message.offset(), message.timestamp()[1], size, message)
+                record = Fetched(message.offset(), message.timestamp()[1], _OVERHEAD + len(message), message)
                 fetched.setdefault(place, []).append(record)
             elif place == self._ladder_place and message.value():
                 self._other_ladder = decode_ladder(message.value()) != self._ladder
@@ -326,8 +337,9 @@ class Relay(Closable):
         return {(self._names.commands, min(ticks)): self._relays[min(ticks)].commands_start}
 
     def _hold(self) -> None:
-        full = {place for place, (relay, line) in self._places.items() if line is not None and not relay.wants(line)}
-        self._consumer.hold(full)
+        self._consumer.hold(
+            {(self._names.line(line), number) for number, relay in self._relays.items() for line in relay.full()}
+        )
 
     def _delete(self) -> None:
         if time.monotonic() - self._deleted_at < _DELETE_EVERY:

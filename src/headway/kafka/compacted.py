@@ -1,7 +1,7 @@
 """Reading all that a compacted topic says, up to the very end."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import confluent_kafka as ck
@@ -12,6 +12,7 @@ from headway.kafka.making import make_client
 
 _ASK_FOR = 10.0
 _AT_ONCE = 1000
+_STUCK_AFTER = 1.0
 _SLICE = 0.1
 _SETTINGS: Mapping[str, Any] = {
     "group.id": "headway-reads-without-a-group",
@@ -25,11 +26,16 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 def read_compacted(
-    config: Mapping[str, Any], topic: str, partitions: Collection[int], within: float
+    config: Mapping[str, Any],
+    topic: str,
+    partitions: Collection[int],
+    within: float,
+    when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
 ) -> dict[int, dict[str, bytes]]:
     """Of each partition the latest value of each key; keys whose latest value is none are left out.
 
-    Transactions that are open now are waited for: what they have written is read if they are committed.
+    Transactions that are open now are waited for: what they have written is read if they are committed. After a second
+    of that `when_stuck` is called with what was read before them, to end those that nobody will.
 
     Raises:
         KafkaError: The end was not reached within so many seconds.
@@ -41,11 +47,15 @@ def read_compacted(
     consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
     try:
         consumer.assign([ck.TopicPartition(topic, partition, ck.OFFSET_BEGINNING) for partition in missing])
-        deadline = time.monotonic() + within
+        began = time.monotonic()
+        deadline, stuck_at = began + within, began + _STUCK_AFTER
         while missing:
             for message in consumer.consume(_AT_ONCE, _SLICE if len(missing) > 1 else _SLICE / 10):
                 if _reaches(message, ends, values):
                     missing.discard(message.partition())
+            if missing and time.monotonic() > stuck_at:
+                stuck_at = deadline
+                when_stuck(values)
             if time.monotonic() > deadline:
                 raise KafkaError(
                     f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold an "

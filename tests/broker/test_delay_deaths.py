@@ -1,0 +1,64 @@
+"""Relays that are killed at each step of their work, and what their successors deliver."""
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from headway.broker import LocalBroker
+from tests.broker.delay_cluster import ROOT, DelayCluster
+
+STEPS = [
+    "before produce",
+    "after produce",
+    "before flush",
+    "after flush",
+    "after send_offsets",
+    "within commit_transaction",
+    "after commit_transaction",
+    "after delete_before",
+]
+IN_TRANSACTIONS = [("delivery", step) for step in STEPS] + [("move", step) for step in STEPS[1:-1:2]]
+AT_ONCE = [("delivery", "after produce"), ("delivery", "before commit"), ("move", "after produce")]
+
+
+def test_a_relay_that_dies_at_any_step_leaves_a_successor_that_loses_and_doubles_nothing(
+    headway_broker: LocalBroker,
+) -> None:
+    for step, delivered in die_and_go_on(headway_broker, "exactly-once", IN_TRANSACTIONS):
+        assert delivered == sorted(SCHEDULED), step
+
+
+def test_with_low_latency_a_relay_that_dies_at_any_step_loses_nothing(headway_broker: LocalBroker) -> None:
+    for step, delivered in die_and_go_on(headway_broker, "low-latency", AT_ONCE):
+        assert set(delivered) == set(SCHEDULED), step
+
+
+# Some to be delivered from memory, some from a line, and those due in 3 seconds are moved from one line to another.
+SCHEDULED = {b"%d" % n: delay for n, delay in enumerate([0.1, 0.1, 0.5, 1.2, 1.2, 3.0, 3.0, 3.1, 3.2, 3.2])}
+
+
+def die_and_go_on(
+    broker: LocalBroker, mode: str, steps: Iterable[tuple[str, str]]
+) -> list[tuple[tuple[str, str], list[bytes]]]:
+    """What was delivered in spite of each death; all at the same time, since most of it is waiting."""
+
+    def delivered(step: tuple[str, str]) -> list[bytes]:
+        cluster = DelayCluster(broker.bootstrap_servers, partitions=1)
+        with cluster.scheduler() as scheduler:
+            for key, delay in SCHEDULED.items():
+                scheduler.send_later(key, b"v", cluster.target, delay)
+        assert run_dying_relay(cluster, mode, *step) == -9, step
+        with cluster.relay(mode=mode):
+            cluster.wait_for_keys(SCHEDULED)
+        return sorted(message.key() for message in cluster.read())
+
+    steps = list(steps)
+    with ThreadPoolExecutor(len(steps)) as threads:
+        return list(zip(steps, threads.map(delivered, steps), strict=True))
+
+
+def run_dying_relay(cluster: DelayCluster, mode: str, kind: str, step: str) -> int:
+    """The exit code, which says whether the step was met."""
+    command = [sys.executable, "-m", "tests.broker.dying_relay", cluster.config["bootstrap.servers"], cluster.name]
+    return subprocess.run([*command, mode, kind, step], cwd=ROOT, timeout=60, check=False).returncode
