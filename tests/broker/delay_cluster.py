@@ -111,7 +111,7 @@ class DelayCluster:
     def put(self, topic: str, key: bytes, value: bytes, headers: list[Header]) -> None:
         """Write what no client of ours would, or none so late."""
         producer = ck.Producer(self.config)
-        producer.produce(topic, value, key, partition=0, headers=headers)  # type: ignore[arg-type]
+        producer.produce(topic, value, key, partition=0, headers=headers)
         producer.flush()
         producer.close()
 

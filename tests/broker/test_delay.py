@@ -193,7 +193,7 @@ def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_
     expected = {"coalesce": 1, "fire": 60, "skip": 10}
     rules: dict[str, dict[str, Any]] = {"interval": {"interval": 60_000}, "cron": {"cron": "* * * * *"}}
     for (misfire, _), (rule, fields) in product(expected.items(), rules.items()):
-        recurrence = Recurrence(**fields, misfire=misfire, older_than=600_000 - 1)  # type: ignore[arg-type]
+        recurrence = Recurrence(**fields, misfire=misfire, older_than=600_000 - 1)
         schedule = Schedule(f"{misfire} {rule}", missed, missed - 60_000, 0, cluster.target, recurrence=recurrence)
         cluster.put(cluster.names.line(0), misfire.encode(), b"v", [schedule.header()])
     with cluster.relay():

@@ -229,7 +229,7 @@ def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
         click.echo(f"{title}: {ladder}  ({len(ladder.lines)} lines, {writes:.1f} writes per record)")
     if apply:
         create_topics(connection.config, name, proposed)
-        click.echo("The proposed lines are in use; relays and schedulers take them up when they start, or soon after.")
+        click.echo("The proposed lines are in use: by relays from now on, by schedulers when they start.")
 
 
 def _rounded(delay: int) -> int:

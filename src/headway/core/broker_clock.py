@@ -42,11 +42,13 @@ class BrokerClock:
         lowest = timestamp - acknowledged * 1000
         highest = timestamp + 1 - sent * 1000
         self._observed = acknowledged
-        if highest < max(self._offset, self._before):  # it was put back
-            self._offset = self._before = -math.inf
+        offset, before = self._offset, self._before
+        if highest < max(offset, before):  # it was put back
+            offset = before = -math.inf
         if acknowledged - self._since > _REMEMBERED:
-            self._since, self._before, self._offset = acknowledged, self._offset, -math.inf
-        self._offset = max(self._offset, lowest)
+            self._since, before, offset = acknowledged, offset, -math.inf
+        # At the end, since another thread may ask meanwhile.
+        self._offset, self._before = max(offset, lowest), before
 
     def now(self, monotonic: float) -> int:
         """The latest time that the brokers' clock is sure to have reached; nothing was observed: `ValueError`."""
