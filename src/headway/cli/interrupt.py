@@ -1,7 +1,7 @@
 """Ctrl-C where work must not be torn apart."""
 
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Self, TypeVar
 
@@ -16,11 +16,13 @@ _END = object()
 class Interrupt:
     """Makes the first Ctrl-C end the reading of input, not the work on what was read; a second one ends that too.
 
-    Python raises `KeyboardInterrupt` anywhere, in a delivery report too, which then is not counted.
+    Python raises `KeyboardInterrupt` anywhere, in a delivery report too, which then is not counted. Work that reads no
+    input is told to end by `stop`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
         self.requested = False
+        self._stop = stop
         self._waiting = False
 
     def __enter__(self) -> Self:
@@ -54,3 +56,4 @@ class Interrupt:
             self.requested = True
             raise KeyboardInterrupt
         self.requested = True
+        self._stop()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from headway.cli.connection import Connection, kafka_options
+from headway.cli.interrupt import Interrupt
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.delay.relay import Relay
@@ -56,8 +57,9 @@ def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
     sys.setswitchinterval(_SWITCH_AFTER)
     with Relay(connection.client_config(), name=name, mode=mode, memory=memory * 2**20) as running:
         log.info("The relay of %s runs. Ctrl-C ends it.", name)
-        with on_terminate(lambda drain: running.stop()):
+        with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
             running.run()
-    log.info(
-        "The relay ends: %d read, %d moved, %d delivered.", *map(running.counts.get, ("read", "moved", "delivered"))
-    )
+    counts = running.counts
+    log.info("The relay ends: %d read, %d moved, %d delivered.", counts["read"], counts["moved"], counts["delivered"])
+    if interrupt.requested:
+        raise KeyboardInterrupt
