@@ -1,8 +1,8 @@
 """The relay of one partition: what comes out of the delay lines, and where it goes next.
 
 A state machine without a clock, as the engine is. It stands for one partition number of all of a scheduler's topics,
-since the records, the commands and the stored state of a schedule share it. A driver fetches for each line that `wants`
-more, gives what came to `receive`, and carries out what `take` returns, all in one transaction. What it stores is all
+since the records, the commands and the stored state of a schedule share it. A driver fetches for each line that is not
+`full`, gives what came to `receive`, and carries out what `take` returns, all in one transaction. What it stores is all
 that a successor needs.
 
 Invariants:

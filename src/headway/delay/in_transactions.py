@@ -63,7 +63,12 @@ class InTransactions:
         self._consumer = consumer
         self._clock = clock
         self._ids = [f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(2)]
-        self._client, self._other = map(self._new_client, self._ids)
+        self._client = self._new_client(self._ids[0])
+        try:
+            self._other = self._new_client(self._ids[1])
+        except KafkaError:
+            self._client.close(0)
+            raise
         self._writing = Writing(names, self._partitions)
         self._thread = ThreadPoolExecutor(1, "headway-transactions")
         self._round: Future[Offsets] | None = None
@@ -196,6 +201,10 @@ def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str]
 def _fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
     """A client that may begin transactions, as no other with this id may from now on."""
     client = ProducerClient({**config, "transactional.id": transactional_id})
-    client.partitions(topic, _ANSWER_WITHIN)  # unconnected, it looks for its coordinator every half second
-    in_slices(client.init_transactions)
+    try:
+        client.partitions(topic, _ANSWER_WITHIN)  # unconnected, it looks for its coordinator every half second
+        in_slices(client.init_transactions)
+    except KafkaError:
+        client.close(0)
+        raise
     return client
