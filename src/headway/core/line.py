@@ -34,7 +34,19 @@ class Fetched(NamedTuple):
 class Line:
     """The window of fetched records that have not left, and the progress of those that have."""
 
-    __slots__ = ("_rests", "_time", "_window", "bytes", "changed", "ended", "holds", "line", "progress", "room")
+    __slots__ = (
+        "_left",
+        "_rests",
+        "_time",
+        "_window",
+        "bytes",
+        "changed",
+        "ended",
+        "holds",
+        "line",
+        "progress",
+        "room",
+    )
 
     def __init__(self, line: int, start: OffsetMap, room: int) -> None:
         self.line = line
@@ -44,6 +56,7 @@ class Line:
         self.ended = False  # everything in the log was fetched
         self.changed = False
         self.holds = 0  # how many of its records wait in memory
+        self._left = -math.inf  # what the bound was for those that have left
         self._rests = False
         self._time = time_in(line)
         self._window: deque[Fetched] = deque()
@@ -75,15 +88,17 @@ class Line:
         appended = self._window[0].appended
         return -math.inf if appended > now + _AHEAD else appended + self._time
 
-    def bound(self, last_left: float) -> float:
-        """A time before which nothing that is still in this line is due, given when the last record left."""
+    @property
+    def bound(self) -> float:
+        """A time before which nothing that is still in this line is due."""
         if self._window:
             return self._window[0].appended + self._time + _DUE_AFTER
-        return math.inf if self.ended else last_left
+        return math.inf if self.ended else self._left
 
     def leave(self) -> tuple[Fetched, bool]:
         """The first record, and whether it is yet to be dealt with: False if that was done before a restart."""
         record = self._window.popleft()
+        self._left = max(self._left, record.appended + self._time + _DUE_AFTER)
         self.bytes -= record.size
         self.changed = True
         return record, bool(self.progress.receive((record.offset,)))

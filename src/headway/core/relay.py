@@ -76,7 +76,6 @@ class PartitionRelay:
         self._undecided: dict[str, list[tuple[int, Command]]] = {}
         self._undecided_dues: list[tuple[int, str]] = []
         self._recent = Recent()
-        self._left = dict.fromkeys(self._lines, -math.inf)  # when the last record was to leave each line
         self._tick = Tick()
         self._size = 0  # of its records in bytes
         self.searches: list[Search] = []
@@ -213,7 +212,6 @@ class PartitionRelay:
         return True
 
     def _leave(self, line: Line, now: int) -> None:
-        self._left[line.line] = max(self._left[line.line], line.bound(0))
         fetched, fresh = line.leave()
         if not fresh:
             return
@@ -273,9 +271,7 @@ class PartitionRelay:
     @property
     def _frontier(self) -> float:
         """A time before which nothing is due that has not left its line."""
-        return min(
-            (each.bound(self._left[line]) for line, each in self._lines.items() if line != MEMORY), default=math.inf
-        )
+        return min((each.bound for line, each in self._lines.items() if line != MEMORY), default=math.inf)
 
     def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
         frontier = self._frontier
