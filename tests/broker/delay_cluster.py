@@ -90,9 +90,9 @@ class DelayCluster:
     def read(self, topic: str | None = None, isolation: str = "read_committed") -> list[Any]:
         """All that a topic holds now, in the order of its partitions."""
         topic = topic or self.target
-        consumer = ck.Consumer(
-            {**self.config, "group.id": "looks", "isolation.level": isolation, "enable.partition.eof": True}
-        )
+        own = {"group.id": "looks", "isolation.level": isolation, "enable.partition.eof": True}
+        # An end is only told when nothing came for so long: half a second by default.
+        consumer = ck.Consumer({**self.config, **own, "fetch.wait.max.ms": 5})
         try:
             count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
             consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(count)])

@@ -65,6 +65,8 @@ def main(servers: str, name: str, mode: Any, kind: str, step: str) -> None:
     die_at(step, kind)
     headway.delay.relay._DELETE_EVERY = 0.1
     with Relay({"bootstrap.servers": servers, **QUICK}, name=name, mode=mode) as relay:
+        relay.run(until=lambda: bool(relay.partitions))
+        print("ready", flush=True)
         relay.run()
 
 

@@ -1,9 +1,11 @@
 """Relays that are killed at each step of their work, and what their successors deliver."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from headway.broker import LocalBroker
 from tests.broker.delay_cluster import ROOT, DelayCluster
@@ -45,10 +47,11 @@ def die_and_go_on(
 
     def delivered(step: tuple[str, str]) -> list[bytes]:
         cluster = DelayCluster(broker.bootstrap_servers, partitions=1)
-        with cluster.scheduler() as scheduler:
-            for key, delay in SCHEDULED.items():
-                scheduler.send_later(key, b"v", cluster.target, delay)
-        assert run_dying_relay(cluster, mode, *step) == -9, step
+        with dying_relay(cluster, mode, *step) as relay:
+            with cluster.scheduler() as scheduler:
+                for key, delay in SCHEDULED.items():
+                    scheduler.send_later(key, b"v", cluster.target, delay)
+            assert relay.wait(30) == -signal.SIGKILL, step
         with cluster.relay(mode=mode):
             cluster.wait_for_keys(SCHEDULED)
         return sorted(message.key() for message in cluster.read())
@@ -58,7 +61,14 @@ def die_and_go_on(
         return list(zip(steps, threads.map(delivered, steps), strict=True))
 
 
-def run_dying_relay(cluster: DelayCluster, mode: str, kind: str, step: str) -> int:
-    """The exit code, which says whether the step was met."""
+@contextmanager
+def dying_relay(cluster: DelayCluster, mode: str, kind: str, step: str) -> Iterator["subprocess.Popen[str]"]:
+    """One that is ready, and dies at that step."""
     command = [sys.executable, "-m", "tests.broker.dying_relay", cluster.config["bootstrap.servers"], cluster.name]
-    return subprocess.run([*command, mode, kind, step], cwd=ROOT, timeout=60, check=False).returncode
+    with subprocess.Popen([*command, mode, kind, step], cwd=ROOT, stdout=subprocess.PIPE, text=True) as relay:
+        try:
+            assert relay.stdout is not None
+            assert relay.stdout.readline() == "ready\n"
+            yield relay
+        finally:
+            relay.kill()
