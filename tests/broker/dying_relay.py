@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import headway.delay.relay
@@ -61,12 +62,17 @@ def is_work(kind: str, topic: str) -> bool:
     return ".line-" in topic if kind == "move" else topic.startswith("target-")
 
 
+def tell_when_ready(relay: Relay) -> None:
+    while not relay.partitions:
+        time.sleep(0.01)
+    print("ready", flush=True)
+
+
 def main(servers: str, name: str, mode: Any, kind: str, step: str) -> None:
     die_at(step, kind)
     headway.delay.relay._DELETE_EVERY = 0.1
     with Relay({"bootstrap.servers": servers, **QUICK}, name=name, mode=mode) as relay:
-        relay.run(until=lambda: bool(relay.partitions))
-        print("ready", flush=True)
+        threading.Thread(target=tell_when_ready, args=(relay,), daemon=True).start()
         relay.run()
 
 

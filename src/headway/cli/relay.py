@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import sys
 from typing import Any
 
 import click
@@ -16,8 +15,6 @@ from headway.delay.topics import DEFAULT_NAME
 from headway.parallel.signals import on_terminate
 
 log = logging.getLogger("headway.relay")
-
-_SWITCH_AFTER = 0.0005  # seconds; by default a thread that Kafka has answered may wait for 5 ms
 
 
 @click.command()
@@ -54,7 +51,6 @@ def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
     # What waits in memory is no garbage, and looking through all of it would make the next records late.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    sys.setswitchinterval(_SWITCH_AFTER)
     with Relay(connection.client_config(), name=name, mode=mode, memory=memory * 2**20) as running:
         log.info("The relay of %s runs. Ctrl-C ends it.", name)
         with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
