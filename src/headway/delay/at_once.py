@@ -34,8 +34,6 @@ class _Sent:
 class AtOnce:
     """Everything is sent at once, and ten times a second it is stored what was done: a crash in between repeats it."""
 
-    is_ready = True
-
     def __init__(
         self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:

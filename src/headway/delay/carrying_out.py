@@ -45,15 +45,11 @@ class Carrier(Protocol):
     """Of each partition the offset below which all is stored as done."""
 
     @property
-    def is_ready(self) -> bool:
-        """Whether ticks can be carried out without waiting for those before."""
-
-    @property
     def wants_state(self) -> bool:
         """Whether the next ticks are to say what is to be stored."""
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
-        """Do it, or begin to. This, or a later call, raises `KafkaError` where all has to be begun anew."""
+        """Do it, or begin to; this, or a later call, raises `KafkaError` where all has to be begun anew."""
 
     def serve(self) -> float:
         """Do what is pending, without waiting; after how many seconds there is more."""

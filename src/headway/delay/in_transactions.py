@@ -6,7 +6,6 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +23,6 @@ from headway.kafka.producer_client import ProducerClient, in_slices, is_out_of_p
 
 _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1
-_CLOSE_WITHIN = 2.0
 _ANSWER_WITHIN = 10.0
 _IN_TRANSACTIONS: Mapping[str, Any] = {
     # So long a relay that was killed keeps its partitions' successor, and those who read its targets, waiting.
@@ -45,18 +43,12 @@ class _Refused(NamedTuple):
 class InTransactions:
     """Each round of ticks is one transaction, with the offsets that fence off a relay that was expelled.
 
-    A thread carries out one round, while the relay fetches and looks what is next; `ended` is called when it has. Two
-    producers take turns: while the broker still writes the markers of a transaction, it refuses the records of the same
-    producer's next, and librdkafka then waits for 20 ms.
+    Two producers take turns: while the broker still writes the markers of a transaction, it refuses the records of the
+    same producer's next, and librdkafka then waits for 20 ms.
     """
 
     def __init__(
-        self,
-        config: Mapping[str, Any],
-        names: TopicNames,
-        consumer: LineConsumer,
-        clock: BrokerClock,
-        ended: Callable[[], None],
+        self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:
         self._config = {**DEFAULTS, **_IN_TRANSACTIONS, **config}
         self._names = names
@@ -70,10 +62,6 @@ class InTransactions:
             self._client.close(0)
             raise
         self._writing = Writing(names, self._partitions)
-        self._thread = ThreadPoolExecutor(1, "headway-transactions")
-        self._round: Future[Offsets] | None = None
-        self._ended = ended
-        self._closing = False
         self.done: dict[Partition, int] = {}
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
@@ -83,22 +71,13 @@ class InTransactions:
         return self._client.partitions(topic, within)
 
     @property
-    def is_ready(self) -> bool:
-        return self._round is None or self._round.done()
-
-    @property
     def wants_state(self) -> bool:
         return True
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
-        self.finish()
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
-        self._round = self._thread.submit(self._transact, records, offsets, self._consumer.group_metadata)
-        self._round.add_done_callback(lambda _: self._ended())
-
-    def _transact(self, records: list[Out], offsets: Offsets, member: bytes) -> Offsets:
         together = True
-        while (refused := self._attempt(records, offsets, member, together)) is not None:
+        while (refused := self._attempt(records, offsets, together)) is not None:
             # A new client: librdkafka would go on behind the sequence numbers of what was refused, which is a gap.
             self._abort()
             self._client.close(0)
@@ -108,9 +87,9 @@ class InTransactions:
                 records[refused.place] = self._writing.refused_delivery(records[refused.place], refused.reason)
         self._client, self._other = self._other, self._client
         self._ids.reverse()
-        return offsets
+        self.done.update(offsets)
 
-    def _attempt(self, records: Sequence[Out], offsets: Offsets, member: bytes, together: bool) -> _Refused | None:
+    def _attempt(self, records: Sequence[Out], offsets: Offsets, together: bool) -> _Refused | None:
         """Commit all; or if a delivery is refused nothing of it, and say which one."""
         self._client.begin_transaction()
         errors: list[tuple[int, Any]] = []
@@ -120,31 +99,23 @@ class InTransactions:
             except (DeliveryError, SerializationError) as refused:
                 return _Refused(index, str(refused))
             if not together and out.source is not None:
-                flush(self._client, self._check_open)
+                flush(self._client)
             if errors:
                 break
-        flush(self._client, self._check_open)
+        flush(self._client)
         for index, error in errors:
             if records[index].source is None or not is_the_records_own(error):
                 raise KafkaError(f"A record for {records[index].topic} was not stored: {error.str()}.")
         if errors:
             alone = not together or len(records) == 1
             return _Refused(errors[0][0] if alone else None, errors[0][1].str())
-        native = {each: (offset, b"") for each, offset in offsets.items()}
-        self._in_slices(partial(self._client.send_offsets, native, member))
-        self._in_slices(self._client.commit_transaction)
+        self._commit(offsets)
         return None
 
-    def _in_slices(self, call: Callable[[float], None]) -> None:
-        def unless_closing(seconds: float) -> None:
-            self._check_open()
-            call(seconds)
-
-        in_slices(unless_closing)
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise KafkaError("The relay was closed before Kafka had answered; who comes next does it again.")
+    def _commit(self, offsets: Offsets) -> None:
+        native = {each: (offset, b"") for each, offset in offsets.items()}
+        in_slices(partial(self._client.send_offsets, native, self._consumer.group_metadata))
+        in_slices(self._client.commit_transaction)
 
     def _reporter(self, out: Out, index: int, errors: list[tuple[int, Any]]) -> Callable[[Any, Any], None]:
         if out.topic != self._names.state:
@@ -167,25 +138,16 @@ class InTransactions:
                 raise
 
     def serve(self) -> float:
-        if self.is_ready:
-            self.finish()
         return _LONGEST_WAIT
 
     def finish(self) -> None:
-        round_, self._round = self._round, None
-        if round_:
-            self.done.update(round_.result())
+        """What was carried out is committed."""
 
     def look_at_clock(self, commands: Offsets) -> None:
         tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
         self.carry_out({number: tick for _, number in commands}, commands, 0)
-        self.finish()
 
     def close(self) -> None:
-        if self._round:
-            wait([self._round], _CLOSE_WITHIN)
-        self._closing = True
-        self._thread.shutdown()
         with suppress(KafkaError):  # there is none, or who comes next ends it
             self._client.abort_transaction(_A_MOMENT)
         self._client.close(_A_MOMENT)

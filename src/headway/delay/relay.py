@@ -212,7 +212,8 @@ class Relay(Closable):
             self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
             self._places[self._names.commands, number] = relay, None
         if self._carrier is None:
-            self._carrier = self._new_carrier()
+            kind = InTransactions if self._mode == "exactly-once" else AtOnce
+            self._carrier = kind(self._producer_config(), self._names, self._consumer, self._clock)
         self._look_at_clock(self._carrier)
         self._consumer.begin(
             {
@@ -239,12 +240,6 @@ class Relay(Closable):
         topics = {self._names.commands, *(self._names.line(line) for line in self._lines)}
         counts = Counter(number for topic, number in self._consumer.assigned if topic in topics)
         return sorted(number for number, count in counts.items() if count == len(topics))
-
-    def _new_carrier(self) -> Carrier:
-        config, names, consumer, clock = self._producer_config(), self._names, self._consumer, self._clock
-        if self._mode == "low-latency":
-            return AtOnce(config, names, consumer, clock)
-        return InTransactions(config, names, consumer, clock, self._wake.set)
 
     def _producer_config(self) -> dict[str, Any]:
         if self._mode == "low-latency":
@@ -315,7 +310,7 @@ class Relay(Closable):
                 self._relays[number].found(search, fetched, now)
 
     def _carry_out(self, now: int) -> bool:
-        if self._carrier is None or not self._carrier.is_ready:
+        if self._carrier is None:
             return False
         stores = self._carrier.wants_state
         taken = ((number, relay.take(now, _AT_ONCE, _BYTES_AT_ONCE, stores)) for number, relay in self._relays.items())
@@ -362,7 +357,7 @@ class Relay(Closable):
             seconds = min(seconds, self._begin_at - time.monotonic())
         if self._relays and self._carrier:
             seconds = min(seconds, self._carrier.serve())
-            wake = self._wakes_at(self._now()) if self._carrier.is_ready else float("inf")
+            wake = self._wakes_at(self._now())
             if wake < float("inf"):
                 seconds = min(seconds, self._clock.monotonic_at(int(max(wake, 0))) - time.monotonic())
         if seconds > _PRECISELY:
