@@ -6,7 +6,6 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -148,10 +147,11 @@ class InTransactions:
         self.carry_out({number: tick for _, number in commands}, commands, 0)
 
     def close(self) -> None:
-        with suppress(KafkaError):  # there is none, or who comes next ends it
-            self._client.abort_transaction(_A_MOMENT)
-        self._client.close(_A_MOMENT)
-        self._other.close(_A_MOMENT)
+        try:
+            self._abort()  # what was under way, if anything was; what was committed stays so
+        finally:
+            self._client.close(_A_MOMENT)
+            self._other.close(_A_MOMENT)
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
