@@ -1,4 +1,4 @@
-"""How quick is the Spark source, how long is a micro-batch, and how long do high records wait behind low ones?"""
+"""How quick is the Spark source, how long do high records wait behind low ones, and how quickly are rows scheduled?"""
 
 import statistics
 import tempfile
@@ -22,6 +22,7 @@ from headway.spark import local_session
 
 QUESTION = "The Spark source, beside Spark's own connector where its jars can be had"
 LEVELS, PARTITIONS = 3, 4
+SCHEDULING_TASKS = 8
 LIMIT = 50_000  # records of a micro-batch
 HIGH_PER_S = 100
 TRICKLE_PER_S = 200
@@ -84,6 +85,7 @@ def measure(report: Report, options: Options) -> None:
             throughput(report, bench)
             trickle(report, bench)
             high_wait(report, bench)
+            schedule(report, bench)
         finally:
             spark.stop()
 
@@ -148,6 +150,31 @@ def high_wait(report: Report, bench: Bench) -> None:
         report.add(f"micro-batch of {LIMIT:,}, median", name, micro_batch, "ms")
         if name == "headway":
             report.at_most("high-level p99 wait ÷ micro-batch time", p99 / micro_batch, 2)
+
+
+def schedule(report: Report, bench: Bench) -> None:
+    """Rows a second into the lines of a scheduler, due over the next day; the best of two."""
+    count = 200_000 if bench.quick else 2_000_000
+    target = level_topic(bench.topic("reminders", levels=1), 0)
+    number = F.col("id").cast("string")
+    rows = bench.spark.range(0, count, 1, SCHEDULING_TASKS).select(
+        number.alias("key"),
+        F.rpad(number, 100, "x").alias("value"),
+        (F.current_timestamp() + F.make_dt_interval(secs=F.col("id") % 86_400)).alias("due"),
+    )
+    rows = rows.persist()
+    rows.count()
+    rates: dict[str, float] = {}
+    for _ in range(2):
+        for delivery in ("at_least_once", "exactly_once"):
+            writer = rows.write.format("headway").mode("append").option("kafka.bootstrap.servers", bench.servers)
+            began = time.perf_counter()
+            writer.options(topic=target, delivery=delivery, schedulerName=f"lines-{uuid.uuid4().hex[:8]}").save()
+            rates[delivery] = max(rates.get(delivery, 0.0), count / (time.perf_counter() - began))
+    rows.unpersist()
+    for delivery, rate in rates.items():
+        report.add(f"{count:,} rows of 100 B scheduled", delivery, rate, "rows/s")
+        report.at_least(f"scheduled rows/s, {delivery}", rate, 150_000)
 
 
 class Waits:

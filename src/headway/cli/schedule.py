@@ -15,7 +15,7 @@ from headway.cli.connection import Connection, KeyValue, kafka_options
 from headway.cli.due_times import DUE, LADDER, describe_ms, show_due
 from headway.cli.tables import show_table
 from headway.core.changes import Settled
-from headway.core.delay_lines import Ladder, fit
+from headway.core.delay_lines import Ladder, fit, rounded, writes_per_record
 from headway.delay.pending import Pending, layout_of, read_pending
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
@@ -219,23 +219,17 @@ def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
     """
     delays: Counter[int] = Counter()
     for each in read_pending(connection.config, name):
-        delays[_rounded(each.due - each.schedule.at)] += 1
+        delays[rounded(each.due - each.schedule.at)] += 1
     if not delays:
         click.echo("Nothing is pending, so nothing says which lines would be best.", err=True)
         return
     before, proposed = layout_of(connection.config, name).ladder, fit(delays, count)
     for title, ladder in (("in use", before), ("proposed", proposed)):
-        writes = sum(ladder.writes(delay) * number for delay, number in delays.items()) / delays.total()
+        writes = writes_per_record(ladder, delays)
         click.echo(f"{title}: {ladder}  ({len(ladder.lines)} lines, {writes:.1f} writes per record)")
     if apply:
         create_topics(connection.config, name, proposed)
         click.echo("The proposed lines are in use: by relays from now on, by schedulers when they start.")
-
-
-def _rounded(delay: int) -> int:
-    """To about a hundredth: delays of five minutes are alike, though each was scheduled some milliseconds later."""
-    step = max(1000, int(10 ** (len(str(delay)) - 3)))
-    return round(delay / step) * step
 
 
 def _draw(title: str, counts: Mapping[str, int]) -> None:

@@ -122,6 +122,21 @@ def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
     return Ladder(best[1])
 
 
+def rounded(delay: int) -> int:
+    """A delay to about a hundredth: those of five minutes are alike, though each was scheduled some ms later.
+
+    >>> rounded(300_004), rounded(86_399_990)
+    (300000, 86400000)
+    """
+    step = max(1000, int(10 ** (len(str(delay)) - 3)))
+    return round(delay / step) * step
+
+
+def writes_per_record(ladder: Ladder, delays: Mapping[int, float]) -> float:
+    """How often records with these delays are written on average, their delivery included."""
+    return sum(ladder.writes(delay) * weight for delay, weight in delays.items()) / sum(delays.values())
+
+
 def _moves(delays: Mapping[int, float], line: int, next_longer: int | None) -> float:
     """How often records pass a line, given the next longer one."""
     left = delays.items() if next_longer is None else ((delay % next_longer, n) for delay, n in delays.items())

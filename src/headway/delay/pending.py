@@ -1,6 +1,6 @@
 """What is pending: read from the lines, beside the relays, without disturbing them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headway.core.changes import Changes
@@ -40,17 +40,19 @@ def layout_of(config: Mapping[str, Any], name: str) -> Layout:
     return layout
 
 
-def read_pending(config: Mapping[str, Any], name: str) -> Iterator[Pending]:
-    """All that is pending, in no order; one at a time, so that it may be more than fits in memory.
+def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> Iterator[Pending]:
+    """All that is pending, or what is in some of the partitions, in no order.
 
-    Relays go on meanwhile: what they move is seen in one line, in both or in none.
+    It comes one at a time, so that it may be more than fits in memory. Relays go on meanwhile: they move records to
+    shorter lines, which are read after the longer ones, so what they move is seen in one line or in both.
     """
     layout, names = layout_of(config, name), TopicNames(name)
-    stored = read_compacted(config, names.state, range(layout.partitions), _WITHIN)
+    numbers = range(layout.partitions) if partitions is None else partitions
+    stored = read_compacted(config, names.state, numbers, _WITHIN)
     with Onlooker(config, name) as onlooker:
-        for number in range(layout.partitions):
+        for number in numbers:
             state = StoredState(stored[number])
-            for line in layout.lines:
+            for line in sorted(layout.lines, reverse=True):
                 yield from _of_line(onlooker, names, number, line, state)
 
 

@@ -51,24 +51,32 @@ class DueRows:
         Raises `DeliveryError` for a header with the name that is a schedule's.
         """
         now, keys = int(time.time() * 1000), list(islice(columns.keys, columns.rows))
-        places = zip(due, keys, columns.topics, columns.partitions, columns.headers or repeat(None), strict=False)
-        routed = [
-            (topic, partition, headers) if at is None else self._to_line(at, now, key, topic, partition, headers)
-            for at, key, topic, partition, headers in places
-        ]
-        topics, partitions, headers = zip(*routed, strict=True)
+        topics: list[str] = []
+        partitions: list[int] = []
+        headers: list[Sequence[Any] | None] = []
+        given = zip(due, keys, columns.topics, columns.partitions, columns.headers or repeat(None), strict=False)
+        for at, key, topic, partition, own in given:
+            if at is None:
+                line, number, fields = topic, partition, own
+            else:
+                line, number, fields = self._to_line(at, now, key, topic, partition, own)
+            topics.append(line)
+            partitions.append(number)
+            headers.append(fields)
         return columns._replace(keys=keys, topics=topics, partitions=partitions, headers=headers)
 
     def _to_line(
-        self, at: int, now: int, key: Any, topic: str, partition: int, headers: Sequence[Any] | None
+        self, at: int, now: int, key: Any, topic: str, partition: int, own: Sequence[Any] | None
     ) -> tuple[str, int, list[Any]]:
-        own = list(headers or ())
-        if any(name == HEADER for name, _ in own):
-            raise DeliveryError(
-                f"A row that is due later has a header {HEADER}, which is ours. Give yours another name."
-            )
         due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
         target = partition if partition >= 0 else None
         schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)
         line = self._topics[self._line_for(due - now)]
-        return line, partition_of(key, order, self._partitions), [*own, schedule.header()]
+        fields = [*_checked(own), schedule.header()] if own else [schedule.header()]
+        return line, partition_of(key, order, self._partitions), fields
+
+
+def _checked(headers: Sequence[Any]) -> Sequence[Any]:
+    if any(name == HEADER for name, _ in headers):
+        raise DeliveryError(f"A row that is due later has a header {HEADER}, which is ours. Give yours another name.")
+    return headers

@@ -1,0 +1,11 @@
+"""Delayed delivery at scale: what is pending as a DataFrame, cancelled by predicate, counted, and audited.
+
+To schedule the rows of a DataFrame, write them with a column `due` (`headway.spark.sink`).
+"""
+
+from headway.spark.delay.auditing import audit, summary
+from headway.spark.delay.cancelling import cancel_where
+from headway.spark.delay.counting import delays, hot_seconds, occupancy
+from headway.spark.delay.reading import pending
+
+__all__ = ["audit", "cancel_where", "delays", "hot_seconds", "occupancy", "pending", "summary"]

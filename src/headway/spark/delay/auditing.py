@@ -1,0 +1,67 @@
+"""What was scheduled against what was cancelled and what came: nothing lost, doubled or early, and how late.
+
+The functions know nothing of Kafka: any DataFrames will do in which an `id` says which record it is.
+"""
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+
+FAULTS = ("lost", "duplicated", "early", "delivered_though_cancelled", "never_scheduled")
+"""The verdicts that should not be."""
+
+VERDICTS = ("delivered", "cancelled", "pending", *FAULTS)
+
+_PERCENTS = (50, 95, 99)
+_ACCURACY = 10_000
+
+
+def audit(
+    scheduled: DataFrame, delivered: DataFrame, cancelled: DataFrame | None = None, *, until: datetime | None = None
+) -> DataFrame:
+    """A row for each id, with a `verdict` and the milliseconds that its first copy was late.
+
+    `delivered` is once and not early; `cancelled` did not come; `pending` did not come, and is not due before `until`,
+    by default now; for the rest see `FAULTS`. If a record has several faults, the first of these counts.
+
+    Args:
+        scheduled: `id` and `due`, a timestamp. An id that is there twice is expected twice.
+        delivered: `id` and `delivered`, the timestamp of the record: that of the brokers, if the topic has
+            message.timestamp.type=LogAppendTime.
+        cancelled: `id` of what was settled as cancelled.
+    """
+    expected = scheduled.groupBy("id").agg(F.min("due").alias("due"), F.count("*").alias("expected"))
+    came = delivered.groupBy("id").agg(F.min("delivered").alias("delivered"), F.count("*").alias("copies"))
+    gone = _ids(cancelled, scheduled).distinct().withColumn("is_cancelled", F.lit(True))
+    joined = expected.join(came, "id", "full_outer").join(gone, "id", "left")
+    late = F.unix_millis("delivered") - F.unix_millis("due")
+    verdict = _verdict(F.current_timestamp() if until is None else F.lit(until))
+    copies = F.coalesce("copies", F.lit(0)).alias("copies")
+    return joined.select("id", "due", "delivered", copies, late.alias("late_ms"), verdict.alias("verdict"))
+
+
+def summary(audited: DataFrame) -> DataFrame:
+    """One row: how many ids of each verdict there are, and how late they were: `late_p50` … `late_max`, in ms."""
+    counts = [F.count_if(F.col("verdict") == verdict).alias(verdict) for verdict in VERDICTS]
+    percentiles = [F.percentile_approx("late_ms", p / 100, _ACCURACY).alias(f"late_p{p}") for p in _PERCENTS]
+    return audited.agg(F.count("*").alias("ids"), *counts, *percentiles, F.max("late_ms").alias("late_max"))
+
+
+def _ids(cancelled: DataFrame | None, scheduled: DataFrame) -> DataFrame:
+    return scheduled.select("id").limit(0) if cancelled is None else cancelled.select("id")
+
+
+def _verdict(now: Column) -> Column:
+    came, expected = F.coalesce("copies", F.lit(0)), F.coalesce("expected", F.lit(0))
+    is_cancelled = F.col("is_cancelled").isNotNull()
+    return (
+        F.when(expected == 0, "never_scheduled")
+        .when(is_cancelled & (came == 0), "cancelled")
+        .when(is_cancelled, "delivered_though_cancelled")
+        .when((came < expected) & (F.col("due") > now), "pending")
+        .when(came < expected, "lost")
+        .when(came > expected, "duplicated")
+        .when(F.col("delivered") < F.col("due"), "early")
+        .otherwise("delivered")
+    )

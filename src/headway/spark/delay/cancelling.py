@@ -1,0 +1,95 @@
+"""Cancelling all schedules of which a predicate is true: each is asked of the relay that decides about it."""
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from headway.core.changes import Settled
+from headway.delay.scheduler import Scheduler
+from headway.delay.topics import DEFAULT_NAME
+from headway.errors import NoRelayError
+from headway.spark.delay.reading import pending
+from headway.spark.sentences import one_sentence
+
+_UNANSWERED = "unanswered"
+_COUNTS = "outcome string, count long"
+_ASKED_AT_A_TIME = 5_000
+
+
+def cancel_where(
+    spark: SparkSession,
+    config: Mapping[str, Any],
+    predicate: Column | str,
+    name: str = DEFAULT_NAME,
+    *,
+    timeout: float = 60.0,
+) -> dict[Settled, int]:
+    """Cancel what is pending where the predicate is true, and count what became of it; relays have to run.
+
+    The predicate is over the columns of `pending`. What a relay delivered before it saw the cancellation counts as
+    `Settled.DELIVERED`. It is safe to call it again: what is cancelled is not pending any more.
+
+    Raises:
+        NoRelayError: Some were not answered within `timeout` seconds. They are cancelled as soon as a relay runs.
+        ConfigError: The scheduler has no topics.
+    """
+    # A record that is moved while the lines are read is seen twice.
+    handles = pending(spark, config, name).where(predicate).select("handle").distinct()
+    counts = _total(handles.mapInArrow(_asking(dict(config), name, timeout), _COUNTS))
+    if unanswered := counts.pop(_UNANSWERED, 0):
+        raise NoRelayError(
+            f"Of {counts.total() + unanswered:,} cancellations {unanswered:,} were not answered within {timeout:g} s. "
+            "They are stored, and settled as soon as a relay runs (`headway relay`). Ask again then, to learn how."
+        )
+    return {Settled(outcome): count for outcome, count in counts.items()}
+
+
+def _total(counts: DataFrame) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for row in counts.collect():
+        total[row["outcome"]] += row["count"]
+    return total
+
+
+def _asking(config: Mapping[str, Any], name: str, timeout: float) -> Any:
+    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        handles = (handle for batch in batches for handle in batch.column(0).to_pylist())
+        with one_sentence():
+            counts = _cancel(handles, config, name, timeout)
+            yield pa.RecordBatch.from_pydict({"outcome": list(counts), "count": list(counts.values())}, _SCHEMA)
+
+    return ask
+
+
+_SCHEMA = pa.schema([("outcome", pa.string()), ("count", pa.int64())])
+
+
+def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeout: float) -> Counter[str]:
+    """Ask for all of a task, so many at a time."""
+    counts: Counter[str] = Counter()
+    asked: deque[Future[Settled]] = deque()
+    first = next(handles, None)
+    if first is None:
+        return counts
+    with Scheduler(config, name=name) as scheduler:
+        asked.append(scheduler.ask_to_cancel(first))
+        for handle in handles:
+            if len(asked) >= _ASKED_AT_A_TIME:
+                _settle(asked.popleft(), counts, timeout)
+            asked.append(scheduler.ask_to_cancel(handle))
+        for answer in asked:
+            _settle(answer, counts, timeout)
+    return counts
+
+
+def _settle(answer: Future[Settled], counts: Counter[str], timeout: float) -> None:
+    # Once nobody has answered in time, nobody is waited for any more: no relay runs.
+    try:
+        outcome: str = answer.result(0 if counts[_UNANSWERED] else timeout)
+    except TimeoutError:
+        outcome = _UNANSWERED
+    counts[outcome] += 1

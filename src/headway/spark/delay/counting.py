@@ -1,0 +1,32 @@
+"""How full the delay lines are, when what is in them is due, and which delays they are for."""
+
+from collections import Counter
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+
+from headway.core.delay_lines import rounded
+
+
+def occupancy(pending: DataFrame) -> DataFrame:
+    """How many schedules there are by line and by the hour in which they are due: `line_ms`, `hour`, `pending`."""
+    hour = F.date_trunc("hour", "due").alias("hour")
+    return pending.groupBy("line_ms", hour).agg(F.count("*").alias("pending")).orderBy("hour", "line_ms")
+
+
+def hot_seconds(pending: DataFrame, count: int = 20) -> DataFrame:
+    """The seconds in which most is due, most first: `second`, `pending`."""
+    second = F.date_trunc("second", "due").alias("second")
+    seconds = pending.groupBy(second).agg(F.count("*").alias("pending"))
+    return seconds.orderBy(F.desc("pending"), "second").limit(count)
+
+
+def delays(pending: DataFrame) -> dict[int, float]:
+    """How often each delay is in use, in milliseconds, to about a hundredth: what `fit` proposes lines from."""
+    milliseconds = (F.unix_millis("due") - F.unix_millis("scheduled")).alias("delay")
+    # Seconds first, so that few values go through Python.
+    seconds = pending.select(F.round(milliseconds, -3).alias("delay")).groupBy("delay").count()
+    found: Counter[int] = Counter()
+    for row in seconds.groupBy(F.udf(rounded, "long")("delay").alias("delay")).agg(F.sum("count").alias("n")).collect():
+        found[row["delay"]] += row["n"]
+    return dict(found)

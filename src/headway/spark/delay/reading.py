@@ -1,0 +1,78 @@
+"""What is pending, as a DataFrame: read from the delay lines, beside the relays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
+
+from headway.delay.pending import Pending, layout_of, read_pending
+from headway.delay.topics import DEFAULT_NAME
+from headway.spark.sentences import one_sentence
+
+PENDING = (
+    StructType()
+    .add("handle", StringType())
+    .add("id", StringType())
+    .add("due", TimestampType())
+    .add("scheduled", TimestampType())
+    .add("line_ms", LongType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+)
+
+_AT_A_TIME = 5_000
+
+
+def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
+    """A row for each schedule that is not delivered yet; each action reads the lines anew.
+
+    `handle` is the text by which it is cancelled, `due` the time by all that was changed, `line_ms` the line in which
+    it is (0 for memory); `topic` is the Kafka topic it is for, and `partition` is null where the key decides. There is
+    a task for each partition of the scheduler's topics.
+
+    Relays go on meanwhile: of what they move or deliver just then there can be two rows, or one that is there no more.
+    `config` is librdkafka's. Raises `ConfigError` if the scheduler has no topics.
+    """
+    with one_sentence():
+        partitions = layout_of(config, name).partitions
+    numbers = spark.range(0, partitions, 1, partitions)
+    return numbers.mapInArrow(_reading(dict(config), name), PENDING)
+
+
+def _reading(config: Mapping[str, Any], name: str) -> Any:
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = to_arrow_schema(PENDING, timezone="UTC")
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        with one_sentence():
+            found = read_pending(config, name, numbers)
+            while some := list(islice(found, _AT_A_TIME)):
+                yield _record_batch(some, schema)
+
+    return read
+
+
+def _record_batch(found: Sequence[Pending], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        pa.array([each.handle for each in found]),
+        pa.array([each.schedule.id for each in found]),
+        _timestamps([each.due for each in found]),
+        _timestamps([each.schedule.at for each in found]),
+        pa.array([each.line for each in found], pa.int64()),
+        pa.array([each.schedule.topic for each in found]),
+        pa.array([each.schedule.partition for each in found], pa.int32()),
+        pa.array([each.message.key() for each in found], pa.binary()),
+        pa.array([each.message.value() for each in found], pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(
+        [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
+    )
+
+
+def _timestamps(milliseconds: Sequence[int]) -> pa.Array:
+    return pa.array(milliseconds, pa.timestamp("ms", "UTC"))

@@ -1,0 +1,176 @@
+"""Delayed delivery from DataFrames: what is pending, cancelled by predicate, counted, and audited."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from headway import Ladder, Relay, Scheduler, Settled
+from headway.core.delay_lines import fit
+from headway.delay.topics import create_topics
+from headway.errors import ConfigError, NoRelayError
+from headway.spark.delay import audit, cancel_where, delays, hot_seconds, occupancy, pending, summary
+from tests.spark.stored import committed
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import LevelTopics
+
+pytestmark = pytest.mark.spark
+
+HOUR_MS = 3_600_000
+LADDER = Ladder((1000, 60_000, HOUR_MS))
+
+
+@contextmanager
+def relay(orders: "LevelTopics") -> Iterator[None]:
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic) as running:
+        thread = threading.Thread(target=running.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            running.stop()
+            thread.join()
+
+
+def schedule(frame: DataFrame, orders: "LevelTopics", **options: Any) -> None:
+    create_topics({"bootstrap.servers": orders.servers}, orders.topic, LADDER, 2)
+    writer = frame.write.format("headway").mode("append").option("kafka.bootstrap.servers", orders.servers)
+    writer.options(schedulerName=orders.topic, topic=f"{orders.topic}-0", **options).save()
+
+
+def reminders(spark: SparkSession, count: int, seconds: str, tasks: int = 2) -> DataFrame:
+    """Rows with the numbers from 0 as key and value, each due so many seconds after now."""
+    number = sf.col("id").cast("string")
+    due = sf.timestamp_millis(sf.unix_millis(sf.current_timestamp()) + sf.expr(f"cast(1000 * ({seconds}) as long)"))
+    return spark.range(0, count, 1, tasks).select(number.alias("key"), number.alias("value"), due.alias("due"))
+
+
+@pytest.mark.kafka
+def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_cancelled_and_counted(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    config = {"bootstrap.servers": orders.servers}
+    schedule(reminders(spark, 300, "if(id < 200, 3600 + id, 4)"), orders)
+    there = pending(spark, config, orders.topic).cache()
+    number = sf.col("key").cast("string").cast("int")
+
+    assert there.count() == 300
+    assert {(row["line_ms"], row["count"]) for row in there.groupBy("line_ms").count().collect()} == {
+        (HOUR_MS, 200),
+        (1000, 100),
+    }
+    first = there.where(number == 0).collect()[0]
+    assert (first["topic"], first["partition"], bytes(first["value"])) == (f"{orders.topic}-0", None, b"0")
+    assert first["due"] - first["scheduled"] == pytest.approx(timedelta(hours=1), abs=timedelta(minutes=1))
+    with relay(orders):
+        counts = cancel_where(spark, config, number % 2 == 0, orders.topic)
+        assert counts == {Settled.CANCELLED: 150}
+        assert cancel_where(spark, config, number % 2 == 0, orders.topic) == {}
+        assert pending(spark, config, orders.topic).where(number >= 200).count() <= 50
+        came: set[int] = set()
+        while len(came) < 50:
+            came = {record.number for record in committed(orders.servers, f"{orders.topic}-0")}
+        with Scheduler(config, name=orders.topic) as scheduler:
+            late = there.where(number == 201).collect()[0]["handle"]
+            assert scheduler.cancel(late) is Settled.DELIVERED
+
+    assert came == set(range(201, 300, 2))
+    left = pending(spark, config, orders.topic).select(number.alias("number")).collect()
+    assert sorted(row["number"] for row in left) == list(range(1, 200, 2))
+
+
+@pytest.mark.kafka
+def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_the_next_one(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    config = {"bootstrap.servers": orders.servers}
+    schedule(reminders(spark, 10, "3600"), orders)
+    with pytest.raises(NoRelayError, match=r"Of 10 cancellations 10 were not answered within 1 s"):
+        cancel_where(spark, config, "true", orders.topic, timeout=1)
+    with relay(orders):
+        assert cancel_where(spark, config, "true", orders.topic) in ({}, {Settled.CANCELLED: 10})
+    assert pending(spark, config, orders.topic).count() == 0
+
+
+@pytest.mark.kafka
+def test_a_job_that_was_interrupted_and_is_run_again_schedules_each_row_once(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    rows = reminders(spark, 1_000, "3600", tasks=4).persist()  # so that a due time is the same again
+    bad = sf.when((sf.col("key") == "900") & sf.lit(True), sf.lit(99)).cast("int").alias("partition")
+    job = {"txnAppId": orders.topic, "txnVersion": 1}
+    with pytest.raises(Exception, match="A row is for partition 99"):
+        schedule(rows.select("*", bad), orders, **job)
+    interrupted = pending(spark, {"bootstrap.servers": orders.servers}, orders.topic).count()
+    schedule(rows, orders, **job)
+
+    keys = pending(spark, {"bootstrap.servers": orders.servers}, orders.topic).select(sf.col("key").cast("string"))
+    assert interrupted < 1_000
+    assert sorted(int(row["key"]) for row in keys.collect()) == list(range(1_000))
+
+
+def test_a_scheduler_that_has_no_topics_is_one_sentence(spark: SparkSession, orders: "LevelTopics") -> None:
+    with pytest.raises(ConfigError, match="The scheduler nobody has no topics"):
+        pending(spark, {"bootstrap.servers": orders.servers}, "nobody")
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def waiting(spark: SparkSession, *dues: tuple[int, float]) -> DataFrame:
+    """What is pending: its line, and when it is due in seconds after noon, scheduled an hour before that."""
+    rows = [(line, NOON + timedelta(seconds=due), NOON + timedelta(seconds=due - 3600.004)) for line, due in dues]
+    return spark.createDataFrame(rows, "line_ms long, due timestamp, scheduled timestamp")
+
+
+def test_lines_and_hours_are_counted_and_the_hottest_seconds_come_first(spark: SparkSession) -> None:
+    there = waiting(spark, (1000, 0.1), (1000, 0.9), (60_000, 0.5), (60_000, 3_700))
+
+    counted = occupancy(there).collect()
+    assert [(row["line_ms"], row["hour"].astimezone(UTC).hour, row["pending"]) for row in counted] == [
+        (1000, 12, 2),
+        (60_000, 12, 1),
+        (60_000, 13, 1),
+    ]
+    hottest = hot_seconds(there, 1).collect()
+    assert [(row["second"].astimezone(UTC), row["pending"]) for row in hottest] == [(NOON, 3)]
+
+
+def test_lines_are_proposed_from_the_delays_in_use(spark: SparkSession) -> None:
+    in_use = delays(waiting(spark, (1000, 0), (1000, 5), (1000, 9)))
+    assert in_use == {HOUR_MS: 3}
+    assert fit(in_use, 2).lines == (1000, HOUR_MS)
+
+
+def test_an_audit_finds_each_kind_of_fault_and_tells_how_late_the_others_were(spark: SparkSession) -> None:
+    def at(seconds: float) -> datetime:
+        return NOON + timedelta(seconds=seconds)
+
+    due = {"fine": 0, "late": 0, "twice": 0, "lost": 0, "early": 1, "gone": 0, "undead": 0, "later": 3_600}
+    scheduled = spark.createDataFrame([(id_, at(seconds)) for id_, seconds in due.items()], "id string, due timestamp")
+    came = [("fine", 0.0), ("late", 0.25), ("twice", 0.0), ("twice", 9.0), ("early", 0.999), ("undead", 0.0)]
+    came += [("stranger", 0.0)]
+    delivered = spark.createDataFrame([(id_, at(late)) for id_, late in came], "id string, delivered timestamp")
+    cancelled = spark.createDataFrame([("gone",), ("undead",)], "id string")
+
+    audited = audit(scheduled, delivered, cancelled, until=at(60)).cache()
+
+    assert {row["id"]: row["verdict"] for row in audited.collect()} == {
+        "fine": "delivered",
+        "late": "delivered",
+        "twice": "duplicated",
+        "lost": "lost",
+        "early": "early",
+        "gone": "cancelled",
+        "undead": "delivered_though_cancelled",
+        "later": "pending",
+        "stranger": "never_scheduled",
+    }
+    totals = summary(audited).collect()[0]
+    assert (totals["ids"], totals["delivered"], totals["lost"], totals["late_max"]) == (9, 2, 1, 250)
