@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headway import Ladder, Relay, Scheduler, Settled
+from headway import Ladder, Relay, Settled
 from headway.core.delay_lines import fit
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, NoRelayError
@@ -56,31 +56,27 @@ def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_canc
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:
     config = {"bootstrap.servers": orders.servers}
-    schedule(reminders(spark, 300, "if(id < 200, 3600 + id, 4)"), orders)
+    schedule(reminders(spark, 300, "if(id < 200, 7200 + id, 5)"), orders)
     there = pending(spark, config, orders.topic).cache()
     number = sf.col("key").cast("string").cast("int")
 
     assert there.count() == 300
-    assert {(row["line_ms"], row["count"]) for row in there.groupBy("line_ms").count().collect()} == {
-        (HOUR_MS, 200),
-        (1000, 100),
-    }
+    assert {row["line_ms"] for row in there.where(number < 200).collect()} == {HOUR_MS}
     first = there.where(number == 0).collect()[0]
     assert (first["topic"], first["partition"], bytes(first["value"])) == (f"{orders.topic}-0", None, b"0")
-    assert first["due"] - first["scheduled"] == pytest.approx(timedelta(hours=1), abs=timedelta(minutes=1))
+    assert first["due"] - first["scheduled"] == pytest.approx(timedelta(hours=2), abs=timedelta(minutes=1))
     with relay(orders):
         counts = cancel_where(spark, config, number % 2 == 0, orders.topic)
-        assert counts == {Settled.CANCELLED: 150}
+        cancelled = counts[Settled.CANCELLED]
+        assert cancelled >= 100  # those that are due in two hours; of the others, some may have been delivered by then
         assert cancel_where(spark, config, number % 2 == 0, orders.topic) == {}
-        assert pending(spark, config, orders.topic).where(number >= 200).count() <= 50
-        came: set[int] = set()
-        while len(came) < 50:
-            came = {record.number for record in committed(orders.servers, f"{orders.topic}-0")}
-        with Scheduler(config, name=orders.topic) as scheduler:
-            late = there.where(number == 201).collect()[0]["handle"]
-            assert scheduler.cancel(late) is Settled.DELIVERED
+        came: list[int] = []
+        while len(came) < 200 - cancelled:
+            came = [record.number for record in committed(orders.servers, f"{orders.topic}-0")]
 
-    assert came == set(range(201, 300, 2))
+    assert counts.get(Settled.DELIVERED, 0) <= 150 - cancelled
+    assert sum(value % 2 == 0 for value in came) == 150 - cancelled
+    assert sorted(value for value in came if value % 2) == list(range(201, 300, 2))
     left = pending(spark, config, orders.topic).select(number.alias("number")).collect()
     assert sorted(row["number"] for row in left) == list(range(1, 200, 2))
 

@@ -27,6 +27,10 @@ def delays(pending: DataFrame) -> dict[int, float]:
     # Seconds first, so that few values go through Python.
     seconds = pending.select(F.round(milliseconds, -3).alias("delay")).groupBy("delay").count()
     found: Counter[int] = Counter()
-    for row in seconds.groupBy(F.udf(rounded, "long")("delay").alias("delay")).agg(F.sum("count").alias("n")).collect():
+    for row in (
+        seconds.groupBy(F.udf(rounded, "long", useArrow=False)("delay").alias("delay"))
+        .agg(F.sum("count").alias("n"))
+        .collect()
+    ):
         found[row["delay"]] += row["n"]
     return dict(found)
