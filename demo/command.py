@@ -84,15 +84,16 @@ def _by_priority(servers: str, options: argparse.Namespace, console: Console) ->
 
 def _through_spark(servers: str, options: argparse.Namespace, console: Console) -> bool:
     # PySpark takes a second to import, and step 1 can do without.
-    from demo import pipeline  # noqa: PLC0415
+    from demo import follow_ups, pipeline  # noqa: PLC0415
     from headway.spark.apart import apart  # noqa: PLC0415
 
     console.print(
         "\n[bold]Step 2:[/] the same topics through Spark, with weather, airports, planes and airlines, and a handler\n"
-        "that runs in parallel, into Parquet, and back to Kafka with a notice of each flight"
+        "that runs in parallel, into Parquet, and back to Kafka with a notice of each flight, and a follow-up of the\n"
+        "very late ones 10 s later"
     )
-    with console.status("Spark reads, joins, handles and writes the flights …"):
-        outcome = apart(
+    with console.status("Spark reads, joins, handles and writes the flights, and a relay delivers the follow-ups …"):
+        outcome, totals = apart(
             lambda: pipeline.run(servers, priority.TOPIC, flights.LEVELS, options.records, options.output, console)
         )
     seen = (
@@ -105,6 +106,7 @@ def _through_spark(servers: str, options: argparse.Namespace, console: Console) 
         [
             Promise("every flight once in Parquet", seen, outcome.each_once),
             Promise("a notice of each at its level", noticed, outcome.each_noticed_once),
+            follow_ups.promise(totals),
         ],
     )
 

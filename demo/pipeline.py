@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from rich.console import Console
 from rich.table import Table
 
+from demo import follow_ups
 from headway.pipelines import flights
 from headway.pipelines.flight_outputs import Outputs
 from headway.spark import local_session
@@ -47,8 +48,8 @@ class Outcome:
 
 def run(
     bootstrap_servers: str, topic: str, levels: int, expected: int, output_dir: Path, console: Console | None = None
-) -> Outcome:
-    """Read the flights of a topic through Structured Streaming, say what they show, and draw it.
+) -> tuple[Outcome, Row]:
+    """Read the flights of a topic through Structured Streaming, say what they show, draw it, and audit follow-ups.
 
     `expected` is how many flights were sent. What an earlier run left in the directory is replaced.
     """
@@ -57,9 +58,12 @@ def run(
     try:
         kafka = {"bootstrap.servers": bootstrap_servers}
         records = flights.source(spark, kafka, topic, levels)
-        outputs = Outputs(str(output_dir), kafka)
+        after, name = follow_ups.AFTER, follow_ups.NAME
+        outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=name)
         outputs.create_topics(topic, levels)
-        return process(spark, records, outputs, levels, expected, console)
+        with follow_ups.relay(bootstrap_servers):
+            outcome = process(spark, records, outputs, levels, expected, console)
+            return outcome, follow_ups.audited(spark, outcome.parquet, outputs, levels)
     finally:
         spark.stop()
 

@@ -7,6 +7,7 @@ HeadwayError
 │   ├── FetchError        a level could not fetch; the other levels go on
 │   └── DeliveryError     a record was not delivered
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
+│   └── FencedError       another one has taken over its transactional id
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
 ├── ScheduleError         a delayed record does not say where and when it is due; it goes to the dead letters
@@ -59,6 +60,10 @@ class DeliveryError(KafkaError):
 
 class TransactionError(HeadwayError):
     """A transactional producer was fenced off, or cannot go on; what was not committed comes again."""
+
+
+class FencedError(TransactionError):
+    """Another producer has taken over the transactional id: what it does counts, and nothing of ours."""
 
 
 class SerializationError(HeadwayError):

@@ -65,3 +65,12 @@ def test_a_killed_driver_goes_on_where_it_was(cluster: Cluster, orders: "LevelTo
     start(cluster, orders, tmp_path).wait(120)
 
     assert copied(orders) == dict.fromkeys(range(RECORDS), 1)
+
+
+def test_a_slow_task_and_its_speculative_copy_write_each_row_once(
+    cluster: Cluster, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    cluster.run("speculating", orders.servers, f"{orders.topic}-2", str(tmp_path)).wait(120)
+
+    assert (tmp_path / "speculative").exists()
+    assert copied(orders) == dict.fromkeys(range(4_000), 1)

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from headway import Ladder, Relay, Settled
 from headway.core.delay_lines import fit
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, NoRelayError
-from headway.spark.delay import audit, cancel_where, delays, hot_seconds, occupancy, pending, summary
+from headway.spark.delay import audit, cancel_where, delays, hot_seconds, occupancy, pending, summary, write_occupancy
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def reminders(spark: SparkSession, count: int, seconds: str, tasks: int = 2) -> 
 
 @pytest.mark.kafka
 def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_cancelled_and_counted(
-    spark: SparkSession, orders: "LevelTopics"
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
     config = {"bootstrap.servers": orders.servers}
     schedule(reminders(spark, 300, "if(id < 200, 7200 + id, 5)"), orders)
@@ -62,6 +63,9 @@ def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_canc
 
     assert there.count() == 300
     assert {row["line_ms"] for row in there.where(number < 200).collect()} == {HOUR_MS}
+    page = tmp_path / "schedules.html"
+    assert write_occupancy(spark, config, page, orders.topic) == 300
+    assert "300 schedules are pending" in page.read_text()
     first = there.where(number == 0).collect()[0]
     assert (first["topic"], first["partition"], bytes(first["value"])) == (f"{orders.topic}-0", None, b"0")
     assert first["due"] - first["scheduled"] == pytest.approx(timedelta(hours=2), abs=timedelta(minutes=1))

@@ -21,7 +21,7 @@ def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert "Traceback" not in demo.stderr
     assert "✗" not in demo.stdout
-    assert demo.stdout.count("✓") == 10
+    assert demo.stdout.count("✓") == 11
     assert re.search(r"✓ every flight once, at its level +[\d,]+ \+ [\d,]+ \+ [\d,]+\n", demo.stdout)
     assert re.search(r"✓ every flight once in Parquet +5,000 rows, 5,000 different ones", demo.stdout)
     for picture in ("priority.png", "delays.png"):

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from rich.table import Column
 
 from headway.cli.connection import Connection, KeyValue, kafka_options
 from headway.cli.due_times import DUE, LADDER, describe_ms, show_due
+from headway.cli.spark_command import on_spark
 from headway.cli.tables import show_table
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder, fit, rounded, writes_per_record
@@ -230,6 +232,37 @@ def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
     if apply:
         create_topics(connection.config, name, proposed)
         click.echo("The proposed lines are in use: by relays from now on, by schedulers when they start.")
+
+
+@schedule.command()
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="schedules.html",
+    show_default=True,
+    help="The page.",
+)
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines to propose.")
+@click.option("--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine.")
+@_NAME
+@kafka_options
+def report(output: Path, count: int, master: str | None, name: str, connection: Connection) -> None:
+    """Show what is pending, as a page with plots: for millions of schedules, counted on Spark.
+
+    By the hour in which they are due and by delay line, with the seconds in which most is due, and delay lines that
+    would suit them.
+
+    \b
+      headway schedule report --output schedules.html
+    """
+
+    def write(spark: Any) -> int:
+        from headway.spark.delay import write_occupancy  # noqa: PLC0415 - needs PySpark
+
+        return write_occupancy(spark, connection.config, output, name, count)
+
+    pending = on_spark("headway schedule report", master, write)
+    click.echo(f"Wrote {output}, about {pending:,} schedules.")
 
 
 def _draw(title: str, counts: Mapping[str, int]) -> None:

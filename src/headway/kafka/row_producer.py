@@ -4,7 +4,6 @@ No Python code runs for a record: `map` calls the client's own method with the c
 bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
 """
 
-import contextlib
 import time
 import warnings
 from collections import deque
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
-from headway.errors import DeliveryError, KafkaError, TransactionError
+from headway.errors import DeliveryError, FencedError, KafkaError, TransactionError
 from headway.kafka.admin import describe
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
@@ -29,7 +28,8 @@ _WITHIN = 120.0  # seconds for a broker to come back
 _SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
 _KNOWN_WITHIN = 5.0
 _AGAIN_AFTER = 0.05
-_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH}
+_OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
+_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
 
 _DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
@@ -68,7 +68,8 @@ class RowProducer:
     """A producer for the rows of one task. `config` is librdkafka's.
 
     With a `transactional_id`, entering it fences off all that have used the same before, and sees their transactions
-    ended; what is sent is there when `commit` returns, and nothing of it after an error.
+    ended; what is sent is there when `commit` returns, and nothing of it after an error. Every method raises
+    `FencedError` when another one has done the same to this one.
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
@@ -114,6 +115,8 @@ class RowProducer:
         try:
             deque(map(self._producer.produce, *given), maxlen=0)
         except ck.KafkaException as error:
+            if error.args[0].code() in _OVER:
+                self._fail(error)
             raise DeliveryError(f"A row was refused: {error.args[0].str()}.") from error
 
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
@@ -145,9 +148,8 @@ class RowProducer:
 
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
         if error is not None and self._refused is None:
-            self._refused = DeliveryError(
-                f"A row for partition {message.partition()} of {message.topic()} was not stored: {describe(error)}."
-            )
+            place = f"partition {message.partition()} of {message.topic()}"
+            self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.")
 
     def _note_trouble(self, error: ck.KafkaError) -> None:
         if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
@@ -175,14 +177,14 @@ class RowProducer:
             self._fail(error)
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
-        with contextlib.suppress(ck.KafkaException):  # the same again, if it is fatal
+        try:
             self._producer.poll(0)  # whose reports may know more
+        except ck.KafkaException as fatal:
+            error = fatal
         reason = describe(error.args[0])
+        if error.args[0].code() in _FENCED:
+            raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
         if self._refused:
             raise self._refused from error
-        if error.args[0].code() in _FENCED:
-            raise TransactionError(
-                f"Another attempt at this task has taken over, so this one ends: {reason}."
-            ) from error
         kind = TransactionError if self._is_transactional else KafkaError
         raise kind(f"Kafka refused to write the rows: {reason}.") from error

@@ -15,6 +15,7 @@ from headway.letters import connection_of
 
 LATE_MINUTES = 60
 
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -33,13 +34,17 @@ class Outputs:
     scheduler_name: str = DEFAULT_NAME
 
     def create_topics(self, like: str, levels: int) -> None:
-        """Create the level topics that are not there, each with as many partitions as that of the topic `like`."""
+        """Create the level topics that are not there, each with as many partitions as that of the topic `like`.
+
+        Brokers stamp the follow-ups, which so say when they were delivered.
+        """
         admin = Admin(connection_of(self.kafka))
         existing = admin.topics()
         for level in range(levels):
-            wanted = [level_topic(name, level) for name in (self.notices, self.follow_ups)]
-            if missing := [name for name in wanted if name not in existing]:
-                admin.create(missing, existing.get(level_topic(like, level), 1))
+            partitions = existing.get(level_topic(like, level), 1)
+            for name, settings in ((self.notices, {}), (self.follow_ups, _BROKERS_TIME)):
+                if (topic := level_topic(name, level)) not in existing:
+                    admin.create([topic], partitions, config=settings)
 
     def write(self, handled: DataFrame, batch: int) -> None:
         """A function for `foreachBatch`: what is there of a micro-batch already is replaced, or not written again."""

@@ -38,6 +38,11 @@ def page(title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequen
     begins = min((row["window"] for row in windows), default=None)
     since = f"Windows of {seconds} s since {begins:%Y-%m-%d %H:%M:%S}." if begins else "No records."
     body = "\n".join([f"<h1>{escape(title)}</h1>", f"<p>{since}</p>", _table(levels), *plots])
+    return document(title, body)
+
+
+def document(title: str, body: str) -> str:
+    """An HTML page with this body."""
     return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n{_STYLE}\n{body}\n'
 
 

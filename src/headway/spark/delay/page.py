@@ -1,0 +1,89 @@
+"""What the delay lines hold, as one HTML page that needs nothing else. Pure: rows in, text out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from html import escape
+
+from headway.core.delay_lines import Ladder, writes_per_record
+from headway.spark.report_page import COLOURS, Row, document
+
+WIDTH, BAR, LABEL = 860, 14, 150
+_MOST_HOURS = 96
+
+
+def page(
+    title: str,
+    occupancy: Sequence[Row],
+    hot_seconds: Sequence[Row],
+    delays: Mapping[int, float],
+    ladders: Mapping[str, Ladder],
+) -> str:
+    """The page; the rows are those of `headway.spark.delay.counting`, `ladders` have names, as `in use`."""
+    total = sum(int(row["pending"]) for row in occupancy)
+    hours = sorted({row["hour"] for row in occupancy})
+    left_out = f" (the first {_MOST_HOURS} of {len(hours)} hours)" if len(hours) > _MOST_HOURS else ""
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{total:,} schedules are pending.</p>",
+        f"<h2>Due by the hour, and the line in which they wait now{left_out}</h2>",
+        _bars(occupancy, hours[:_MOST_HOURS]),
+        "<h2>The seconds in which most is due</h2>",
+        _table(("second", "pending"), ((_time(row["second"]), f"{row['pending']:,}") for row in hot_seconds)),
+        "<h2>Delay lines</h2>",
+        _table(
+            ("", "lines", "writes per record", ""),
+            (
+                (name, str(len(ladder.lines)), _writes(ladder, delays), escape(str(ladder)))
+                for name, ladder in ladders.items()
+            ),
+        ),
+    ]
+    return document(title, "\n".join(body))
+
+
+def _bars(occupancy: Sequence[Row], hours: Sequence[datetime]) -> str:
+    lines = sorted({int(row["line_ms"]) for row in occupancy})
+    colours = {line: COLOURS[number % len(COLOURS)] for number, line in enumerate(lines)}
+    by_hour: dict[datetime, dict[int, int]] = {hour: {} for hour in hours}
+    for row in occupancy:
+        if row["hour"] in by_hour:
+            by_hour[row["hour"]][int(row["line_ms"])] = int(row["pending"])
+    most = max((sum(counts.values()) for counts in by_hour.values()), default=0) or 1
+    drawn = "".join(
+        _bar(number, hour, counts, colours, most) for number, (hour, counts) in enumerate(sorted(by_hour.items()))
+    )
+    legend = " ".join(f'<b style="color:{colour}">{_line(line)}</b>' for line, colour in colours.items())
+    height = (BAR + 4) * len(hours)
+    return f'<p>{legend}</p>\n<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="pending">{drawn}</svg>'
+
+
+def _bar(number: int, hour: datetime, counts: Mapping[int, int], colours: Mapping[int, str], most: int) -> str:
+    y, x = number * (BAR + 4), float(LABEL)
+    parts = [f'<text x="{LABEL - 8}" y="{y + BAR - 3}" text-anchor="end">{_time(hour)[:16]}</text>']
+    for line, count in sorted(counts.items()):
+        width = count / most * (WIDTH - LABEL - 80)
+        about = f"<title>{count:,} in {_line(line)}</title>"
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{colours[line]}">{about}</rect>'
+        )
+        x += width
+    parts.append(f'<text x="{x + 6:.1f}" y="{y + BAR - 3}">{sum(counts.values()):,}</text>')
+    return "".join(parts)
+
+
+def _table(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _writes(ladder: Ladder, delays: Mapping[int, float]) -> str:
+    return f"{writes_per_record(ladder, delays):.1f}" if delays else "–"
+
+
+def _line(milliseconds: int) -> str:
+    return f"the line of {milliseconds / 1000:,g} s" if milliseconds else "memory"
+
+
+def _time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}"
