@@ -19,7 +19,8 @@ from headway.kafka.admin import Admin
 TOPIC = "departures"
 NAME = "demo-delay"
 
-_OVER_S = 10.0  # all departures happen within so many seconds
+_OVER_S = 10.0  # all departures happen within so many seconds,
+_PER_S = 80  # or a few of them at this rate
 _LEAD_S = 3.0  # for scheduling them
 _GIVE_UP_AFTER_S = 30.0
 
@@ -72,7 +73,7 @@ def _late_departure(flight: FlightRecord) -> float | None:
 def _compressed(departures: list[tuple[float, FlightRecord]]) -> list[tuple[float, FlightRecord]]:
     """The same, each at so many seconds from now."""
     first, last = min(at for at, _ in departures), max(at for at, _ in departures)
-    scale = _OVER_S / max(1.0, last - first)
+    scale = min(_OVER_S, len(departures) / _PER_S) / max(1.0, last - first)
     return [((at - first) * scale, flight) for at, flight in departures]
 
 

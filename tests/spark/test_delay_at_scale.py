@@ -1,8 +1,5 @@
 """Delayed delivery from DataFrames: what is pending, cancelled by predicate, counted, and audited."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +8,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headway import Ladder, Relay, Settled
+from headway import Ladder, Settled
 from headway.core.delay_lines import fit
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, NoRelayError
 from headway.spark.delay import audit, cancel_where, delays, hot_seconds, occupancy, pending, summary, write_occupancy
+from tests.spark.relaying import relay
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -25,18 +23,6 @@ pytestmark = pytest.mark.spark
 
 HOUR_MS = 3_600_000
 LADDER = Ladder((1000, 60_000, HOUR_MS))
-
-
-@contextmanager
-def relay(orders: "LevelTopics") -> Iterator[None]:
-    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic) as running:
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        try:
-            yield
-        finally:
-            running.stop()
-            thread.join()
 
 
 def schedule(frame: DataFrame, orders: "LevelTopics", **options: Any) -> None:
@@ -69,7 +55,7 @@ def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_canc
     first = there.where(number == 0).collect()[0]
     assert (first["topic"], first["partition"], bytes(first["value"])) == (f"{orders.topic}-0", None, b"0")
     assert first["due"] - first["scheduled"] == pytest.approx(timedelta(hours=2), abs=timedelta(minutes=1))
-    with relay(orders):
+    with relay(orders.servers, orders.topic):
         counts = cancel_where(spark, config, number % 2 == 0, orders.topic)
         cancelled = counts[Settled.CANCELLED]
         assert cancelled >= 100  # those that are due in two hours; of the others, some may have been delivered by then
@@ -93,7 +79,7 @@ def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_t
     schedule(reminders(spark, 10, "3600"), orders)
     with pytest.raises(NoRelayError, match=r"Of 10 cancellations 10 were not answered within 1 s"):
         cancel_where(spark, config, "true", orders.topic, timeout=1)
-    with relay(orders):
+    with relay(orders.servers, orders.topic):
         assert cancel_where(spark, config, "true", orders.topic) in ({}, {Settled.CANCELLED: 10})
     assert pending(spark, config, orders.topic).count() == 0
 

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
 def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "demo", "--records", "5000", "--output", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "demo", "--records", "1000", "--output", str(tmp_path / "out")]
 
     demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
 
@@ -23,14 +23,14 @@ def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path
     assert "✗" not in demo.stdout
     assert demo.stdout.count("✓") == 11
     assert re.search(r"✓ every flight once, at its level +[\d,]+ \+ [\d,]+ \+ [\d,]+\n", demo.stdout)
-    assert re.search(r"✓ every flight once in Parquet +5,000 rows, 5,000 different ones", demo.stdout)
+    assert re.search(r"✓ every flight once in Parquet +1,000 rows, 1,000 different ones", demo.stdout)
     for picture in ("priority.png", "delays.png"):
         assert (tmp_path / "out" / picture).read_bytes().startswith(b"\x89PNG")
     assert list((tmp_path / "out" / "flights").glob("*/*.parquet"))
 
 
 def test_ctrl_c_ends_the_demo_in_one_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "demo", "--records", "5000", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "demo", "--records", "1000", "--output", str(tmp_path)]
 
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

@@ -1,17 +1,15 @@
 """Rows of a DataFrame that are due later: to the lines with the sink's guarantees, and from there by a relay."""
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headway import Ladder, Relay
+from headway import Ladder
 from headway.delay.topics import TopicNames, create_topics
+from tests.spark.relaying import relay
 from tests.spark.stored import Stored, committed
 
 if TYPE_CHECKING:
@@ -26,18 +24,6 @@ def write(frame: DataFrame, orders: "LevelTopics", **options: Any) -> None:
     create_topics({"bootstrap.servers": orders.servers}, orders.topic, LADDER, 2)
     writer = frame.write.format("headway").mode("append").option("kafka.bootstrap.servers", orders.servers)
     writer.options(schedulerName=orders.topic, **options).save()
-
-
-@contextmanager
-def relay(orders: "LevelTopics") -> Iterator[None]:
-    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic) as running:
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        try:
-            yield
-        finally:
-            running.stop()
-            thread.join()
 
 
 def delivered(orders: "LevelTopics", level: int, count: int) -> list[Stored]:
@@ -73,7 +59,7 @@ def test_a_row_comes_when_it_is_due_at_its_level_with_its_key_value_headers_and_
 
     assert [record.value for record in committed(orders.servers, f"{orders.topic}-0")] == [b"now"]
     assert sorted(record.value or b"" for record in in_lines(orders)) == [b"later", b"soon"]
-    with relay(orders):
+    with relay(orders.servers, orders.topic):
         [soon] = delivered(orders, 1, 1)
         [later] = delivered(orders, 2, 1)
         assert time.time() >= asked + 2
@@ -87,7 +73,7 @@ def test_what_is_written_again_is_scheduled_once(spark: SparkSession, orders: "L
     for _ in range(2):
         write(frame, orders, topic=f"{orders.topic}-0", txnAppId=orders.topic, txnVersion=1)
 
-    with relay(orders):
+    with relay(orders.servers, orders.topic):
         assert sorted(record.number for record in delivered(orders, 0, 1000)) == list(range(1000))
 
 

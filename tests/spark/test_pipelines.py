@@ -21,6 +21,7 @@ from headway.errors import ConfigError
 from headway.parallel.context import Context
 from headway.pipelines import flights
 from headway.pipelines.flight_outputs import Outputs, follow_ups, notices
+from headway.spark.session import SHORT_LIVED
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -124,32 +125,31 @@ def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.kafka
-def test_the_command_runs_the_pipeline_and_goes_on_where_it_was(orders: "LevelTopics", tmp_path: Path) -> None:
+def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
     sent = list(records(300))
+    kafka, names = {"bootstrap.servers": orders.servers}, [f"{orders.topic}-notices", f"{orders.topic}-later"]
 
-    def send_and_run(some: slice) -> str:
+    def send(some: slice) -> None:
         for level in range(orders.levels):
             orders.send(level, [flight.value.decode() for flight in sent[some] if flight.level == level])
-        command = [
-            sys.executable,
-            "-c",
-            "from headway.cli import main; main()",
-            "pipeline",
-            "run",
-            "flights",
-            "--topic",
-            orders.topic,
-        ]
-        command += ["--output", str(tmp_path), "-b", orders.servers, "--after", "1"]
-        command += ["--notices", f"{orders.topic}-notices", "--follow-ups", f"{orders.topic}-later"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr
-        return done.stdout
 
-    assert send_and_run(slice(0, 200)).startswith("200 flights are in")
-    assert send_and_run(slice(200, 300)).startswith("300 flights are in")
-    noticed = [len(committed(orders.servers, f"{orders.topic}-notices-{level}")) for level in range(3)]
+    send(slice(0, 200))
+    outputs = Outputs(str(tmp_path), kafka, *names)
+    outputs.create_topics(orders.topic, orders.levels)
+    source = flights.source(spark, kafka, orders.topic, orders.levels)
+    flights.start(source, flights.read_tables(spark), outputs).awaitTermination()
+    send(slice(200, 300))
+    command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", "flights"]
+    command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers, "--after", "1"]
+    command += ["--notices", names[0], "--follow-ups", names[1]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.startswith("300 flights are in")
+    noticed = [len(committed(orders.servers, f"{names[0]}-{level}")) for level in range(3)]
     assert noticed == [sum(flight.level == level for flight in sent) for level in range(3)]
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 5
@@ -195,7 +195,14 @@ def test_the_example_runs_with_spark_submit(orders: "LevelTopics", tmp_path: Pat
         orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
     late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)
 
+    quick = {
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.ui.enabled": "false",
+    }
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
+    submit += [f"--conf={name}={value}" for name, value in quick.items()]
     program = [str(ROOT / "examples" / "flights_pipeline.py"), orders.servers, orders.topic, str(tmp_path)]
     environment = os.environ | {"JAVA_HOME": str(java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(

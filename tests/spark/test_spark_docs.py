@@ -9,7 +9,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
+from headway import Settled
 from headway.broker import LocalBroker
+from tests.spark.relaying import relay
 from tests.spark.stored import committed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -32,16 +34,18 @@ def test_the_programs_of_the_page_do_what_it_says(
         "wait(3600)": "wait(1)",
     }
     names: dict[str, Any] = {"spark": spark}
-    for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        for old, new in replaced.items():
-            program = program.replace(old, new)  # noqa: PLW2901
-        exec(compile(program, str(PAGE), "exec"), names)  # noqa: S102 - our own text
+    with relay(servers):
+        for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+            for old, new in replaced.items():
+                program = program.replace(old, new)  # noqa: PLW2901
+            exec(compile(program, str(PAGE), "exec"), names)  # noqa: S102 - our own text
+            for query in spark.streams.active:
+                query.processAllAvailable()
         for query in spark.streams.active:
-            query.processAllAvailable()
-    for query in spark.streams.active:
-        query.stop()
+            query.stop()
 
     assert sorted(record.value or b"" for record in committed(servers, "copies")) == [b"1.50", b"42.00"]
     receipts = {record.key: record.value for record in committed(servers, "receipts")}
     assert receipts == {b"7": b"charged 42.00", b"8": b"charged 1.50"}
     assert committed(servers, "orders-dead") == []
+    assert names["counts"] == {Settled.CANCELLED: 1}
