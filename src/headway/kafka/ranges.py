@@ -127,22 +127,25 @@ class RangeReader(Closable):
                 moved = time.monotonic()
                 if (item := unfinished.get(place)) is None:
                     continue  # what follows a range was fetched with it
-                records = _records_within(item, group)
+                errors = list(filter(Message.error, group))
+                records = _records_within(item, group, errors)
                 if records:
                     yield item.partition, records
-                self._advance(unfinished, item, group)
+                self._advance(unfinished, item, group, errors)
 
-    def _advance(self, unfinished: dict[_Place, Range], item: Range, messages: list[Message]) -> None:
+    def _advance(
+        self, unfinished: dict[_Place, Range], item: Range, messages: list[Message], errors: list[Message]
+    ) -> None:
         """Note how far the messages reach: the range goes on behind them, or is done."""
-        position = self._position_after(messages, item)
+        position = self._position_after(messages, errors, item)
         if position < item.end:
             unfinished[_place(item)] = Range(item.partition, position, item.end)
         else:
             del unfinished[_place(item)]
 
-    def _position_after(self, messages: list[Message], wanted: Range) -> int:
+    def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
         last = messages[-1]
-        for error in filter(None, map(Message.error, messages)):
+        for error in filter(None, map(Message.error, errors)):
             if error.code() != ck.KafkaError._PARTITION_EOF:
                 return self._lost(wanted, error.str())
         offset = last.offset()
@@ -214,9 +217,9 @@ def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, lis
     return list(groups.items())
 
 
-def _records_within(wanted: Range, messages: list[Message]) -> list[Message]:
+def _records_within(wanted: Range, messages: list[Message], errors: list[Message]) -> list[Message]:
     """Those that are records, not the end of a partition, within the range."""
-    if any(map(Message.error, messages)):
+    if errors:
         messages = [message for message in messages if message.error() is None]
     offset = methodcaller("offset")
     first, end = (bisect_left(messages, bound, key=offset) for bound in (wanted.start, wanted.end))

@@ -11,6 +11,7 @@ from headway.core.schedules import HEADER, LATEST, Schedule, partition_of
 from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
 from headway.errors import DeliveryError
 from headway.kafka.row_producer import Columns
+from headway.kafka.uncollected import Uncollected
 from headway.letters import connection_of
 
 LINE_SETTINGS: Mapping[str, Any] = {
@@ -55,14 +56,15 @@ class DueRows:
         partitions: list[int] = []
         headers: list[Sequence[Any] | None] = []
         given = zip(due, keys, columns.topics, columns.partitions, columns.headers or repeat(None), strict=False)
-        for at, key, topic, partition, own in given:
-            if at is None:
-                line, number, fields = topic, partition, own
-            else:
-                line, number, fields = self._to_line(at, now, key, topic, partition, own)
-            topics.append(line)
-            partitions.append(number)
-            headers.append(fields)
+        with Uncollected():
+            for at, key, topic, partition, own in given:
+                if at is None:
+                    line, number, fields = topic, partition, own
+                else:
+                    line, number, fields = self._to_line(at, now, key, topic, partition, own)
+                topics.append(line)
+                partitions.append(number)
+                headers.append(fields)
         return columns._replace(keys=keys, topics=topics, partitions=partitions, headers=headers)
 
     def _to_line(

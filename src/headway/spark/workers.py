@@ -22,6 +22,7 @@ from headway.core.deaths import MOST_DEATHS, Deaths
 from headway.errors import ConfigError, HandlerError, HeadwayError
 from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
+from headway.letters import connection_of
 from headway.parallel.checks import check_at_least
 from headway.parallel.dispatch import ParallelMetrics
 
@@ -47,9 +48,8 @@ class _Task:
         try:
             [worker] = find_workers([self.worker]).values()
             consumer = worker.consumer(self.config, self.concurrency)
-            with listening(
-                self.config, CONTROL_TOPIC, self.since, self.run, lambda: consumer.stop(timeout=self.drain_timeout)
-            ):
+            connection, drain = connection_of(self.config), lambda: consumer.stop(timeout=self.drain_timeout)
+            with listening(connection, CONTROL_TOPIC, self.since, self.run, drain):
                 consumer.run(worker.handler)
         except (ConfigError, HandlerError) as error:  # which does not get better by another attempt
             return _Ended(None, f"{self.worker}: {error}")
@@ -94,7 +94,7 @@ def run_workers(
     if ":" not in handler_path:
         raise ConfigError(f"The handler is {handler_path!r}; name it as module:handler.")
     find_workers([handler_path])
-    control = ControlTopic(config, CONTROL_TOPIC)
+    control = ControlTopic(connection_of(config), CONTROL_TOPIC)
     task = _Task(handler_path, config, concurrency, drain_timeout, uuid.uuid4().hex, control.end())
     return ClusterWorkers(spark.sparkContext, task, n, control)
 
