@@ -147,7 +147,9 @@ def high_wait(report: Report, bench: Bench) -> None:
         micro_batch = statistics.median(full.values())
         behind = [wait for number in full for wait in waits.seconds[number]]
         p99 = report.add(f"wait of high behind {backlog:,} low, p99", name, _p99(behind) * 1000, "ms")
+        report.add(f"wait of high behind {backlog:,} low, median", name, statistics.median(behind) * 1000, "ms")
         report.add(f"micro-batch of {LIMIT:,}, median", name, micro_batch, "ms")
+        report.add(f"micro-batch of {LIMIT:,}, p99", name, _p99(list(full.values())), "ms")
         if name == "headway":
             report.at_most("high-level p99 wait ÷ micro-batch time", p99 / micro_batch, 2)
 
