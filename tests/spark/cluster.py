@@ -18,6 +18,8 @@ from headway.broker.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
+# Two names, as of two machines: Spark starts no second attempt at a task where the first one runs.
+WORKER_HOSTS = (HOST, "localhost")
 START_WITHIN = 60.0
 
 
@@ -99,13 +101,13 @@ def standalone_cluster(directory: Path) -> Iterator[Cluster]:
         cluster = Cluster(f"spark://{HOST}:{port}", directory)
         ending.callback(cluster.kill_drivers)
         log = directory / "master.log"
-        place = ["--host", HOST, "--webui-port", "0", "--port"]
-        ending.enter_context(_spark_process("master.Master", [*place, str(port)], log))
+        place = ["--webui-port", "0", "--port"]
+        ending.enter_context(_spark_process("master.Master", ["--host", HOST, *place, str(port)], log))
         _await(log, r"I have been elected leader", 1)
-        for number in range(2):
+        for number, host in enumerate(WORKER_HOSTS):
             size = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
             worker_log = directory / f"worker-{number}.log"
-            worker = _spark_process("worker.Worker", [*place, "0", *size, cluster.url], worker_log)
+            worker = _spark_process("worker.Worker", ["--host", host, *place, "0", *size, cluster.url], worker_log)
             cluster._workers.append(ending.enter_context(worker))
         _await(log, r"Registering worker", 2)
         yield cluster
