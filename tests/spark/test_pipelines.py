@@ -129,14 +129,14 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
     sent = list(records(300))
-    kafka, names = {"bootstrap.servers": orders.servers}, [f"{orders.topic}-notices", f"{orders.topic}-later"]
+    kafka, names = {"bootstrap.servers": orders.servers}, (f"{orders.topic}-notices", f"{orders.topic}-later")
 
     def send(some: slice) -> None:
         for level in range(orders.levels):
             orders.send(level, [flight.value.decode() for flight in sent[some] if flight.level == level])
 
     send(slice(0, 200))
-    outputs = Outputs(str(tmp_path), kafka, *names)
+    outputs = Outputs(str(tmp_path), kafka, names[0], names[1])
     outputs.create_topics(orders.topic, orders.levels)
     source = flights.source(spark, kafka, orders.topic, orders.levels)
     flights.start(source, flights.read_tables(spark), outputs).awaitTermination()

@@ -175,12 +175,17 @@ class RowProducer:
             return call()
         except ck.KafkaException as error:
             self._fail(error)
+        except SystemError as error:
+            # The binding raises a fatal error within a poll, and goes on to call us with the next report.
+            if not isinstance(error.__cause__, ck.KafkaException):
+                raise
+            self._fail(error.__cause__)
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
         try:
             self._producer.poll(0)  # whose reports may know more
-        except ck.KafkaException as fatal:
-            error = fatal
+        except (ck.KafkaException, SystemError) as fatal:
+            error = fatal if isinstance(fatal, ck.KafkaException) else error
         reason = describe(error.args[0])
         if error.args[0].code() in _FENCED:
             raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
