@@ -23,9 +23,14 @@ def go_on_sending(producer: RowProducer, topic: str) -> None:
         producer.flush()
 
 
+def mark_and_commit(producer: RowProducer, topic: str) -> None:
+    producer.mark(topic, 0, b"k", b"v")
+    producer.commit()
+
+
 STEPS: dict[str, Callable[[RowProducer, str], None]] = {
     "sends": go_on_sending,
-    "marks": lambda producer, topic: producer.mark(topic, 0, b"k", b"v"),
+    "marks": mark_and_commit,
     "commits": lambda producer, _: producer.commit(),
 }
 
@@ -44,4 +49,3 @@ def test_who_is_fenced_off_is_told_so_whatever_it_does_next(
             second.commit()
         with pytest.raises(FencedError, match="Another attempt at this task has taken over"):
             STEPS[step](first, headway_topic)
-            first.commit()
