@@ -7,7 +7,7 @@ end, not after a count of records: compaction and transaction markers leave offs
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -106,12 +106,13 @@ class RangeReader(Closable):
         Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
         nothing for `STALL_TIMEOUT_S`.
         """
-        groups = list(gathered(wanted))
-        if len(groups) > 1:
-            # The metadata of all topics in one request: one that is new to a connected client waits for up to 1 s.
-            self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
-        for some in groups:
-            yield from self._read_together(some, batch)
+        if sum(map(len, wanted)) <= TOGETHER:
+            yield from self._read_together(wanted, TOGETHER)
+            return
+        # The metadata of all topics in one request: a topic that is new to a connected client waits for up to 1 s.
+        self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
+        for item in wanted:
+            yield from self._read_together([item], batch)
 
     def _read_together(self, wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, list[Message]]]:
         self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
@@ -176,25 +177,6 @@ class RangeReader(Closable):
     def _note(self, error: ck.KafkaError) -> None:
         if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
             self._reason = describe(error)
-
-
-def gathered(wanted: Iterable[Range]) -> Iterator[list[Range]]:
-    """The ranges in their order, in groups that are read at the same time: long ones each alone.
-
-    >>> at = TopicPartition("orders", 0)
-    >>> [list(map(len, some)) for some in gathered([Range(at, 0, 9_000), Range(at, 0, 3_000), Range(at, 0, 2_000)])]
-    [[9000], [3000, 2000]]
-    """
-    some: list[Range] = []
-    total = 0
-    for item in wanted:
-        total += len(item)
-        if some and total > TOGETHER:
-            yield some
-            some, total = [], len(item)
-        some.append(item)
-    if some:
-        yield some
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
