@@ -19,7 +19,7 @@ from headway.spark.delay import audit, summary
 NAME = "flights-delay"
 AFTER = timedelta(seconds=10)
 
-_GIVE_UP_AFTER_S = 40.0
+_GIVE_UP_AFTER_S = 90.0
 _LOOK_EVERY_S = 0.5
 
 
