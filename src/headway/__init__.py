@@ -15,7 +15,7 @@ from headway.errors import BatchError
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.context import Context
 from headway.parallel.results import Result
-from headway.producer import PriorityProducer, ProducerMetrics
+from headway.producer import PriorityProducer, Producer, ProducerMetrics
 from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from headway.workers import worker
 
@@ -33,6 +33,7 @@ __all__ = [
     "ParallelConsumer",
     "PriorityConsumer",
     "PriorityProducer",
+    "Producer",
     "ProducerMetrics",
     "ProducerRecord",
     "RecordMetadata",

@@ -5,13 +5,14 @@ something run on a thread, one at a time, since the clients beneath are not thre
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from headway.config import Config
 from headway.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
@@ -19,12 +20,13 @@ from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName
 from headway.delay.times import When
 from headway.delivery import DeliveryFuture
-from headway.errors import DeliveryError, SerializationError
+from headway.errors import ConfigError
 from headway.kafka.level_consumers import Partitions
 from headway.producer import PriorityProducer, ProducerMetrics
 from headway.records import ConsumerRecord, Header, RecordMetadata, TopicPartition
 
 T = TypeVar("T")
+_Reported = deque[tuple[asyncio.Future[RecordMetadata], Exception | None, RecordMetadata | None]]
 
 _REQUEST_TIMEOUT = 30.0
 
@@ -163,18 +165,57 @@ class AsyncPriorityConsumer:
         return await asyncio.shield(asyncio.ensure_future(alone()))
 
 
+class _Reports:
+    """An `on_delivery` that hands over to the loop: an object of its own costs less than a closure."""
+
+    __slots__ = ("_delivered", "_reported")
+
+    def __init__(self, reported: _Reported, delivered: asyncio.Future[RecordMetadata]) -> None:
+        self._reported = reported
+        self._delivered = delivered
+
+    def __call__(self, error: Exception | None, metadata: RecordMetadata | None) -> None:
+        self._reported.append((self._delivered, error, metadata))
+
+
+_Place = tuple[str, int, int | None]
+
+
+class _Line:
+    """Those who wait for room at the same place; who is first holds the lock."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Lock()
+        self.length = 0
+
+
 class AsyncPriorityProducer:
     """`PriorityProducer` for asyncio: `await send(...)` means delivered.
 
-    Thousands of sends can be under way at once. A full queue makes `send` wait, and nothing else.
+    Thousands of sends can be under way at once. Without room `send` waits, in the order of the calls to a topic, and
+    nothing else does; with `on_full="raise"` it raises `NoRoomError`.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        policy: Literal["fair", "strict"] = "fair",
+        distributor: Distributor | None = None,
+        on_full: Literal["await", "raise"] = "await",
+    ) -> None:
+        if on_full not in ("await", "raise"):
+            raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reported: deque[tuple[asyncio.Future[RecordMetadata], Exception | None, RecordMetadata | None]] = deque()
+        self._waits = on_full == "await"
+        self._reported: _Reported = deque()
         self._room = asyncio.Event()
-        self._producer = PriorityProducer(config, after_reports=self._after_reports)
+        self._lines: dict[_Place, _Line] = {}
+        self._producer = PriorityProducer(
+            config, policy=policy, distributor=distributor, after_reports=self._after_reports
+        )
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
+        self.purge: Callable[..., int] = self._producer.purge
 
     async def send(
         self,
@@ -189,35 +230,47 @@ class AsyncPriorityProducer:
         due: When | None = None,
     ) -> RecordMetadata:
         """Send a record and wait until it is delivered; see `PriorityProducer.send`. Raises `DeliveryError`."""
+        producer = self._producer
         if due is not None:
             more = {"priority": priority, "headers": headers, "partition": partition, "timestamp": timestamp}
-            send = partial(self._producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
+            send = partial(producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
             return await asyncio.wrap_future(await asyncio.to_thread(send))  # the first looks for the topics
-        self._loop = asyncio.get_running_loop()
-        delivered: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        future = self._producer._future(topic, priority, lambda *report: self._reported.append((delivered, *report)))
-        await self._hand_over(future, value, key, headers, partition, timestamp)
+        loop = self._loop = asyncio.get_running_loop()
+        delivered: asyncio.Future[RecordMetadata] = loop.create_future()
+        destination = producer.destination(topic, priority)
+        future = DeliveryFuture(destination, _Reports(self._reported, delivered))
+        record = (future, destination.queues, value, key, partition, timestamp, headers)
+        place = (topic, priority, partition)
+        if (self._lines and place in self._lines) or not producer.offer(*record):
+            await self._line_up(place, *record)
         return await delivered
 
-    async def _hand_over(self, future: DeliveryFuture, *record: Any) -> None:
+    async def _line_up(self, place: _Place, future: DeliveryFuture, *record: Any) -> None:
+        """Wait for room behind those who wait for the same already."""
+        producer = self._producer
+        if not self._waits:
+            raise producer.no_room(future)
+        line = self._lines.setdefault(place, _Line())
+        line.length += 1
         try:
-            async with asyncio.timeout(self._producer.max_block):
-                while True:
+            async with asyncio.timeout(producer.max_block), line.first:
+                self._room.clear()
+                while not producer.offer(future, *record):
+                    await self._room.wait()
                     self._room.clear()
-                    try:
-                        return self._producer._hand_over(future, *record)
-                    except BufferError:
-                        await self._room.wait()
         except TimeoutError:
-            future.destination.failed += 1
-            raise self._producer._no_room(future) from None
-        except (DeliveryError, SerializationError):
-            future.destination.failed += 1
-            raise
+            future.destination.count_unsent()
+            future.destination.count_failure()
+            raise producer.no_room(future, f" within max.block.ms={producer.max_block * 1000:.0f}") from None
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[place]
 
     def _after_reports(self) -> None:
-        if self._loop is not None and self._reported:
-            self._loop.call_soon_threadsafe(self._resolve)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits anything any more
+                self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
         """In the loop, all that was reported so far: one wake-up a batch, not one a record."""
@@ -231,9 +284,9 @@ class AsyncPriorityProducer:
                 delivered.set_result(metadata)
         self._room.set()
 
-    async def flush(self, timeout: float | None = None) -> int:
-        """Wait until all that was sent is delivered or failed; how many records are not, after `timeout` seconds."""
-        return await asyncio.to_thread(self._producer.flush, timeout)
+    async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
+        """Wait until what was sent is delivered or failed; see `PriorityProducer.flush`."""
+        return await asyncio.to_thread(self._producer.flush, timeout, topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""

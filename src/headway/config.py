@@ -15,7 +15,12 @@ checked here; the others go to librdkafka as they are.
 | `auto.commit.interval.ms` | consumer | 5000 | how often |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
-| `max.block.ms` | producer | 60000 | how long `send` waits for room in a full queue |
+| `max.block.ms` | producer | 60000 | how long `send` waits for room |
+| `buffer.memory` | producer | 67108864 | the bytes that may wait or be on their way; each level has an equal part |
+| `buffer.reserve.percent` | producer | 20 | how much of the room that it finds a topic, or a partition of it, leaves |
+| `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, which is split alike |
+| `partition.window.bytes` | producer | 4194304 | how much librdkafka gets of a partition before it reports on it |
+| `delivery.timeout.ms` | producer | 300000 | how long a record may wait, and then how long it may be on its way |
 | `enable.idempotence` | producer | true | no record twice or behind a later one of its partition; see below |
 
 `enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
@@ -28,6 +33,7 @@ A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wa
 """
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -41,6 +47,9 @@ OWN_KEYS = (
     "min.poll.window.maxout.threshold",
     "strict.max.wait.ms",
     "max.block.ms",
+    "buffer.memory",
+    "buffer.reserve.percent",
+    "partition.window.bytes",
     "key.serializer",
     "value.serializer",
     "key.deserializer",
@@ -160,21 +169,37 @@ class OutputSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """A priority producer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+    """A producer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
 
     levels: int
     max_block: float
+    memory: int
+    reserve: float
+    least_size: int  # that any record counts for
+    window: int
+    delivery_timeout: float
+    max_wait: float
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def parse(cls, config: Config) -> Self:
+    def parse(cls, config: Config, *, with_levels: bool = True) -> Self:
         """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
         reader = _Reader(config)
+        if not with_levels:
+            reader.refuse("max.priority", "A Producer has no levels. Remove it, or make a PriorityProducer")
+        kilobytes = reader.integer("queue.buffering.max.kbytes", default=64 * 1024)  # librdkafka's name for it
+        memory = reader.integer("buffer.memory", default=kilobytes * 1024, at_least=1024)
         return cls(
-            levels=reader.integer("max.priority"),
+            levels=reader.integer("max.priority") if with_levels else 1,
             max_block=reader.integer("max.block.ms", default=60_000, at_least=0) / 1000,
+            memory=memory,
+            reserve=reader.integer("buffer.reserve.percent", default=20, at_most=90, bound="90 percent") / 100,
+            least_size=max(1, memory // reader.integer("queue.buffering.max.messages", default=memory)),
+            window=reader.integer("partition.window.bytes", default=4 * 1024 * 1024),
+            delivery_timeout=reader.delivery_timeout(),
+            max_wait=reader.integer("strict.max.wait.ms", default=5000) / 1000,
             key_serializer=reader.function("key.serializer"),
             value_serializer=reader.function("value.serializer"),
             kafka=idempotent_by_default(reader.rest),
@@ -248,6 +273,13 @@ class _Reader:
         if enabled not in ("true", "false"):
             raise ConfigError(f"The setting enable.auto.commit is {enabled!r}; it must be true or false.")
         return interval if enabled == "true" else None
+
+    def delivery_timeout(self) -> float:
+        """It stays in `rest`, under either of its names: librdkafka keeps it too. As there, 0 is for ever."""
+        for key in ("delivery.timeout.ms", "message.timeout.ms"):
+            if key in self.rest:
+                return _whole_number(key, self.rest[key]) / 1000 or math.inf
+        return 300.0
 
     def refuse(self, key: str, why: str) -> None:
         if key in self.rest:

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], Any]
 
 _making_condition = threading.Lock()
+_counting_failures = threading.Lock()
 
 
 class Report(Protocol):
@@ -30,16 +31,32 @@ ServeUntil = Callable[[Callable[[], bool], float | None], None]
 
 
 class Destination:
-    """One level of a topic, and what became of the records sent there."""
+    """One level of a topic, and what became of the records sent there; `queues` is where they wait, if anywhere."""
 
-    __slots__ = ("delivered", "failed", "kafka_topic", "level", "sent", "serve_until", "topic")
+    __slots__ = ("delivered", "failed", "kafka_topic", "level", "queues", "sent", "serve_until", "topic")
 
-    def __init__(self, topic: str, level: int, kafka_topic: str, serve_until: ServeUntil) -> None:
+    def __init__(self, topic: str, level: int, kafka_topic: str, serve_until: ServeUntil, queues: Any = None) -> None:
         self.serve_until = serve_until
+        self.queues = queues
         self.topic = topic
         self.level = level
         self.kafka_topic = kafka_topic
         self.sent = self.delivered = self.failed = 0
+
+    @property
+    def under_way(self) -> int:
+        """How many records were neither delivered nor failed."""
+        return self.sent - self.delivered - self.failed
+
+    def count_failure(self) -> None:
+        """A record failed, on whichever thread."""
+        with _counting_failures:
+            self.failed += 1
+
+    def count_unsent(self) -> None:
+        """A record that will fail never was among those sent."""
+        with _counting_failures:
+            self.sent += 1
 
 
 class DeliveryFuture(Future[RecordMetadata]):
@@ -48,12 +65,17 @@ class DeliveryFuture(Future[RecordMetadata]):
     The standard one makes a lock, a condition and two lists at birth, which is as much as sending the record. Here
     states are class attributes until they change, the condition is made by the first who waits or adds a callback,
     and the metadata by who asks for it. It cannot be cancelled: what was sent is sent.
+
+    For the sender it is the record as well: one that waits is one object.
     """
 
     _state = "PENDING"
     _exception: BaseException | None = None
     _on_delivery: OnDelivery | None = None
     _watched = False
+
+    queue: Any = None  # what it counts for, in the accumulator,
+    size = 0  # and how much
 
     def __init__(self, destination: Destination, on_delivery: OnDelivery | None) -> None:
         self.destination = destination
@@ -85,6 +107,11 @@ class DeliveryFuture(Future[RecordMetadata]):
 
         The future is its own callback: a bound method would be one more object for each record.
         """
+        queue = self.queue
+        if queue is not None:
+            if not queue.returned:
+                queue.reported.append(queue)
+            queue.returned += self.size
         if error is not None:
             topic, level = self.destination.topic, self.destination.level
             self.fail(DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}."))
@@ -99,7 +126,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def fail(self, error: Exception) -> None:
         """The record was not delivered; without a callback the log says so, since nobody may ask the future."""
-        self.destination.failed += 1
+        self.destination.count_failure()
         self._exception = error
         self._state = "FINISHED"
         if self._on_delivery is None:

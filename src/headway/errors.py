@@ -6,6 +6,7 @@ HeadwayError
 ├── KafkaError            Kafka refused a call
 │   ├── FetchError        a level could not fetch; the other levels go on
 │   └── DeliveryError     a record was not delivered
+│       └── NoRoomError   there was no room for it; it was not sent
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
 │   └── FencedError       another one has taken over its transactional id
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
@@ -56,6 +57,10 @@ class FetchError(KafkaError):
 
 class DeliveryError(KafkaError):
     """A record was not delivered."""
+
+
+class NoRoomError(DeliveryError):
+    """There was no room for a record in what its topic, level or partition may use; it was not sent."""
 
 
 class TransactionError(HeadwayError):

@@ -1,4 +1,4 @@
-"""The priority producer: a level topic for each priority, a future for each record."""
+"""The producers: a future for each record, and for `PriorityProducer` a level topic for each priority."""
 
 import threading
 import time
@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headway.config import Config, ProducerSettings, no_such_priority
+from headway.core.accumulator import Accumulator, Limits
+from headway.core.capacity import Distributor
 from headway.core.topics import level_topic
+from headway.core.turns import make_turns
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.errors import ClosedError, ConfigError, DeliveryError, SerializationError
-from headway.kafka.producer_client import ProducerClient
+from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError
+from headway.kafka.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header, TopicPartition
 
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
     from headway.consumer import PriorityConsumer
 
 _REQUEST_TIMEOUT = 30.0
-_ANY_PARTITION = -1
-_A_MOMENT = 0.01
+# What a record takes besides its bytes: its future, its place at librdkafka and here.
+_RECORD_OVERHEAD = 512
+
+OnFull = Literal["block", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,62 +41,45 @@ class ProducerMetrics:
     queued: int
 
 
-class PriorityProducer:
-    """Sends each record to the topic of its level: priority i of `orders` goes to the Kafka topic `orders-i`.
+class _Engine:
+    """What the producers share: destinations, room, and the sender behind them."""
 
-    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition
-    that Java's producer would choose (murmur2). Raises `ConfigError` for settings out of bounds.
-
-    Thread-safe. Closing it, or leaving its `with` block, delivers what was sent. `after_reports` is called after each
-    batch of delivery reports, on the thread that took them.
-    """
-
-    def __init__(self, config: Config, *, after_reports: Callable[[], None] = lambda: None) -> None:
-        settings = ProducerSettings.parse(config)
-        self._levels: list[dict[str, Destination]] = [{} for _ in range(settings.levels)]
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        policy: Literal["fair", "strict"],
+        distributor: Distributor | None,
+        on_full: OnFull,
+        after_reports: Callable[[], None],
+    ) -> None:
+        if on_full not in ("block", "raise"):
+            raise ConfigError(f"on_full is {on_full!r}; it must be 'block' or 'raise'.")
+        self.max_block = settings.max_block
+        self._raises = on_full == "raise"
+        self._destinations: dict[int, dict[str, Destination]] = {level: {} for level in range(settings.levels)}
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
-        self._serializes = self._write_key is not None or self._write_value is not None
-        self._client = ProducerClient({"partitioner": "murmur2_random", **settings.kafka}, after_reports)
+        limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
+        turns = make_turns(policy, distributor, settings.levels, max_wait=settings.max_wait)
+        self._sender = Sender(
+            {"partitioner": "murmur2_random", **settings.kafka},
+            Accumulator(settings.levels, turns, limits),
+            _RECORD_OVERHEAD,
+            settings.least_size,
+            self._serialize if self._write_key or self._write_value else None,
+            after_reports,
+        )
+        self.offer = self._sender.offer
         # A schedule is stored on its own, in no transaction.
         kafka = {key: value for key, value in settings.kafka.items() if not key.startswith("transaction")}
         serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
         self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
         self._scheduler: Scheduler | None = None
         self._making_scheduler = threading.Lock()
-        self.max_block = settings.max_block
         self._closed = False
 
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        *,
-        priority: int = 0,
-        headers: Sequence[Header] | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        due: When | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> DeliveryFuture:
-        """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
-
-        With a `due` time (see `Scheduler.send_later`) a relay delivers it then, and the future is about its delay line.
-        `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
-        the producer's own thread. Waits for room in a full queue, up to `max.block.ms`. Raises `ConfigError` for a
-        priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
-        """
-        if due is not None:
-            return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
-        future = self._future(topic, priority, on_delivery)
-        try:
-            self._hand_over(future, value, key, headers, partition, timestamp)
-        except BufferError:
-            self._wait_for_room(future, value, key, headers, partition, timestamp)
-        except (DeliveryError, SerializationError) as error:
-            future.fail(error)
-        return future
+    def _kafka_topic(self, topic: str, level: int) -> str:
+        raise NotImplementedError
 
     def _send_later(
         self,
@@ -99,14 +87,13 @@ class PriorityProducer:
         value: Any,
         key: Any,
         due: When,
-        priority: int,
+        priority: int | None,
         headers: Sequence[Header] | None,
         partition: int | None,
         timestamp: int | None,
         on_delivery: OnDelivery | None,
     ) -> DeliveryFuture:
-        if not 0 <= priority < len(self._levels):
-            raise no_such_priority(priority, len(self._levels))
+        self._check(priority or 0)
         if timestamp is not None:
             raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
         return self.scheduler.send_later(
@@ -123,116 +110,133 @@ class PriorityProducer:
                 self._scheduler = Scheduler(self._scheduler_config)
             return self._scheduler
 
-    def _future(self, topic: str, priority: int, on_delivery: OnDelivery | None) -> DeliveryFuture:
-        if not 0 <= priority < len(self._levels):
-            raise no_such_priority(priority, len(self._levels))
+    def destination(self, topic: str, level: int) -> Destination:
+        """Where records of a topic and level go; raises for a level that is none."""
+        self._check(level)
+        if known := self._destinations[level].get(topic):
+            return known
         if self._closed:
             raise ClosedError("The producer is closed. Make a new one to go on.")
-        destination = self._levels[priority].get(topic) or self._new_destination(topic, priority)
-        destination.sent += 1
-        return DeliveryFuture(destination, on_delivery)
+        kafka_topic = self._kafka_topic(topic, level)
+        queues = self._sender.topic(kafka_topic, level)
+        new = Destination(topic, level, kafka_topic, self._sender.client.serve_until, queues)
+        return self._destinations[level].setdefault(topic, new)
 
-    def _hand_over(
-        self,
-        future: DeliveryFuture,
-        value: Any,
-        key: Any,
-        headers: Sequence[Header] | None,
-        partition: int | None,
-        timestamp: int | None,
-    ) -> None:
-        """Give a record to the client; raises `BufferError` when it has no room."""
-        if self._serializes:
-            key, value, headers = self._serialize(future.destination, key, value, headers)
-        self._client.produce(
-            future.destination.kafka_topic,
-            value,
-            key,
-            _ANY_PARTITION if partition is None else partition,
-            future,
-            timestamp or 0,
-            headers,
+    def _check(self, level: int) -> None:
+        if not 0 <= level < len(self._destinations):
+            raise no_such_priority(level, len(self._destinations))
+
+    def _line_up(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
+        """A record that found no room."""
+        if self._raises:
+            raise self.no_room(future)
+        if not self._sender.offer_patiently(self.max_block, future, *record):
+            error = self.no_room(future, f" within max.block.ms={self.max_block * 1000:.0f}")
+            future.destination.count_unsent()
+            future.fail(error)
+        return future
+
+    def no_room(self, future: DeliveryFuture, within: str = "") -> NoRoomError:
+        """The error for a record that found none."""
+        return NoRoomError(
+            f"No room for a record for {future.destination.topic}{within}: {self._queued()} records wait. Send more "
+            "slowly, or raise buffer.memory or queue.buffering.max.messages."
         )
 
-    def _wait_for_room(self, future: DeliveryFuture, *record: Any) -> None:
-        deadline = time.monotonic() + self.max_block
-        while (left := deadline - time.monotonic()) > 0:
-            self._client.serve(min(_A_MOMENT, left))
-            try:
-                self._hand_over(future, *record)
-                return
-            except BufferError:
-                continue
-            except (DeliveryError, SerializationError) as error:
-                future.fail(error)
-                return
-        future.fail(self._no_room(future))
-
-    def _no_room(self, future: DeliveryFuture) -> DeliveryError:
-        return DeliveryError(
-            f"No room for a record for {future.destination.topic} within max.block.ms={self.max_block * 1000:.0f}: "
-            f"{self._client.queued()} records wait. Send more slowly, or raise queue.buffering.max.messages."
-        )
-
-    def _new_destination(self, topic: str, priority: int) -> Destination:
-        new = Destination(topic, priority, level_topic(topic, priority), self._client.serve_until)
-        return self._levels[priority].setdefault(topic, new)
-
-    def _serialize(
-        self, destination: Destination, key: Any, value: Any, headers: Sequence[Header] | None
-    ) -> tuple[Any, Any, list[Header]]:
-        fields = list(headers or ())
+    def _serialize(self, future: Any) -> None:
+        """On the sender's thread."""
+        kafka_topic, headers = future.destination.kafka_topic, list(future.headers or ())
         if self._write_key is not None:
-            key = self._write_key(key, destination.kafka_topic, fields)
+            future.key = self._write_key(future.key, kafka_topic, headers)
         if self._write_value is not None:
-            value = self._write_value(value, destination.kafka_topic, fields)
-        return key, value, fields
+            future.value = self._write_value(future.value, kafka_topic, headers)
+        future.headers = headers
 
-    def flush(self, timeout: float | None = None) -> int:
-        """Wait until all that was sent is delivered or failed; how many records are not, after `timeout` seconds."""
-        left = self._client.flush(timeout)
-        return left + self._scheduler.flush(timeout) if self._scheduler else left
+    # Waiting, and giving up
+
+    def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
+        """Wait until all that was sent, or was to a topic or a level, is delivered or failed.
+
+        Returns how many records are not, after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        left = self._sender.flush(lambda: self._queued(topic, level), timeout)
+        if self._scheduler is None or topic is not None or level is not None:
+            return left
+        return left + self._scheduler.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
+        """Give up what waits, all or for a topic or a level: the futures fail. How many records that are.
+
+        What librdkafka has already is still sent.
+        """
+        return self._sender.purge([each.queues for each in self._those(topic, level)], "it was purged")
+
+    def _queued(self, topic: str | None = None, level: int | None = None) -> int:
+        return sum(each.under_way for each in self._those(topic, level))
+
+    def _those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
+        if level is not None:
+            self._check(level)
+        return [
+            destination
+            for of_level, destinations in self._destinations.items()
+            if level is None or level == of_level
+            for destination in list(destinations.values())
+            if topic is None or topic == destination.topic
+        ]
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
         return [
             TopicPartition(topic, partition, level)
-            for level in range(len(self._levels))
-            for partition in range(self._client.partitions(level_topic(topic, level), timeout))
+            for level in self._destinations
+            for partition in range(self._sender.client.partitions(self._kafka_topic(topic, level), timeout))
         ]
 
     def metrics(self) -> ProducerMetrics:
         """What was done so far."""
-        destinations = [level.values() for level in map(dict.copy, self._levels)]
+        levels = [self._those(level=level) for level in self._destinations]
         return ProducerMetrics(
-            sent=[sum(each.sent for each in level) for level in destinations],
-            delivered=[sum(each.delivered for each in level) for level in destinations],
-            failed=[sum(each.failed for each in level) for level in destinations],
-            queued=self._client.queued(),
+            sent=[sum(each.sent for each in level) for level in levels],
+            delivered=[sum(each.delivered for each in level) for level in levels],
+            failed=[sum(each.failed for each in level) for level in levels],
+            queued=self._queued(),
         )
 
     # Transactions (KIP-98); they need a `transactional.id`
 
     def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
-        self._client.init_transactions(timeout)
+        self._sender.client.init_transactions(timeout)
 
     def begin_transaction(self) -> None:
         """Start a transaction: what is sent from now on is read all or not at all."""
-        self._client.begin_transaction()
+        self._sender.client.begin_transaction()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        self._hand_all_over(timeout)
         for offsets, group_metadata in consumer.transaction_offsets():
-            self._client.send_offsets(offsets, group_metadata, timeout)
+            self._sender.client.send_offsets(offsets, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` when it must be aborted."""
-        self._client.commit_transaction(timeout)
+        self._hand_all_over(timeout)
+        self._sender.client.commit_transaction(timeout)
 
     def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Drop the transaction."""
-        self._client.abort_transaction(timeout)
+        self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
+        self._sender.client.abort_transaction(timeout)
+
+    def _hand_all_over(self, timeout: float) -> None:
+        """What waits here is not part of the transaction before librdkafka has it."""
+        if left := self._sender.hand_all_over(timeout):
+            raise DeliveryError(
+                f"{left} records of the transaction could not be handed over within {timeout:g} seconds. Abort it, or "
+                "give it more time."
+            )
 
     @contextmanager
     def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
@@ -254,7 +258,11 @@ class PriorityProducer:
         with self._making_scheduler:
             self._closed = True
             scheduler = self._scheduler
-        return self._client.close(timeout) + (scheduler.close(timeout) if scheduler else 0)
+            destinations, self._destinations = self._those(), {level: {} for level in self._destinations}
+        left = self._sender.close(
+            lambda: sum(each.under_way for each in destinations), timeout, [each.queues for each in destinations]
+        )
+        return left + (scheduler.close(timeout) if scheduler else 0)
 
     def __enter__(self) -> Self:
         return self
@@ -263,3 +271,130 @@ class PriorityProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class PriorityProducer(_Engine):
+    """Sends each record to the topic of its level: priority i of `orders` goes to the Kafka topic `orders-i`.
+
+    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition
+    that Java's producer would choose (murmur2), others fill a batch for one partition after the other. Without room
+    `send` waits, or with `on_full="raise"` raises `NoRoomError`. Of what has to wait, levels are sent by the `policy`:
+    `fair`, by default with twice the share of the level below, or as the `distributor` says; or `strict`. Raises
+    `ConfigError` for settings out of bounds.
+
+    Thread-safe. Closing it, or leaving its `with` block, delivers what was sent. `after_reports` is called after each
+    batch of delivery reports, on the thread that took them.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        policy: Literal["fair", "strict"] = "fair",
+        distributor: Distributor | None = None,
+        on_full: OnFull = "block",
+        after_reports: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(ProducerSettings.parse(config), policy, distributor, on_full, after_reports)
+
+    def _kafka_topic(self, topic: str, level: int) -> str:
+        return level_topic(topic, level)
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        priority: int = 0,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        due: When | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> DeliveryFuture:
+        """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
+
+        With a `due` time (see `Scheduler.send_later`) a relay delivers it then, and the future is about its delay line.
+        `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
+        the producer's own thread. Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a
+        priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
+        """
+        if due is not None:
+            return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
+        try:
+            destination = self._destinations[priority][topic]
+        except KeyError:
+            destination = self.destination(topic, priority)
+        future = DeliveryFuture(destination, on_delivery)
+        if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
+            return future
+        return self._line_up(future, destination.queues, value, key, partition, timestamp, headers)
+
+    def try_send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        priority: int = 0,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> DeliveryFuture | None:
+        """As `send`, but None, and nothing is sent, where there is no room now."""
+        destination = self.destination(topic, priority)
+        future = DeliveryFuture(destination, on_delivery)
+        taken = self.offer(future, destination.queues, value, key, partition, timestamp, headers)
+        return future if taken else None
+
+
+class Producer(_Engine):
+    """Sends records to topics as they are, without levels; in all else as `PriorityProducer`."""
+
+    def __init__(
+        self, config: Config, *, on_full: OnFull = "block", after_reports: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(ProducerSettings.parse(config, with_levels=False), "fair", None, on_full, after_reports)
+
+    def _kafka_topic(self, topic: str, level: int) -> str:
+        return topic
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        due: When | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> DeliveryFuture:
+        """Send a record; see `PriorityProducer.send`."""
+        if due is not None:
+            return self._send_later(topic, value, key, due, None, headers, partition, timestamp, on_delivery)
+        destination = self.destination(topic, 0)
+        future = DeliveryFuture(destination, on_delivery)
+        if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
+            return future
+        return self._line_up(future, destination.queues, value, key, partition, timestamp, headers)
+
+    def try_send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> DeliveryFuture | None:
+        """As `send`, but None, and nothing is sent, where there is no room now."""
+        destination = self.destination(topic, 0)
+        future = DeliveryFuture(destination, on_delivery)
+        taken = self.offer(future, destination.queues, value, key, partition, timestamp, headers)
+        return future if taken else None

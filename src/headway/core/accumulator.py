@@ -1,8 +1,11 @@
 """The records that were sent and not yet reported on: who has room, and what is handed over next.
 
-A record waits in the queue of its partition, or in its topic's *undesignated* queue if any partition will do. A *raw*
-one, whose bytes or partition nobody knows yet, waits in its topic's raw queue until it is sorted into one of these.
-What was handed over is *in flight* until it is reported, in a window per partition.
+Most records wait nowhere: their queue is *admitted* to hand over at once, on *credit* for about a request's bytes, and
+only the sizes are kept. Whoever would overtake another, or has no window or room left, waits: in the queue of its
+partition, or in its topic's *undesignated* queue if any partition will do. A *raw* record, not serialised yet, waits in
+its topic's raw queue until it is sorted into one of these. What was handed over is *in flight* until it is reported,
+in a window per partition. The Kafka client finds the partition of a record with a key quicker than anyone else: such
+records are *unplaced*, together in one queue, for as long as that has room and nobody of the topic waits.
 
 Each level has an equal part of the memory to itself. In it a topic, and in a topic a queue, may use at most
 `1 - reserve` of what it would find alone: so a flood leaves room for whoever comes next, and two floods leave room for
@@ -10,18 +13,20 @@ a third. (Dynamic thresholds, Choudhury and Hahne 1998: the number of topics nee
 
 Invariants: what a level uses never passes its part; the records of a partition leave in the order in which they came,
 those that came raw as well; a partition that cannot send holds up only itself; levels get their shares of the bytes
-handed over, topics of a level and queues of a topic take turns; all costs are per record or per turn, never per queue.
+handed over, topics of a level and queues of a topic take turns; all costs are per record or per turn, never per queue;
+a queue with nothing on its way holds no credit.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from headway.core.turns import Turns
 
-# The bytes of a turn, and of what sticks to one partition of those that any will do for: about a request each.
+# The bytes of a turn, of a credit, and of what sticks to one partition of those that any will do for: about a request.
 _TURN = 64 * 1024
+# A credit is at most this part of a level's memory.
+_CREDITS = 64
 
 
 class Waiting(Protocol):
@@ -45,9 +50,13 @@ class Limits(NamedTuple):
 
 
 class Queue(Generic[R]):
-    """The records that wait for one partition, or for none in particular, and what it has in flight."""
+    """The records that wait for one partition, or for none in particular, and what it has in flight.
 
-    __slots__ = ("in_flight", "listed", "partition", "records", "topic", "used")
+    Who hands over on credit takes the size off `credit`. Who takes a report adds the size to `returned`, and the queue
+    to `reported` if it was 0.
+    """
+
+    __slots__ = ("credit", "in_flight", "listed", "partition", "records", "reported", "returned", "topic", "used")
 
     def __init__(self, topic: "TopicQueues[R]", partition: int | None) -> None:
         self.topic = topic
@@ -55,6 +64,9 @@ class Queue(Generic[R]):
         self.records: deque[R] = deque()
         self.used = 0  # bytes, in flight or waiting
         self.in_flight = 0
+        self.credit = 0  # of what is in flight: not handed over yet
+        self.returned = 0
+        self.reported = topic.reported
         self.listed = False
 
 
@@ -62,7 +74,6 @@ class TopicQueues(Generic[R]):
     """The queues of one level of a topic; `kafka_topic` names it."""
 
     __slots__ = (
-        "count",
         "kafka_topic",
         "leaders",
         "level",
@@ -70,26 +81,31 @@ class TopicQueues(Generic[R]):
         "partition_count",
         "partitions",
         "raw",
+        "reported",
         "sorting",
         "sticky",
         "sticky_left",
         "turns",
         "undesignated",
+        "unplaced",
         "used",
+        "waiting",
     )
 
-    def __init__(self, kafka_topic: str, level: "_Level[R]") -> None:
+    def __init__(self, kafka_topic: str, level: "_Level[R]", reported: list[Queue[R]]) -> None:
         self.kafka_topic = kafka_topic
         self.level = level
+        self.reported = reported
         self.undesignated: Queue[R] = Queue(self, None)
+        self.unplaced: Queue[R] = Queue(self, None)
         self.raw: Queue[R] = Queue(self, None)
         self.partitions: dict[int, Queue[R]] = {}
         self.partition_count = 0  # not known yet
         self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
         self.turns: deque[Queue[R]] = deque()
         self.listed = False
-        self.used = self.count = self.sorting = 0
-        self.sticky: Queue[R] | None = None
+        self.used = self.waiting = self.sorting = 0  # waiting: records that were not handed over
+        self.sticky: Queue[R] | None = self.unplaced
         self.sticky_left = 0
 
     @property
@@ -109,6 +125,7 @@ class TopicQueues(Generic[R]):
     def queues(self) -> Iterator[Queue[R]]:
         """All of them."""
         yield self.raw
+        yield self.unplaced
         yield self.undesignated
         yield from self.partitions.values()
 
@@ -139,8 +156,8 @@ class _Level(Generic[R]):
 class Accumulator(Generic[R]):
     """Takes records of several levels, and gives them out in batches. For one thread at a time.
 
-    The caller makes its records with `size` and `since`, gets `TopicQueues` once per topic, puts records into their
-    queues, drains, and reports on what became of every drained record.
+    The caller makes its records with `size` and `since`, gets `TopicQueues` once per topic, hands over those whose
+    queue has credit or is admitted, puts the others into their queues, drains, and settles what was reported.
     """
 
     def __init__(self, levels: int, turns: Turns, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
@@ -148,18 +165,20 @@ class Accumulator(Generic[R]):
         self._reserve = limits.reserve
         self._keep = 1 - limits.reserve
         self._level_memory = limits.memory // levels
+        self._credit = min(_TURN, self._level_memory // _CREDITS)
         self._levels: list[_Level[R]] = [_Level(index) for index in range(levels)]
         self._turns = turns
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
         self._expired: list[R] = []
         self._look_at = 0.0
+        self.reported: list[Queue[R]] = []  # the queues that have `returned`
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[R]:
         """The queues of a topic, made when they are first asked for."""
         found = self._topics.get(kafka_topic)
         if found is None:
-            found = self._topics[kafka_topic] = TopicQueues(kafka_topic, self._levels[level])
+            found = self._topics[kafka_topic] = TopicQueues(kafka_topic, self._levels[level], self.reported)
         return found
 
     @property
@@ -168,9 +187,58 @@ class Accumulator(Generic[R]):
         return sum(level.used for level in self._levels)
 
     @property
-    def count(self) -> int:
-        """How many records wait or are in flight."""
-        return sum(topic.count for topic in list(self._topics.values()))
+    def waiting(self) -> int:
+        """How many records were not handed over yet."""
+        return sum(topic.waiting for topic in list(self._topics.values()))
+
+    # At once
+
+    def admit(self, queue: Queue[R], size: int) -> bool:
+        """Whether a record may be handed over now, past the queue: it then has credit for this one, and others.
+
+        Not where it would overtake one that waits, and not where window or room is used up.
+        """
+        topic = queue.topic
+        if topic.waiting if queue is topic.unplaced else (queue.records or topic.has_raw):
+            return False
+        more = size - queue.credit
+        room = self._room(queue)
+        if queue is not topic.unplaced:
+            if queue.in_flight >= self._limits.window:
+                return False
+            room = min(room, max(more, self._limits.window - queue.in_flight))
+        more = max(more, min(self._credit, int(room)))
+        if more > room and (topic.level.used or more > self._level_memory):
+            return False
+        self._charge(queue, more)
+        queue.in_flight += more
+        queue.credit += more
+        return True
+
+    def admit_any(self, topic: TopicQueues[R], size: int) -> Queue[R] | None:
+        """The queue by which a record for any partition may be handed over now: see `admit`."""
+        if not topic.partition_count:
+            return topic.unplaced if self.admit(topic.unplaced, size) else None
+        queue = None if topic.undesignated.records else self._sticky(topic)
+        if queue is None or not self.admit(queue, size):
+            return None
+        topic.sticky_left -= queue.credit  # as `settle` gives it back
+        return queue
+
+    def take_back(self, queue: Queue[R], size: int) -> None:
+        """What was handed over on credit was refused at once."""
+        queue.in_flight -= size
+        self._charge(queue, -size)
+
+    def _revoke(self, queue: Queue[R]) -> None:
+        """Who waits from now on must not be overtaken on credit."""
+        if queue.credit:
+            self.take_back(queue, queue.credit)
+            queue.credit = 0
+
+    def _room(self, queue: Queue[R]) -> float:
+        topic, keep, reserve = queue.topic, self._keep, self._reserve
+        return keep * (keep * (self._level_memory - topic.level.used) - reserve * topic.used) - reserve * queue.used
 
     # In
 
@@ -179,17 +247,14 @@ class Accumulator(Generic[R]):
 
         A raw record counts for the queue but waits to be sorted; so must any for a partition while its topic `has_raw`.
         """
-        # In one piece, as it is what every caller pays for.
         topic, size = queue.topic, record.size
-        level, keep, reserve = topic.level, self._keep, self._reserve
-        room = keep * (keep * (self._level_memory - level.used) - reserve * topic.used) - reserve * queue.used
-        if size > room and (level.used or size > self._level_memory):
+        self._revoke(queue)
+        self._revoke(topic.unplaced)
+        if size > self._room(queue) and (topic.level.used or size > self._level_memory):
             return False
         record.queue = queue
-        queue.used += size
-        topic.used += size
-        level.used += size
-        topic.count += 1
+        self._charge(queue, size)
+        topic.waiting += 1
         if raw:
             if not topic.raw.records:
                 self._raw.append(topic)
@@ -209,6 +274,7 @@ class Accumulator(Generic[R]):
         """How many partitions a topic has and which can be sent to; the waiting records of those that it has not."""
         topic.partition_count = partition_count
         topic.leaders = frozenset(leaders)
+        self._sticky(topic)
         missing = [queue for number, queue in topic.partitions.items() if number >= partition_count]
         refused = [record for queue in missing for record in self._empty(queue)]
         self._relist(topic)
@@ -293,6 +359,7 @@ class Accumulator(Generic[R]):
             size += record.size
             taken.append(record)
         target.in_flight += size
+        topic.waiting -= len(taken)
         if target is not queue:
             topic.sticky_left -= size
             for record in taken:
@@ -312,22 +379,19 @@ class Accumulator(Generic[R]):
             topic.sticky_left = _TURN
         return topic.sticky
 
-    def reported(self, records: Sequence[R]) -> None:
-        """Records that were drained are delivered, or failed; their room is free again."""
-        start = 0
-        while start < len(records):  # by runs of one queue: reports come in batches, as records went out
-            queue, size, end = records[start].queue, 0, start
-            for record in islice(records, start, None):
-                if record.queue is not queue:
-                    break
-                size += record.size
-                end += 1
-            queue.in_flight -= size
-            self._charge(queue, -size)
-            queue.topic.count -= end - start
+    def settle(self) -> None:
+        """What was reported since is not in flight any more; its room is free again, and idle queues' credit."""
+        queues = self.reported[:]
+        self.reported.clear()
+        for queue in queues:
+            size, queue.returned = queue.returned, 0
+            self.take_back(queue, size)
+            if queue.in_flight == queue.credit:
+                if queue is queue.topic.sticky:
+                    queue.topic.sticky_left += queue.credit
+                self._revoke(queue)
             self._list(queue)
             self._list(queue.topic.undesignated)
-            start = end
 
     def _can_send(self, queue: Queue[R]) -> bool:
         return queue.partition in queue.topic.leaders and queue.in_flight < self._limits.window
@@ -389,7 +453,7 @@ class Accumulator(Generic[R]):
 
     def _forget(self, record: R) -> None:
         self._charge(record.queue, -record.size)
-        record.queue.topic.count -= 1
+        record.queue.topic.waiting -= 1
 
     def _relist(self, topic: TopicQueues[R]) -> None:
         """Who has turns, from the start: after something rare."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
@@ -26,6 +26,9 @@ _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a trans
 SLICE = 0.5
 """The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
 _AGAIN_AFTER = 0.05
+
+# Asking for such a topic again does not help.
+_REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 _THE_RECORDS_OWN = {
     ck.KafkaError.INVALID_MSG,
@@ -53,10 +56,12 @@ class ProducerClient:
 
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
         self._producer = make_client(ck.Producer, config)
-        self._produce = self._producer.produce
+        self.raw_produce: Callable[..., None] = self._producer.produce
+        self.purge: Callable[[], None] = self._producer.purge
         self._after_reports = after_reports
         self._sends = 0
         self._serving = threading.Lock()
+        self._server: int | None = None
         self._serves_itself = False
         self._closing = False
         self._wake = Wake()
@@ -79,19 +84,23 @@ class ProducerClient:
         Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
         cannot be sent.
         """
+        self.sent()
+        try:
+            # By position, which is quicker; None is the second name that the binding has for the callback.
+            self.raw_produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
+        except (ck.KafkaException, TypeError) as error:
+            raise refusal(topic, error) from error
+
+    def sent(self) -> None:
+        """Somebody sends: now and then that thread takes the reports."""
         self._sends += 1
         if self._sends % _SERVE_AFTER == 0:
             self.serve(0)
-        try:
-            # By position, which is quicker; None is the second name that the binding has for the callback.
-            self._produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
-        except ck.KafkaException as error:
-            raise DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.") from error
-        except TypeError as error:
-            raise SerializationError(
-                f"A record for {topic} has a field that is not bytes or a string ({error}). Convert it, or set "
-                "key.serializer or value.serializer."
-            ) from error
+
+    @property
+    def serves_here(self) -> bool:
+        """Whether this is called from within a report: nobody else would take the next ones meanwhile."""
+        return self._server == threading.get_ident()
 
     def serve(self, timeout: float) -> None:
         """Take the reports that are there, or come within `timeout` seconds; that makes room."""
@@ -113,12 +122,15 @@ class ProducerClient:
                 self._serving.release()
 
     def _poll(self, timeout: float) -> None:
+        self._server = threading.get_ident()
         try:
             served = self._producer.poll(max(0.0, timeout))
         except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
             log.debug("Kafka's producer cannot go on: %s", error)
             self._closing = True
             return
+        finally:
+            self._server = None
         if served:
             self._after_reports()
 
@@ -129,14 +141,30 @@ class ProducerClient:
     def flush(self, timeout: float | None) -> int:
         """Wait until all is reported on; how many are not, when the time is up."""
         with self._serving:  # so that the thread does not take turns with this one
-            left: int = self._call(self._producer.flush, -1 if timeout is None else timeout)
-        self._after_reports()
+            self._server = threading.get_ident()
+            try:
+                left: int = self._call(self._producer.flush, -1 if timeout is None else timeout)
+            finally:
+                self._server = None
+                self._after_reports()
         return left
 
     def partitions(self, topic: str, timeout: float) -> int:
         """How many partitions a Kafka topic has; 0 for one that does not exist."""
         about = self._call(self._producer.list_topics, topic, timeout).topics[topic]
         return len(about.partitions) if about.error is None else 0
+
+    def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
+        """How many partitions a Kafka topic has, and those that have a leader; none at all if it is not there yet.
+
+        Raises `KafkaError` when nobody answers, and `DeliveryError` when the topic's name or access is refused.
+        """
+        about = self._call(self._producer.list_topics, topic, timeout).topics[topic]
+        if about.error is not None and about.error.code() in _REFUSED_TOPIC:
+            raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
+        if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
+            return 0, []
+        return len(about.partitions), [number for number, each in about.partitions.items() if each.leader >= 0]
 
     def init_transactions(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`."""
@@ -193,6 +221,18 @@ class ProducerClient:
             return function(*args)
         except ck.KafkaException as error:
             raise KafkaError(f"Kafka refused: {error.args[0].str()}.") from error
+
+
+def refusal(topic: str, error: Exception) -> HeadwayError:
+    """What librdkafka's `produce` raised, in our words."""
+    if isinstance(error, ck.KafkaException):
+        return DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.")
+    if isinstance(error, TypeError):
+        return SerializationError(
+            f"A record for {topic} has a field that is not bytes or a string ({error}). Convert it, or set "
+            "key.serializer or value.serializer."
+        )
+    return DeliveryError(f"A record for {topic} could not be handed over: {error!r}.")
 
 
 def is_retriable(error: KafkaError) -> bool:

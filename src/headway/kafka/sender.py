@@ -1,0 +1,365 @@
+"""From a caller's `send` to librdkafka: at once where that overtakes nobody, else by the accumulator.
+
+A record passes one queue, librdkafka's, unless it has to wait. Who serves the delivery reports hands over what they
+made room for; a thread of its own only serialises and gives up what waited too long. All under one lock, which nobody
+holds while user code runs or while anything is waited for.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from headway.core.accumulator import Accumulator, Batch, Queue, TopicQueues, Waiting
+from headway.errors import DeliveryError, SerializationError
+from headway.kafka.partitioner import partition_of
+from headway.kafka.producer_client import ProducerClient, refusal
+from headway.kafka.topic_watch import TopicWatch
+
+log = logging.getLogger(__name__)
+
+# How much is handed over, or sorted, before others have their turn.
+_BITE_BYTES = 512 * 1024
+_BITE_RECORDS = 500
+_A_MOMENT = 0.01
+_SLICE = 0.1
+_PURGED_WITHIN = 1.0
+_ANY_PARTITION = -1
+_FIRST_GUESS = 1024  # bytes of a record, before any was serialised
+# What librdkafka holds is what the accumulator lets in; these are its largest values.
+_NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
+
+
+class Sendable(Waiting, Protocol):
+    """A record that is sent, and told what became of it; the fields are set if it has to wait."""
+
+    key: Any
+    value: Any
+    headers: Any
+    partition: int | None
+    timestamp: int
+
+    def __call__(self, error: Any, message: Any) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+
+
+Prepare = Callable[[Any], None]
+"""Turns a record's key and value into bytes, in place."""
+
+
+class Sender:
+    """An accumulator before librdkafka.
+
+    Args:
+        overhead: What a record counts for besides its bytes,
+        least: and what it counts for at least.
+        prepare: None where key and value are bytes already.
+        after_reports: Called after each batch of reports, on the thread that took them.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        accumulator: Accumulator[Any],
+        overhead: int,
+        least: int,
+        prepare: Prepare | None,
+        after_reports: Callable[[], None],
+    ) -> None:
+        self._accumulator = accumulator
+        self._overhead = overhead
+        self._least = least
+        self._prepare = prepare
+        self._mean_sizes: dict[str, float] = {}
+        self._after_reports = after_reports
+        self._lock = threading.Lock()
+        self._waits = False  # whether any record does
+        self._stirred = threading.Event()
+        self._stopped = False
+        self.client = ProducerClient({**config, **_NO_LIMITS}, self._settle)
+        self._produce = self.client.raw_produce
+        self._watch = TopicWatch(self.client, config, self._learn, self._refuse)
+        self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
+        self._thread.start()
+
+    def topic(self, kafka_topic: str, level: int) -> TopicQueues[Any]:
+        """The queues of a topic, whose partitions are asked for from now on."""
+        with self._lock:
+            queues = self._accumulator.topic(kafka_topic, level)
+        self._watch.add(queues)
+        return queues
+
+    # In
+
+    def offer(
+        self,
+        record: Any,
+        topic: TopicQueues[Any],
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Any,
+    ) -> bool:
+        """Take a record; False, and nothing is kept, where it has no room. Neither waits nor does I/O."""
+        # In one piece, as it is what every record pays for.
+        if self._prepare is not None:
+            return self._wait_raw(record, topic, value, key, partition, timestamp, headers)
+        try:
+            size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
+        except TypeError:  # neither bytes nor a string: librdkafka refuses it
+            size = self._overhead
+        if headers:
+            size += _size_of_headers(headers)
+        if size < self._least:  # noqa: PLR1730 - half the cost of max()
+            size = self._least
+        refused = None
+        with self._lock:
+            if partition is not None and partition >= 0:
+                queue = topic.queue(partition)
+            else:
+                queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
+            if queue.credit < size:
+                queue, admitted = self._admit(topic, queue, key, size)
+                if not admitted:
+                    return self._wait(record, queue, size, value, key, partition, timestamp, headers)
+            queue.credit -= size
+            record.destination.sent += 1
+            record.queue = queue
+            record.size = size
+            partition = queue.partition
+            try:
+                # By position, which is quicker; None is the second name that the binding has for the callback.
+                self._produce(
+                    topic.kafka_topic,
+                    value,
+                    key,
+                    _ANY_PARTITION if partition is None else partition,
+                    record,
+                    None,
+                    timestamp or 0,
+                    headers,
+                )
+            except Exception as error:
+                self._accumulator.take_back(queue, size)
+                refused = refusal(topic.kafka_topic, error)
+        self.client.sent()
+        if refused is not None:
+            self._fail([(record, refused)])
+        return True
+
+    def _admit(self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int) -> tuple[Queue[Any], bool]:
+        """The queue for a record whose first choice has no credit, and whether it may be handed over at once."""
+        if queue.partition is not None and queue is not topic.sticky:
+            return queue, self._accumulator.admit(queue, size)
+        if key is None:
+            admitted = self._accumulator.admit_any(topic, size)
+            return admitted or topic.undesignated, admitted is not None
+        if queue is topic.unplaced:
+            if self._accumulator.admit(queue, size) or not topic.partition_count:
+                return queue, queue.credit >= size
+            queue = topic.queue(partition_of(key, topic.partition_count))
+        return queue, self._accumulator.admit(queue, size)
+
+    def _wait(
+        self,
+        record: Any,
+        queue: Queue[Any],
+        size: int,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Any,
+    ) -> bool:
+        """Let a record wait, with the lock held."""
+        record.value, record.key, record.headers = value, key, headers
+        record.partition = partition
+        record.timestamp = timestamp or int(time.time() * 1000)
+        record.since = time.monotonic()
+        record.size = size
+        if queue is queue.topic.unplaced or not self._accumulator.put(queue, record, raw=queue is queue.topic.raw):
+            return False
+        record.destination.sent += 1
+        if not (self._waits and queue.in_flight):  # else the next report hands it over
+            self._waits = True
+            self._stirred.set()
+        return True
+
+    def _wait_raw(self, record: Any, topic: TopicQueues[Any], *fields: Any) -> bool:
+        """Let a record wait for the thread that serialises it."""
+        size = max(self._least, int(self._mean_sizes.get(topic.kafka_topic, _FIRST_GUESS)))
+        with self._lock:
+            taken = self._wait(record, topic.raw, size, *fields)
+        if taken:
+            self._stirred.set()
+            self.client.sent()
+        return taken
+
+    def offer_patiently(self, timeout: float, *record: Any) -> bool:
+        """Take a record as soon as there is room, within `timeout` seconds."""
+        if self.client.serves_here:
+            return False  # a callback that sends: nobody else would make room
+        deadline = time.monotonic() + timeout
+        while not self.offer(*record):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.client.serve(min(_A_MOMENT, left))
+        return True
+
+    # Out
+
+    def _settle(self) -> None:
+        """After a batch of reports, on the thread that took them: hand over what it made room for."""
+        failed = list[tuple[Any, Exception]]()
+        with self._lock:
+            self._accumulator.settle()
+            if self._waits:
+                failed = self._hand_over()
+        self._fail(failed)
+        self._after_reports()
+
+    def _hand_over(self) -> list[tuple[Any, Exception]]:
+        """With the lock held, hand over what may go now; what librdkafka refuses, and what waited too long."""
+        now = time.monotonic()
+        batches = self._accumulator.drain(_BITE_BYTES, now)
+        if sum(batch.size for batch in batches) >= _BITE_BYTES:
+            self._stirred.set()  # there may be more
+        late = "it waited longer than delivery.timeout.ms"
+        failed: list[tuple[Any, Exception]] = [
+            (each, _not_delivered(each, late)) for each in self._accumulator.expired(now)
+        ]
+        for batch in batches:
+            failed += self._produce_all(batch)
+        self._waits = self._accumulator.waiting > 0
+        return failed
+
+    def _produce_all(self, batch: Batch[Any]) -> list[tuple[Any, Exception]]:
+        topic, partition, produce = batch.queue.topic.kafka_topic, batch.queue.partition, self._produce
+        refused = list[tuple[Any, Exception]]()
+        for record in batch.records:
+            try:
+                produce(topic, record.value, record.key, partition, record, None, record.timestamp, record.headers)
+            except Exception as error:
+                self._accumulator.take_back(batch.queue, record.size)
+                refused.append((record, refusal(topic, error)))
+            record.value = record.key = record.headers = None
+        return refused
+
+    def _fail(self, records: list[tuple[Any, Any]]) -> None:
+        """Without the lock, since callbacks may send."""
+        for record, reason in records:
+            record.fail(reason)
+        if records:
+            self._after_reports()
+
+    def _give_up(self, records: list[Any], why: str) -> None:
+        self._fail([(each, _not_delivered(each, why)) for each in records])
+
+    # Waiting, and giving up
+
+    def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
+        """Wait until `waiting` gives 0; what it gives when the time is up."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (left := waiting()) and (seconds := deadline - time.monotonic()) > 0:
+            if self._waits or not self.client.flush(min(_SLICE, seconds)):
+                self.client.serve(min(_A_MOMENT, seconds))
+        return left
+
+    def hand_all_over(self, timeout: float) -> int:
+        """Wait until librdkafka has all that was sent; how many records it has not."""
+        return self.flush(self._waiting, timeout)
+
+    def _waiting(self) -> int:
+        with self._lock:
+            return self._accumulator.waiting
+
+    def purge(self, topics: list[TopicQueues[Any]], why: str) -> int:
+        """Fail what waits of some topics and was not handed over; how many records that was."""
+        with self._lock:
+            purged = self._accumulator.purge(topics)
+        self._give_up(purged, why)
+        return len(purged)
+
+    def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
+        """Send what waits, fail what is left, and stop; how many records were not delivered."""
+        left = self.flush(waiting, timeout)
+        self._stopped = True
+        self._stirred.set()
+        self._thread.join()
+        self._watch.stop()
+        self.purge(topics, "the producer was closed")
+        self.client.close(0)
+        return left
+
+    # On the sender's thread
+
+    def _run(self) -> None:
+        while not self._stopped:
+            until = self._accumulator.next_expiry() if self._waits else math.inf
+            self._stirred.wait(None if until == math.inf else max(_A_MOMENT, until - time.monotonic()))
+            self._stirred.clear()
+            try:
+                while self._prepare is not None and self._sort(self._prepare):
+                    pass
+                with self._lock:
+                    failed = self._hand_over()
+                self._fail(failed)
+            except Exception:
+                log.exception("A producer met an error that it does not know, and goes on.")
+
+    def _sort(self, prepare: Prepare) -> int:
+        """Serialise raw records, and find their partitions."""
+        with self._lock:
+            raw = self._accumulator.take_raw(_BITE_RECORDS)
+        ready, refused = list[tuple[Any, int | None, int]](), list[tuple[Any, Exception]]()
+        for record in raw:
+            try:
+                prepare(record)
+                ready.append((record, _place_of(record), self._measure(record)))
+            except (SerializationError, DeliveryError) as error:
+                refused.append((record, error))
+        with self._lock:
+            for record, partition, size in ready:
+                self._accumulator.sort(record, partition, size)
+            for record, _ in refused:
+                self._accumulator.drop(record)
+            refused += self._hand_over()
+        self._fail(refused)
+        return len(raw)
+
+    def _measure(self, record: Any) -> int:
+        """What it counts for; and what the next of its topic are thought to."""
+        size = self._overhead + len(record.value or b"") + len(record.key or b"") + _size_of_headers(record.headers)
+        mean = self._mean_sizes.get(record.queue.topic.kafka_topic, size)
+        self._mean_sizes[record.queue.topic.kafka_topic] = mean + (size - mean) / 8
+        return max(size, self._least)
+
+    # On the thread that asks for metadata
+
+    def _learn(self, topic: TopicQueues[Any], count: int, leaders: list[int]) -> None:
+        with self._lock:
+            missing = self._accumulator.learn(topic, count, leaders)
+        self._give_up(missing, f"the topic has {count} partitions")
+        self._stirred.set()
+
+    def _refuse(self, topic: TopicQueues[Any], why: str) -> None:
+        self.purge([topic], why)
+
+
+def _not_delivered(record: Any, why: str) -> DeliveryError:
+    return DeliveryError(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
+
+
+def _place_of(record: Any) -> int | None:
+    if record.partition is not None or record.key is None:
+        return record.partition  # type: ignore[no-any-return]
+    return partition_of(record.key, record.queue.topic.partition_count)
+
+
+def _size_of_headers(headers: Any) -> int:
+    pairs = headers.items() if isinstance(headers, dict) else headers or ()
+    return sum(len(name) + len(content or b"") for name, content in pairs)
