@@ -10,7 +10,8 @@ from typing import Any
 
 from _harness import Options, Report, main
 
-from headway.core.accumulator import Accumulator, Queue
+from headway.core.accumulator import Accumulator
+from headway.core.queues import Queue
 from headway.core.turns import FairTurns
 
 QUESTION = "What does the producer's accumulator cost a record?"
@@ -56,9 +57,13 @@ def run(count: int, levels: int, partitions: int, burst: int, *, designated: boo
             assert accumulator.put(queues[index % len(queues)], record)
         while batches := accumulator.drain(BITE, 0.0):
             for batch in batches:
-                accumulator.reported(batch.records)
+                for record in batch.records:
+                    if not batch.queue.returned:
+                        batch.queue.reported.append(batch.queue)
+                    batch.queue.returned += record.size
+            accumulator.settle()
     cost = (time.perf_counter() - started) / count
-    assert accumulator.count == 0
+    assert accumulator.used == 0
     return cost
 
 

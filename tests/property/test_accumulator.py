@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.accumulator import Accumulator, Batch, Limits, Queue
+from headway.core.accumulator import Accumulator, Limits
+from headway.core.queues import Batch, Queue
 from headway.core.turns import FairTurns, StrictTurns
 
 LIMITS = Limits(memory=8_000, reserve=0.25, window=900, patience=10.0)
@@ -41,11 +42,19 @@ class Model:
         self.accepted: list[Record] = []
 
     def room(self, queue: Queue[Record]) -> float:
-        """What the rules leave: a topic in its level, and a queue in its topic, use 1 - reserve of what they find."""
-        of_level = [record for record in self.alive if record.queue.topic.level is queue.topic.level]
-        of_topic = [record for record in of_level if record.queue.topic is queue.topic]
-        room = self.part(LIMITS.memory / LEVELS - self.used(of_level), self.used(of_topic))
-        return self.part(room, self.used([record for record in of_topic if record.queue is queue]))
+        """What a record that is to wait finds: it revokes the credit that would let others overtake it."""
+        topic, revoked = queue.topic, {id(queue), id(queue.topic.unplaced)}
+        kept = {
+            id(each): each.credit
+            for other in self.topics.values()
+            for each in other.queues()
+            if id(each) not in revoked and other.level is topic.level
+        }
+        of_topic = sum(kept.get(id(each), 0) for each in topic.queues())
+        alive = [record for record in self.alive if record.queue.topic.level is topic.level]
+        own = [record for record in alive if record.queue.topic is topic]
+        room = self.part(LIMITS.memory / LEVELS - self.used(alive) - sum(kept.values()), self.used(own) + of_topic)
+        return self.part(room, self.used([record for record in own if record.queue is queue]))
 
     def part(self, room: float, own: int) -> float:
         return 0.75 * (room + own) - own
@@ -63,11 +72,36 @@ class Model:
         room = self.room(queue)
         if self.accumulator.put(queue, record, raw=raw):
             assert size <= room or not queues.level.used - size
+            assert record in queue.records or record in queues.raw.records
             self.alive.append(record)
             self.accepted.append(record)
             return True
         assert size > room
         return False
+
+    def hand_over(self, level: int, topic: int, partition: int | None, size: int, key: bool) -> None:
+        """As the sender does it; a key's partition is 0."""
+        queues = self.topics[level, topic]
+        queue: Queue[Record] | None
+        if partition is not None:
+            queue = queues.queue(partition)
+        elif key:
+            queue, partition = queues.unplaced, 0
+        else:
+            queue = queues.sticky
+            if queue is None or queue.credit < size:
+                queue = self.accumulator.admit_any(queues, size)
+        if queue is None or (queue.credit < size and not self.accumulator.admit(queue, size)):
+            return
+        waiting = [record for each in queues.queues() for record in each.records]
+        assert not any(record.address[2] == partition is not None for record in waiting)
+        assert partition is None or not queues.has_raw
+        queue.credit -= size
+        record = Record(size, self.now, (level, topic, partition), key, queue)
+        if partition is not None:
+            self.given[level, topic, partition].append(record)
+        for kept in (self.alive, self.accepted, self.in_flight):
+            kept.append(record)
 
     def learn(self, level: int, topic: int, leaders: set[int]) -> None:
         assert self.accumulator.learn(self.topics[level, topic], PARTITIONS, leaders) == []
@@ -102,7 +136,11 @@ class Model:
 
     def report(self, count: int) -> None:
         reported, self.in_flight = self.in_flight[:count], self.in_flight[count:]
-        self.accumulator.reported(reported)
+        for record in reported:
+            if not record.queue.returned:
+                record.queue.reported.append(record.queue)
+            record.queue.returned += record.size
+        self.accumulator.settle()
         self.forget(reported)
 
     def expire(self, seconds: float) -> None:
@@ -124,12 +162,19 @@ class Model:
         self.gone += records
 
     def check(self) -> None:
-        assert self.accumulator.used == sum(record.size for record in self.alive)
-        assert self.accumulator.count == len(self.alive)
+        waiting = len(self.alive) - len(self.in_flight)
+        assert self.accumulator.waiting == waiting
+        credit = sum(queue.credit for topic in self.topics.values() for queue in topic.queues())
+        assert self.accumulator.used == self.used(self.alive) + credit
         for topic in self.topics.values():
-            assert topic.used == sum(record.size for record in self.alive if record.queue.topic is topic)
+            assert topic.level.used <= LIMITS.memory / LEVELS
+            of_topic = self.used([record for record in self.alive if record.queue.topic is topic])
+            assert topic.used == of_topic + sum(queue.credit for queue in topic.queues())
             for queue in topic.queues():
-                assert queue.in_flight == sum(record.size for record in self.in_flight if record.queue is queue)
+                in_flight = self.used([record for record in self.in_flight if record.queue is queue])
+                assert queue.in_flight == in_flight + queue.credit
+                assert in_flight or not queue.credit
+                assert not (queue.records and queue.credit)
         for records in self.given.values():
             explicit = [record.since for record in records if record.address[2] is not None]
             assert explicit == sorted(explicit)
@@ -139,6 +184,7 @@ levels, topics, partitions = st.integers(0, LEVELS - 1), st.integers(0, TOPICS -
 calls = st.one_of(
     st.tuples(st.just("put"), levels, topics, partitions | st.none(), st.integers(1, BIGGEST), st.booleans()),
     st.tuples(st.just("put"), levels, topics, partitions, st.just(BIGGEST), st.just(False)),
+    st.tuples(st.just("hand_over"), levels, topics, partitions | st.none(), st.integers(1, BIGGEST), st.booleans()),
     st.tuples(st.just("learn"), levels, topics, st.sets(partitions)),
     st.tuples(st.just("take_raw"), st.integers(1, 10)),
     st.tuples(st.just("sort"), st.integers(1, 10), st.integers(-1, 0)),
@@ -160,7 +206,7 @@ def test_it_does_what_plain_lists_would_do(script: list[tuple[Any, ...]]) -> Non
     finish(model)
     assert {id(record) for record in model.gone} == {id(record) for record in model.accepted}
     assert len(model.gone) == len(model.accepted)
-    assert (model.accumulator.used, model.accumulator.count) == (0, 0)
+    assert (model.accumulator.used, model.accumulator.waiting) == (0, 0)
 
 
 def finish(model: Model) -> None:

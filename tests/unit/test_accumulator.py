@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from headway.core.accumulator import Accumulator, Limits, TopicQueues
+from headway.core.accumulator import Accumulator, Limits
 from headway.core.capacity import weighted
+from headway.core.queues import Queue, TopicQueues
 from headway.core.turns import FairTurns, StrictTurns, make_turns
 from headway.errors import ConfigError
 
@@ -27,6 +28,18 @@ def with_topic(
     return accumulator, topic
 
 
+def report(accumulator: Accumulator[Record], records: list[Record]) -> None:
+    for record in records:
+        returned(record.queue, record.size)
+    accumulator.settle()
+
+
+def returned(queue: Queue[Record], size: int) -> None:
+    if not queue.returned:
+        queue.reported.append(queue)
+    queue.returned += size
+
+
 def test_a_trickle_without_keys_goes_to_one_partition_until_it_is_a_batch() -> None:
     accumulator, topic = with_topic(partitions=125)
     went: list[int | None] = []
@@ -34,7 +47,7 @@ def test_a_trickle_without_keys_goes_to_one_partition_until_it_is_a_batch() -> N
         accumulator.put(topic.undesignated, Record(655))
         [batch] = accumulator.drain(1 << 20, 0.0)
         went.append(batch.queue.partition)
-        accumulator.reported(batch.records)
+        report(accumulator, batch.records)
     changes = sum(one != other for one, other in pairwise(went))
     assert changes == len(set(went)) - 1 == 9  # 64 KiB hold 101 records of 655 bytes
 
@@ -55,7 +68,7 @@ def test_a_full_window_holds_up_only_its_own_partition() -> None:
     first = accumulator.drain(1 << 20, 0.0)
     assert sorted((batch.queue.partition, len(batch.records)) for batch in first) == [(0, 3), (1, 1)]
     assert accumulator.drain(1 << 20, 0.0) == []
-    accumulator.reported([record for batch in first if batch.queue.partition == 0 for record in batch.records])
+    report(accumulator, [record for batch in first if batch.queue.partition == 0 for record in batch.records])
     assert [len(batch.records) for batch in accumulator.drain(1 << 20, 0.0)] == [2]
 
 
@@ -68,7 +81,7 @@ def test_records_without_a_partition_avoid_one_without_a_leader_and_one_that_is_
     assert {batch.queue.partition for batch in drained} == {1, 3}
     assert sum(len(batch.records) for batch in drained) == 4
     assert accumulator.drain(1 << 20, 0.0) == []
-    accumulator.reported(drained[0].records)
+    report(accumulator, drained[0].records)
     assert accumulator.drain(1 << 20, 0.0)[0].queue is drained[0].queue
 
 
@@ -168,3 +181,68 @@ def test_a_record_that_was_being_sorted_while_the_expired_were_collected_expires
     accumulator.sort(record, 1, 1_000)
     assert accumulator.next_expiry() <= 5.0
     assert accumulator.expired(6.0) == [record]
+
+
+def hand_over(accumulator: Accumulator[Record], queue: Queue[Record], size: int) -> bool:
+    """As the sender does it."""
+    if queue.credit < size and not accumulator.admit(queue, size):
+        return False
+    queue.credit -= size
+    return True
+
+
+def test_records_that_overtake_nobody_are_handed_over_at_once_on_a_requests_credit() -> None:
+    accumulator, topic = with_topic()
+    assert hand_over(accumulator, topic.unplaced, 1_000)
+    assert (topic.unplaced.credit, topic.unplaced.used) == (64 * 1024 - 1_000, 64 * 1024)
+    assert hand_over(accumulator, topic.unplaced, 1_000)
+    assert topic.unplaced.used == 64 * 1024
+
+
+def test_an_idle_queue_holds_no_credit() -> None:
+    accumulator, topic = with_topic()
+    for _ in range(2):
+        assert hand_over(accumulator, topic.queue(1), 1_000)
+    returned(topic.queue(1), 1_000)
+    accumulator.settle()
+    assert topic.queue(1).credit
+    returned(topic.queue(1), 1_000)
+    accumulator.settle()
+    assert (topic.queue(1).credit, accumulator.used) == (0, 0)
+
+
+def test_nobody_is_handed_over_past_one_that_waits() -> None:
+    accumulator, topic = with_topic()
+    for queue in (topic.unplaced, topic.queue(1), topic.queue(2)):
+        assert hand_over(accumulator, queue, 1_000)
+    accumulator.put(topic.queue(1), Record())
+    assert not hand_over(accumulator, topic.unplaced, 1_000)  # its key may be of that partition
+    assert not hand_over(accumulator, topic.queue(1), 1_000)
+    assert hand_over(accumulator, topic.queue(2), 1_000)
+    accumulator.drain(1 << 20, 0.0)
+    assert hand_over(accumulator, topic.unplaced, 1_000)
+
+
+def test_a_full_window_admits_nobody_to_its_own_partition_only() -> None:
+    accumulator, topic = with_topic(Limits(window=3_000))
+    assert [hand_over(accumulator, topic.queue(0), 1_000) for _ in range(5)] == [True] * 3 + [False] * 2
+    assert hand_over(accumulator, topic.queue(1), 1_000)
+    assert hand_over(accumulator, topic.unplaced, 1_000)
+
+
+def test_any_partition_will_do_until_the_partitions_are_known_and_then_one_that_has_a_leader() -> None:
+    accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]))
+    topic = accumulator.topic("orders-0", 0)
+    assert accumulator.admit_any(topic, 1_000) is topic.unplaced
+    accumulator.learn(topic, 4, {2})
+    assert accumulator.admit_any(topic, 1_000) is topic.queue(2)
+    accumulator.learn(topic, 4, set())
+    assert accumulator.admit_any(topic, 1_000) is None
+
+
+def test_what_is_refused_at_once_gives_its_room_back() -> None:
+    accumulator, topic = with_topic(Limits(memory=1_000))
+    assert hand_over(accumulator, topic.queue(0), 1_000)
+    accumulator.take_back(topic.queue(0), 1_000)
+    assert accumulator.used == 0
+    assert hand_over(accumulator, topic.queue(0), 1_000)

@@ -18,26 +18,16 @@ a queue with nothing on its way holds no credit.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Iterable
+from typing import Generic, NamedTuple
 
+from headway.core.queues import Batch, Level, Queue, R, TopicQueues
 from headway.core.turns import Turns
 
 # The bytes of a turn, of a credit, and of what sticks to one partition of those that any will do for: about a request.
 _TURN = 64 * 1024
 # A credit is at most this part of a level's memory.
 _CREDITS = 64
-
-
-class Waiting(Protocol):
-    """What the accumulator asks of a record: how many bytes it counts for, since when it waits, and where."""
-
-    size: int
-    since: float
-    queue: Any  # a Queue; the accumulator keeps it there
-
-
-R = TypeVar("R", bound=Waiting)
 
 
 class Limits(NamedTuple):
@@ -47,110 +37,6 @@ class Limits(NamedTuple):
     reserve: float = 0.2  # the part of the room found that each leaves to its like
     window: int = 4 * 1024 * 1024  # in flight of one partition; the last record may pass it
     patience: float = 300.0
-
-
-class Queue(Generic[R]):
-    """The records that wait for one partition, or for none in particular, and what it has in flight.
-
-    Who hands over on credit takes the size off `credit`. Who takes a report adds the size to `returned`, and the queue
-    to `reported` if it was 0.
-    """
-
-    __slots__ = ("credit", "in_flight", "listed", "partition", "records", "reported", "returned", "topic", "used")
-
-    def __init__(self, topic: "TopicQueues[R]", partition: int | None) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.records: deque[R] = deque()
-        self.used = 0  # bytes, in flight or waiting
-        self.in_flight = 0
-        self.credit = 0  # of what is in flight: not handed over yet
-        self.returned = 0
-        self.reported = topic.reported
-        self.listed = False
-
-
-class TopicQueues(Generic[R]):
-    """The queues of one level of a topic; `kafka_topic` names it."""
-
-    __slots__ = (
-        "kafka_topic",
-        "leaders",
-        "level",
-        "listed",
-        "partition_count",
-        "partitions",
-        "raw",
-        "reported",
-        "sorting",
-        "sticky",
-        "sticky_left",
-        "turns",
-        "undesignated",
-        "unplaced",
-        "used",
-        "waiting",
-    )
-
-    def __init__(self, kafka_topic: str, level: "_Level[R]", reported: list[Queue[R]]) -> None:
-        self.kafka_topic = kafka_topic
-        self.level = level
-        self.reported = reported
-        self.undesignated: Queue[R] = Queue(self, None)
-        self.unplaced: Queue[R] = Queue(self, None)
-        self.raw: Queue[R] = Queue(self, None)
-        self.partitions: dict[int, Queue[R]] = {}
-        self.partition_count = 0  # not known yet
-        self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
-        self.turns: deque[Queue[R]] = deque()
-        self.listed = False
-        self.used = self.waiting = self.sorting = 0  # waiting: records that were not handed over
-        self.sticky: Queue[R] | None = self.unplaced
-        self.sticky_left = 0
-
-    @property
-    def has_raw(self) -> bool:
-        """Whether records wait to be sorted, or are being sorted: who wants a partition then waits behind them."""
-        return bool(self.raw.records or self.sorting)
-
-    def queue(self, partition: int | None) -> Queue[R]:
-        """The queue of a partition, or the undesignated one."""
-        if partition is None:
-            return self.undesignated
-        found = self.partitions.get(partition)
-        if found is None:
-            found = self.partitions[partition] = Queue(self, partition)
-        return found
-
-    def queues(self) -> Iterator[Queue[R]]:
-        """All of them."""
-        yield self.raw
-        yield self.unplaced
-        yield self.undesignated
-        yield from self.partitions.values()
-
-
-class Batch(NamedTuple, Generic[R]):
-    """Records for one partition, in their order; `size` is what they count for."""
-
-    queue: Queue[R]
-    records: list[R]
-    size: int
-
-
-class _Level(Generic[R]):
-    """One level: what it uses, and the topics whose turn comes."""
-
-    __slots__ = ("index", "turns", "used")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.used = 0
-        self.turns: deque[TopicQueues[R]] = deque()
-
-    def oldest(self) -> float | None:
-        """Since when the record waits that is next, roughly the oldest: whose turn is next differs by a round."""
-        return self.turns[0].turns[0].records[0].since if self.turns else None
 
 
 class Accumulator(Generic[R]):
@@ -166,7 +52,7 @@ class Accumulator(Generic[R]):
         self._keep = 1 - limits.reserve
         self._level_memory = limits.memory // levels
         self._credit = min(_TURN, self._level_memory // _CREDITS)
-        self._levels: list[_Level[R]] = [_Level(index) for index in range(levels)]
+        self._levels: list[Level[R]] = [Level(index) for index in range(levels)]
         self._turns = turns
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
@@ -274,7 +160,8 @@ class Accumulator(Generic[R]):
         """How many partitions a topic has and which can be sent to; the waiting records of those that it has not."""
         topic.partition_count = partition_count
         topic.leaders = frozenset(leaders)
-        self._sticky(topic)
+        if topic.sticky is not None and topic.sticky.partition not in topic.leaders:
+            topic.sticky = None
         missing = [queue for number, queue in topic.partitions.items() if number >= partition_count]
         refused = [record for queue in missing for record in self._empty(queue)]
         self._relist(topic)
@@ -330,7 +217,7 @@ class Accumulator(Generic[R]):
                 self._turns.charge(level, batch.size)
         return batches
 
-    def _take_turn(self, level: _Level[R], now: float) -> Batch[R] | None:
+    def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
         """The turn of a level is one of its next topic, which is one of that one's next queue."""
         topic = level.turns.popleft()
         queue = topic.turns.popleft()

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from headway.core.accumulator import Accumulator, Batch, Queue, TopicQueues, Waiting
+from headway.core.accumulator import Accumulator
+from headway.core.queues import Batch, Queue, TopicQueues, Waiting
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.partitioner import partition_of
 from headway.kafka.producer_client import ProducerClient, refusal

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headway.core.accumulator import TopicQueues
+from headway.core.queues import TopicQueues
 from headway.errors import DeliveryError, KafkaError
 from headway.kafka.producer_client import ProducerClient
 

@@ -1,0 +1,120 @@
+"""What the accumulator keeps of a level, a topic and a partition: the records that wait, and sums of bytes."""
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+
+class Waiting(Protocol):
+    """What the accumulator asks of a record: how many bytes it counts for, since when it waits, and where."""
+
+    size: int
+    since: float
+    queue: Any  # a Queue; the accumulator keeps it there
+
+
+R = TypeVar("R", bound=Waiting)
+
+
+class Queue(Generic[R]):
+    """The records that wait for one partition, or for none in particular, and what it has in flight.
+
+    Who hands over on credit takes the size off `credit`. Who takes a report adds the size to `returned`, and the queue
+    to `reported` if it was 0.
+    """
+
+    __slots__ = ("credit", "in_flight", "listed", "partition", "records", "reported", "returned", "topic", "used")
+
+    def __init__(self, topic: "TopicQueues[R]", partition: int | None) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records: deque[R] = deque()
+        self.used = 0  # bytes, in flight or waiting
+        self.in_flight = 0
+        self.credit = 0  # of what is in flight: not handed over yet
+        self.returned = 0
+        self.reported = topic.reported
+        self.listed = False
+
+
+class TopicQueues(Generic[R]):
+    """The queues of one level of a topic; `kafka_topic` names it."""
+
+    __slots__ = (
+        "kafka_topic",
+        "leaders",
+        "level",
+        "listed",
+        "partition_count",
+        "partitions",
+        "raw",
+        "reported",
+        "sorting",
+        "sticky",
+        "sticky_left",
+        "turns",
+        "undesignated",
+        "unplaced",
+        "used",
+        "waiting",
+    )
+
+    def __init__(self, kafka_topic: str, level: "Level[R]", reported: list[Queue[R]]) -> None:
+        self.kafka_topic = kafka_topic
+        self.level = level
+        self.reported = reported
+        self.undesignated: Queue[R] = Queue(self, None)
+        self.unplaced: Queue[R] = Queue(self, None)
+        self.raw: Queue[R] = Queue(self, None)
+        self.partitions: dict[int, Queue[R]] = {}
+        self.partition_count = 0  # not known yet
+        self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
+        self.turns: deque[Queue[R]] = deque()
+        self.listed = False
+        self.used = self.waiting = self.sorting = 0  # waiting: records that were not handed over
+        self.sticky: Queue[R] | None = self.unplaced
+        self.sticky_left = 0
+
+    @property
+    def has_raw(self) -> bool:
+        """Whether records wait to be sorted, or are being sorted: who wants a partition then waits behind them."""
+        return bool(self.raw.records or self.sorting)
+
+    def queue(self, partition: int | None) -> Queue[R]:
+        """The queue of a partition, or the undesignated one."""
+        if partition is None:
+            return self.undesignated
+        found = self.partitions.get(partition)
+        if found is None:
+            found = self.partitions[partition] = Queue(self, partition)
+        return found
+
+    def queues(self) -> Iterator[Queue[R]]:
+        """All of them."""
+        yield self.raw
+        yield self.unplaced
+        yield self.undesignated
+        yield from self.partitions.values()
+
+
+class Level(Generic[R]):
+    """One level: what it uses, and the topics whose turn comes."""
+
+    __slots__ = ("index", "turns", "used")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.used = 0
+        self.turns: deque[TopicQueues[R]] = deque()
+
+    def oldest(self) -> float | None:
+        """Since when the record waits that is next, roughly the oldest: whose turn is next differs by a round."""
+        return self.turns[0].turns[0].records[0].since if self.turns else None
+
+
+class Batch(NamedTuple, Generic[R]):
+    """Records for one partition, in their order; `size` is what they count for."""
+
+    queue: Queue[R]
+    records: list[R]
+    size: int
