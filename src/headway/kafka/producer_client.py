@@ -16,8 +16,8 @@ from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
 
-# A thread that sends serves the reports each time it has sent so many.
-_SERVE_AFTER = 100
+SERVE_AFTER = 100
+"""A thread that sends serves the reports each time the client was given so many records."""
 # Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
 _QUIET = 0.005
 _LONGEST_WAIT = 0.1
@@ -59,7 +59,7 @@ class ProducerClient:
         self.raw_produce: Callable[..., None] = self._producer.produce
         self.purge: Callable[[], None] = self._producer.purge
         self._after_reports = after_reports
-        self._sends = 0
+        self.sends = 0  # counted by who hands over: to `produce`, or to `raw_produce`
         self._serving = threading.Lock()
         self._server: int | None = None
         self._serves_itself = False
@@ -84,18 +84,14 @@ class ProducerClient:
         Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
         cannot be sent.
         """
-        self.sent()
+        self.sends += 1
+        if self.sends % SERVE_AFTER == 0:
+            self.serve(0)
         try:
             # By position, which is quicker; None is the second name that the binding has for the callback.
             self.raw_produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
         except (ck.KafkaException, TypeError) as error:
             raise refusal(topic, error) from error
-
-    def sent(self) -> None:
-        """Somebody sends: now and then that thread takes the reports."""
-        self._sends += 1
-        if self._sends % _SERVE_AFTER == 0:
-            self.serve(0)
 
     @property
     def serves_here(self) -> bool:
@@ -206,10 +202,10 @@ class ProducerClient:
 
     def _serve_when_quiet(self) -> None:
         while not self._closing:
-            seen = self._sends
+            seen = self.sends
             self._wake.wait(_LONGEST_WAIT)
-            while self._sends - seen > _SERVE_AFTER / 2:
-                seen = self._sends
+            while self.sends - seen > SERVE_AFTER / 2:
+                seen = self.sends
                 time.sleep(_QUIET)
             with self._serving:  # in its turn: what came while another served wakes nobody again
                 self._serves_itself = True

@@ -16,7 +16,7 @@ from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.partitioner import partition_of
-from headway.kafka.producer_client import ProducerClient, refusal
+from headway.kafka.producer_client import SERVE_AFTER, ProducerClient, refusal
 from headway.kafka.topic_watch import TopicWatch
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,10 @@ class Sender:
             except Exception as error:
                 self._accumulator.take_back(queue, size)
                 refused = refusal(topic.kafka_topic, error)
-        self.client.sent()
+        client = self.client
+        client.sends += 1
+        if client.sends % SERVE_AFTER == 0:
+            client.serve(0)
         if refused is not None:
             self._fail([(record, refused)])
         return True
@@ -196,7 +199,6 @@ class Sender:
             taken = self._wait(record, topic.raw, size, *fields)
         if taken:
             self._stirred.set()
-            self.client.sent()
         return taken
 
     def offer_patiently(self, timeout: float, *record: Any) -> bool:

@@ -1,0 +1,55 @@
+"""librdkafka's mock cluster of three brokers, whose partitions can lose leaders and whose brokers can go silent."""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka as ck
+
+from headway.kafka import native
+
+_NOBODY = -1
+
+
+class MockBrokers:
+    """Three brokers in this process; topics have four partitions."""
+
+    def __init__(self) -> None:
+        self._holder = ck.Producer({"test.mock.num.brokers": 3, "log_level": 0})
+        self._librdkafka = ctypes.CDLL(ck.cimpl.__file__)
+        get = self._librdkafka.rd_kafka_handle_mock_cluster
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        self._cluster = ctypes.c_void_p(get(native._handle(self._holder)))
+        brokers = self._holder.list_topics(timeout=10).brokers.values()
+        self.bootstrap_servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+
+    def create(self, topic: str) -> dict[int, int]:
+        """Make a topic; the leader of each of its partitions."""
+        partitions = self._holder.list_topics(topic, timeout=10).topics[topic].partitions
+        return {number: about.leader for number, about in partitions.items()}
+
+    def lead(self, topic: str, partition: int, broker: int = _NOBODY) -> None:
+        """Let a broker lead a partition from now on, or nobody."""
+        set_leader = self._librdkafka.rd_kafka_mock_partition_set_leader
+        set_leader.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32]
+        assert set_leader(self._cluster, topic.encode(), partition, broker) == 0
+
+    def answer_after(self, broker: int, milliseconds: int) -> None:
+        """Let a broker take so long to answer."""
+        set_rtt = self._librdkafka.rd_kafka_mock_broker_set_rtt
+        set_rtt.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int]
+        assert set_rtt(self._cluster, broker, milliseconds) == 0
+
+    def close(self) -> None:
+        """End them."""
+        self._holder.close()
+
+
+@contextmanager
+def mock_brokers() -> Iterator[MockBrokers]:
+    """Three brokers for the length of a `with` block."""
+    brokers = MockBrokers()
+    try:
+        yield brokers
+    finally:
+        brokers.close()

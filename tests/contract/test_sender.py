@@ -1,0 +1,198 @@
+"""What keeps topics, levels and partitions out of each other's way."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headway import PriorityProducer, Producer
+from headway.delivery import DeliveryFuture
+from headway.errors import ConfigError, DeliveryError, NoRoomError, SerializationError
+from headway.kafka.partitioner import partition_of
+
+from .conftest import Cluster
+from .mock_brokers import MockBrokers, mock_brokers
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "max.block.ms": 50}
+KEYS = {partition_of(str(number), 4): str(number) for number in range(100)}  # a key for each of four partitions
+
+
+@pytest.fixture
+def brokers() -> Iterator[MockBrokers]:
+    with mock_brokers() as brokers:
+        yield brokers
+
+
+@contextmanager
+def producer(brokers: MockBrokers, **settings: Any) -> Iterator[Producer]:
+    quick = {"linger.ms": 0, "topic.metadata.refresh.fast.interval.ms": 50, "retry.backoff.ms": 50, "log_level": 0}
+    sends = Producer({"bootstrap.servers": brokers.bootstrap_servers, **quick, **settings})
+    try:
+        yield sends
+    finally:
+        sends.close(0)
+
+
+def flood(try_send: Callable[[], DeliveryFuture | None]) -> list[DeliveryFuture]:
+    """Send until there is no room."""
+    sent: list[DeliveryFuture] = []
+    while (future := try_send()) is not None:
+        sent.append(future)
+    return sent
+
+
+def test_a_partition_without_a_leader_holds_up_only_itself_and_is_sent_as_soon_as_it_has_one(
+    brokers: MockBrokers,
+) -> None:
+    leaders = brokers.create("orders")
+    brokers.lead("orders", 1)
+    with producer(brokers, **{"buffer.memory": 4_000_000, "partition.window.bytes": 100_000}) as sends:
+        stuck = flood(lambda: sends.try_send("orders", b"x" * 1000, KEYS[1]))
+        assert len(stuck) > 1000
+        for _ in range(100):  # beyond what is left if these were not let go of
+            others = [sends.send("orders", b"x" * 1000, KEYS[partition]) for partition in (0, 2, 3)]
+            anywhere = sends.send("orders", b"x" * 1000)
+            assert {each.result(10).partition for each in others} == {0, 2, 3}
+            assert anywhere.result(10).partition != 1
+        assert not any(future.done() for future in stuck)
+        brokers.lead("orders", 1, leaders[1])
+        assert [future.result(30).offset for future in stuck] == list(range(len(stuck)))
+
+
+def test_a_silent_broker_holds_up_only_its_own_partitions(brokers: MockBrokers) -> None:
+    leaders = brokers.create("orders")
+    silent = {partition for partition, leader in leaders.items() if leader == leaders[0]}
+    with producer(brokers, **{"buffer.memory": 4_000_000, "partition.window.bytes": 100_000}) as sends:
+        wait([sends.send("orders", b"first", partition=partition) for partition in range(4)], 10)
+        brokers.answer_after(leaders[0], 30_000)
+        stuck = flood(lambda: sends.try_send("orders", b"x" * 1000, KEYS[0]))
+        for _ in range(100):
+            others = [sends.send("orders", b"x" * 1000, KEYS[each]) for each in range(4) if each not in silent]
+            assert all(each.result(10).partition not in silent for each in others)
+        assert not any(future.done() for future in stuck)
+
+
+def test_a_new_leader_loses_and_reorders_nothing(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    with producer(brokers, **{"buffer.memory": 200_000_000}) as sends:
+        futures: list[DeliveryFuture] = []
+        for leader in (1, 2, 3, 1, 2, 3):
+            brokers.lead("orders", 0, leader)
+            futures += [sends.send("orders", str(number).encode(), KEYS[0]) for number in range(2_000)]
+            futures[-1000].result(30)
+        assert [future.result(30).offset for future in futures] == list(range(12_000))
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_a_flood_leaves_room_to_another_topic_and_another_level(levels: int) -> None:
+    sends = PriorityProducer({**NOWHERE, "max.priority": levels, "buffer.memory": 3_000_000})
+    sent = len(flood(lambda: sends.try_send("flood", b"x" * 1000)))
+    for priority in range(levels):
+        assert sends.try_send("audit", b"x" * 1000, priority=priority) is not None
+    for _ in range(100):
+        assert sends.send("flood", b"x" * 1000, priority=levels - 1) if levels > 1 else sends.send("audit", b"")
+    assert sends.metrics().sent[0] >= sent
+    assert sends.close(0)
+
+
+def test_a_bound_on_records_is_kept() -> None:
+    sends = Producer({**NOWHERE, "queue.buffering.max.messages": 1000})
+    assert 500 < len(flood(lambda: sends.try_send("orders", b""))) <= 1000
+    assert sends.close(0) > 500
+
+
+def test_without_room_there_are_three_ways(caplog: pytest.LogCaptureFixture) -> None:
+    settings = {**NOWHERE, "queue.buffering.max.messages": 1}
+    raises, blocks = Producer(settings, on_full="raise"), Producer(settings)
+    for sends in (raises, blocks):
+        assert sends.try_send("orders", b"1") is not None
+        assert sends.try_send("orders", b"2") is None
+    with pytest.raises(NoRoomError, match="No room for a record for orders: 1 records wait"):
+        raises.send("orders", b"2")
+    with pytest.raises(NoRoomError, match=r"within max\.block\.ms=50"):
+        blocks.send("orders", b"2").result(0)
+    assert raises.metrics().sent == [1]
+    assert [sends.close(0) for sends in (raises, blocks)] == [1, 1]
+    with pytest.raises(ConfigError, match="on_full is 'wait'; it must be 'block' or 'raise'"):
+        Producer(settings, on_full="wait")  # type: ignore[arg-type]
+
+
+def test_a_callback_may_send_and_where_there_is_no_room_it_is_not_left_hanging(mock_cluster: Cluster) -> None:
+    settings = {"queue.buffering.max.messages": 1, "linger.ms": 0}
+    told: list[DeliveryFuture] = []
+    with Producer(mock_cluster.config(settings)) as sends:
+        topic = mock_cluster.topic(1) + "-0"
+        sends.send(topic, b"1", on_delivery=lambda *_: told.append(sends.send(topic, b"2"))).result(10)
+        with pytest.raises(NoRoomError):
+            told[0].result(10)
+        assert sends.send(topic, b"3").result(10)
+
+
+def test_what_waits_longer_than_it_may_fails_on_its_own(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    brokers.lead("orders", 1)
+    limits = {"delivery.timeout.ms": 1_000, "partition.window.bytes": 2_000}
+    with producer(brokers, **limits) as sends:
+        late = [sends.send("orders", b"x" * 1000, partition=1, on_delivery=lambda *_: None) for _ in range(10)]
+        while not all(future.done() for future in late):
+            assert sends.send("orders", b"x", partition=0).result(10)
+        reasons = [str(future.exception(0)) for future in late]
+    assert sum("waited longer than delivery.timeout.ms" in reason for reason in reasons) >= 7
+    assert all(isinstance(future.exception(0), DeliveryError) for future in late)
+
+
+def test_purging_fails_what_waits_of_one_topic_only(brokers: MockBrokers) -> None:
+    for topic in ("orders", "audit"):
+        brokers.create(topic)
+        brokers.lead(topic, 1)
+    with producer(brokers, **{"partition.window.bytes": 2_000}) as sends:
+        orders, audit = (
+            [sends.send(topic, b"x" * 1000, partition=1, on_delivery=lambda *_: None) for _ in range(10)]
+            for topic in ("orders", "audit")
+        )
+        assert sends.purge(topic="orders") >= 7
+        assert sum(future.done() for future in orders) >= 7
+        assert not any(future.done() for future in audit)
+        assert sends.flush(0.05, topic="audit") == 10
+        for topic in ("orders", "audit"):
+            brokers.lead(topic, 1, 1)
+        assert sends.flush(30, topic="orders") == 0
+        assert [future.result(30).offset for future in audit] == list(range(10))
+
+
+def test_serialisers_run_on_the_senders_thread_and_keep_the_order(cluster: Cluster) -> None:
+    threads = set[str]()
+
+    def write(value: int) -> bytes:
+        threads.add(threading.current_thread().name)
+        if value == 7:
+            raise ValueError("seven")
+        return b"%d" % value
+
+    topic = cluster.topic(1) + "-0"
+    with Producer(cluster.config({"value.serializer": write, "linger.ms": 0})) as sends:
+        futures = [sends.send(topic, number, "key", on_delivery=lambda *_: None) for number in range(3_000)]
+        with pytest.raises(SerializationError, match="seven"):
+            futures.pop(7).result(30)
+        assert [future.result(30).offset for future in futures] == list(range(2_999))
+    assert threads == {"headway-sender"}
+
+
+def test_close_says_how_many_were_not_delivered_and_fails_them(caplog: pytest.LogCaptureFixture) -> None:
+    sends = Producer(NOWHERE)
+    futures = [sends.send("orders", b"x", number) for number in ("1", "2", "3")]
+    assert sends.close(0.05) == 3
+    assert all(isinstance(future.exception(0), DeliveryError) for future in futures)
+    assert sends.metrics().queued == 0
+
+
+def test_a_plain_producer_sends_to_topics_as_they_are(cluster: Cluster) -> None:
+    topic = cluster.topic(1) + "-0"
+    with Producer(cluster.config({"linger.ms": 0})) as sends:
+        sent = sends.send(topic, b"v", b"k", headers=[("a", b"b")], partition=2).result(30)
+    assert (sent.topic, sent.partition, sent.offset) == (topic, 2, 0)
+    with pytest.raises(ConfigError, match=r"max\.priority has no place here: A Producer has no levels"):
+        Producer(cluster.config({"max.priority": 3}))
