@@ -1,85 +1,198 @@
-"""What does the accumulator cost a record, from put over drain to report, beside the least that any queue does?
+"""How many records a second can a producer send to a broker that is near, or far away?
 
-Records are put in bursts, drained, and reported at once. The baseline puts the same records through one deque.
+Everyone sends the same records, in one run, with idempotence and the same settings where there are any, and counts
+only what was reported. Clocks start when a first record is delivered: librdkafka takes half a second to get an
+identity. A broker that is far away is behind a proxy that adds the round trip.
 """
 
+import asyncio
+import statistics
 import time
+import uuid
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import aiokafka
+import confluent_kafka as ck
+import kafka
 from _harness import Options, Report, main
+from _proxied import proxied
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.aio import AIOProducer
+from confluent_kafka.cimpl import NewTopic
 
-from headway.core.accumulator import Accumulator
-from headway.core.queues import Queue
-from headway.core.turns import FairTurns
+from headway import AsyncPriorityProducer, Producer
+from headway.delivery import DeliveryFuture
 
-QUESTION = "What does the producer's accumulator cost a record?"
-BURST = 500
-RECORD_BYTES = 612  # 100 bytes, and what goes with them
-BITE = 512 * 1024
+QUESTION = "How many records a second can a producer send?"
+PARTITIONS = 3
+AT_ONCE = 10_000  # awaited, or futures that are looked at
+ROUND_TRIPS = (0.0, 0.001, 0.005, 0.020)
+SIZES = {"100 B": 100, "1 KB": 1000}
+SETTINGS = {"linger.ms": 5, "enable.idempotence": True}
 
-
-@dataclass(eq=False, slots=True)
-class Record:
-    """What the accumulator asks of a record."""
-
-    size: int
-    since: float
-    queue: Any = field(default=None, repr=False)
+Send = Callable[[str, str, bytes, int], float]
+"""(servers, topic, value, count) -> records a second."""
 
 
-def baseline(count: int) -> float:
-    """Seconds a record through a deque."""
-    records = [Record(RECORD_BYTES, 0.0) for _ in range(count)]
+def synchronous(servers: str, topic: str, value: bytes, count: int) -> float:
+    """confluent-kafka, each record awaited before the next."""
+    producer = ck.Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
+    producer.produce(topic, value)
+    producer.flush()
     started = time.perf_counter()
-    for start in range(0, count, BURST):
-        queue: deque[Record] = deque()
-        for record in records[start : start + BURST]:
-            queue.append(record)
-        while queue:
-            queue.popleft()
-    return (time.perf_counter() - started) / count
+    for number in range(count):
+        producer.produce(topic, value, str(number))
+        producer.flush()
+    return count / (time.perf_counter() - started)
 
 
-def run(count: int, levels: int, partitions: int, burst: int, *, designated: bool) -> float:
-    """Seconds a record, for records that go over all levels and partitions in turn, or to any partition."""
-    accumulator: Accumulator[Record] = Accumulator(levels, FairTurns([2**level for level in range(levels)]))
-    queues: list[Queue[Record]] = []
-    for level in range(levels):
-        topic = accumulator.topic(f"orders-{level}", level)
-        accumulator.learn(topic, partitions, range(partitions))
-        queues += [topic.queue(number) for number in range(partitions)] if designated else [topic.undesignated]
-    records = [Record(RECORD_BYTES, 0.0) for _ in range(count)]
+def plain(servers: str, topic: str, value: bytes, count: int) -> float:
+    """confluent-kafka with a callback for each record."""
+    delivered = 0
+
+    def on_delivery(error: ck.KafkaError | None, message: ck.Message) -> None:
+        nonlocal delivered
+        assert error is None
+        delivered += 1
+
+    producer = ck.Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000, **SETTINGS})
+    producer.produce(topic, value, on_delivery=on_delivery)
+    producer.flush()
     started = time.perf_counter()
-    for start in range(0, count, burst):
-        for index, record in enumerate(records[start : start + burst]):
-            assert accumulator.put(queues[index % len(queues)], record)
-        while batches := accumulator.drain(BITE, 0.0):
-            for batch in batches:
-                for record in batch.records:
-                    if not batch.queue.returned:
-                        batch.queue.reported.append(batch.queue)
-                    batch.queue.returned += record.size
-            accumulator.settle()
-    cost = (time.perf_counter() - started) / count
-    assert accumulator.used == 0
-    return cost
+    for number in range(count):
+        producer.produce(topic, value, str(number), on_delivery=on_delivery)
+        if number % 100 == 0:
+            producer.poll(0)
+    producer.flush()
+    assert delivered == count + 1
+    return count / (time.perf_counter() - started)
+
+
+def ours(servers: str, topic: str, value: bytes, count: int) -> float:
+    """Headway, each future looked at."""
+    futures: deque[DeliveryFuture] = deque()
+    with Producer({"bootstrap.servers": servers, **SETTINGS}) as producer:
+        producer.send(topic, value).result()
+        started = time.perf_counter()
+        for number in range(count):
+            futures.append(producer.send(topic, value, str(number)))
+            if len(futures) == 2 * AT_ONCE:
+                assert futures.popleft().exception() is None
+        producer.flush()
+        rate = count / (time.perf_counter() - started)
+        assert producer.metrics().delivered == [count + 1]
+    return rate
+
+
+def kafka_python(servers: str, topic: str, value: bytes, count: int) -> float:
+    """kafka-python, its futures looked at in the end."""
+    producer = kafka.KafkaProducer(bootstrap_servers=servers, linger_ms=5, acks="all", enable_idempotence=True)
+    producer.send(topic, value).get(30)
+    started = time.perf_counter()
+    futures = [producer.send(topic, value, str(number).encode()) for number in range(count)]
+    producer.flush()
+    rate = count / (time.perf_counter() - started)
+    assert all(future.succeeded() for future in futures)
+    producer.close()
+    return rate
+
+
+def awaiting(run: Callable[[str, str, bytes, int], Coroutine[Any, Any, float]]) -> Send:
+    """An async way to send, as a synchronous one."""
+    return lambda *args: asyncio.run(run(*args))
+
+
+async def _all(send: Callable[[str], Coroutine[Any, Any, Any]], count: int) -> float:
+    """Await that many, `AT_ONCE` at a time."""
+    numbers = iter(range(count))
+
+    async def some() -> None:
+        for number in numbers:
+            await send(str(number))
+
+    started = time.perf_counter()
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    return count / (time.perf_counter() - started)
+
+
+async def ours_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
+    """Headway for asyncio, each record awaited. Its topic is level 0 of one."""
+    async with AsyncPriorityProducer({"bootstrap.servers": servers, "max.priority": 1, **SETTINGS}) as producer:
+        logical = topic.removesuffix("-0")
+        await producer.send(logical, value)
+        return await _all(lambda key: producer.send(logical, value, key), count)
+
+
+async def confluent_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
+    """confluent-kafka's AIOProducer, each record awaited."""
+    producer = AIOProducer({"bootstrap.servers": servers, **SETTINGS}, batch_size=1000, buffer_timeout=0.005)
+
+    async def send(key: str) -> None:
+        await (await producer.produce(topic, value=value, key=key))
+
+    await send("first")
+    rate = await _all(send, count)
+    await producer.close()
+    return rate
+
+
+async def aiokafka_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
+    """aiokafka, each record awaited."""
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5, enable_idempotence=True)
+    await producer.start()
+    await producer.send_and_wait(topic, value)
+    rate = await _all(lambda key: producer.send_and_wait(topic, value, key.encode()), count)
+    await producer.stop()
+    return rate
+
+
+# Each with the part of all records that it gets, for slow ones.
+SYSTEMS: dict[str, tuple[Send, float]] = {
+    "confluent-kafka, one at a time": (synchronous, 0.002),
+    "confluent-kafka, callbacks": (plain, 1),
+    "headway, futures": (ours, 1),
+    "kafka-python, futures": (kafka_python, 0.1),
+    "headway, awaited": (awaiting(ours_awaited), 0.5),
+    "confluent-kafka's AIOProducer, awaited": (awaiting(confluent_awaited), 0.1),
+    "aiokafka, awaited": (awaiting(aiokafka_awaited), 0.1),
+}
 
 
 def measure(report: Report, options: Options) -> None:
-    """Each shape a few times; the quickest counts."""
-    count, rounds = (60_000, 3) if options.quick else (300_000, 5)
-    plain = min(baseline(count) for _ in range(rounds)) * 1e6
-    report.add("put and take", "a deque", plain, "µs a record")
-    for levels, partitions, designated in ((1, 1, True), (1, 12, True), (3, 12, True), (1, 125, False), (3, 12, False)):
-        cost = min(run(count, levels, partitions, BURST, designated=designated) for _ in range(rounds)) * 1e6
-        keyed = "each its partition" if designated else "any partition"
-        case = f"{levels} levels, {partitions} partitions, {keyed}, bursts of {BURST}"
-        report.add(case, "accumulator", cost, "µs a record")
-        report.at_most(f"µs a record, {case}", cost, 2)
-    small = min(run(count, 3, 12, 10, designated=True) for _ in range(rounds)) * 1e6
-    report.add("3 levels, 12 partitions, bursts of 10: batches of one record", "accumulator", small, "µs a record")
+    """Every system at every distance and size, in alternating rounds."""
+    count, rounds = (100_000, 1) if options.quick else (300_000, 5)
+    with options.broker() as servers:
+        for round_trip in ROUND_TRIPS:
+            with proxied(servers, round_trip) as through:
+                for name, size in SIZES.items():
+                    _compare(report, f"{name}, {round_trip * 1000:g} ms", servers, through, size, count, rounds)
+                    _judge(report, f"{name}, {round_trip * 1000:g} ms", round_trip)
+
+
+def _compare(report: Report, case: str, servers: str, through: str, size: int, count: int, rounds: int) -> None:
+    rates: dict[str, list[float]] = {system: [] for system in SYSTEMS}
+    for _ in range(rounds):
+        topic = f"producer-{uuid.uuid4().hex[:8]}-0"
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+        for system, (send, part) in SYSTEMS.items():
+            rates[system].append(send(through, topic, b"x" * size, int(count * part)))
+        admin.delete_topics([topic])[topic].result()
+    for system, measured in rates.items():
+        report.add(case, system, statistics.median(measured), "records/s")
+
+
+def _judge(report: Report, case: str, round_trip: float) -> None:
+    rate = {result.system: result.value for result in report.results if result.case == case}
+    ratio = rate["headway, futures"] / rate["confluent-kafka, callbacks"]
+    report.at_least(f"{case}: futures, ratio to callbacks", ratio, 0.95 if round_trip >= 0.005 else 0.6)
+    if round_trip == 0.005:
+        times = rate["headway, futures"] / rate["confluent-kafka, one at a time"]
+        report.at_least(f"{case}: times as fast as one at a time", times, 100)
+    if not round_trip and case.startswith("100 B"):
+        report.at_least(f"{case}: awaited, records/s", rate["headway, awaited"], 150_000)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,12 @@ class KafkaProxy:
 
     Args:
         round_trip: How many seconds it adds between a request and its answer; may be changed at any time.
+        keeps_account: Whether it keeps the requests in `requests`; else it needs no more memory however long it runs.
     """
 
-    def __init__(self, bootstrap_servers: str, round_trip: float = 0.0) -> None:
+    def __init__(self, bootstrap_servers: str, round_trip: float = 0.0, *, keeps_account: bool = True) -> None:
         self.round_trip = round_trip
+        self._keeps_account = keeps_account
         self.requests: list[Request] = []
         self._brokers = [_address(server) for server in bootstrap_servers.split(",")]
         self._ports: dict[int, int] = {}
@@ -140,7 +142,8 @@ class KafkaProxy:
         api, _, number = _HEADER.unpack_from(frame)
         request = Request(api, connection.number, connection.broker, time.monotonic())
         connection.waiting[number] = request
-        self.requests.append(request)
+        if self._keeps_account:
+            self.requests.append(request)
         return frame, None
 
     def _note_answer(self, connection: _Connection, frame: bytes) -> tuple[bytes, int | None]:
