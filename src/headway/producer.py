@@ -57,6 +57,7 @@ class _Engine:
         self.max_block = settings.max_block
         self._raises = on_full == "raise"
         self._destinations: dict[int, dict[str, Destination]] = {level: {} for level in range(settings.levels)}
+        self._open = self._destinations  # none when it is closed
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
@@ -113,10 +114,10 @@ class _Engine:
     def destination(self, topic: str, level: int) -> Destination:
         """Where records of a topic and level go; raises for a level that is none."""
         self._check(level)
-        if known := self._destinations[level].get(topic):
-            return known
         if self._closed:
             raise ClosedError("The producer is closed. Make a new one to go on.")
+        if known := self._destinations[level].get(topic):
+            return known
         kafka_topic = self._kafka_topic(topic, level)
         queues = self._sender.topic(kafka_topic, level)
         new = Destination(topic, level, kafka_topic, self._sender.client.serve_until, queues)
@@ -258,10 +259,8 @@ class _Engine:
         with self._making_scheduler:
             self._closed = True
             scheduler = self._scheduler
-            destinations, self._destinations = self._those(), {level: {} for level in self._destinations}
-        left = self._sender.close(
-            lambda: sum(each.under_way for each in destinations), timeout, [each.queues for each in destinations]
-        )
+            self._open = {}
+        left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
         return left + (scheduler.close(timeout) if scheduler else 0)
 
     def __enter__(self) -> Self:
@@ -323,7 +322,7 @@ class PriorityProducer(_Engine):
         if due is not None:
             return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
         try:
-            destination = self._destinations[priority][topic]
+            destination = self._open[priority][topic]
         except KeyError:
             destination = self.destination(topic, priority)
         future = DeliveryFuture(destination, on_delivery)
@@ -376,7 +375,10 @@ class Producer(_Engine):
         """Send a record; see `PriorityProducer.send`."""
         if due is not None:
             return self._send_later(topic, value, key, due, None, headers, partition, timestamp, on_delivery)
-        destination = self.destination(topic, 0)
+        try:
+            destination = self._open[0][topic]
+        except KeyError:
+            destination = self.destination(topic, 0)
         future = DeliveryFuture(destination, on_delivery)
         if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future

@@ -57,6 +57,7 @@ class KafkaProxy:
         self.requests: list[Request] = []
         self._brokers = [_address(server) for server in bootstrap_servers.split(",")]
         self._ports: dict[int, int] = {}
+        self._servers: list[asyncio.Server] = []
         self._held: set[int] = set()
         self._connections = 0
         self._loop = asyncio.new_event_loop()
@@ -84,6 +85,7 @@ class KafkaProxy:
     async def _listen(self) -> None:
         for host, port in self._brokers:
             server = await asyncio.start_server(self._serve_broker(host, port), "127.0.0.1", 0, limit=1 << 24)
+            self._servers.append(server)
             self._ports[port] = server.sockets[0].getsockname()[1]
 
     def _serve_broker(
@@ -172,6 +174,8 @@ class KafkaProxy:
         self._loop.close()
 
     async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
