@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import aiokafka
+import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka as ck
-import kafka
+import kafka  # type: ignore[import-untyped]
 from _harness import Options, Report, main
 from _proxied import proxied
 from confluent_kafka.admin import AdminClient
