@@ -137,6 +137,19 @@ def test_a_value_that_is_not_bytes_fails_its_future_with_advice(
     assert caplog.records
 
 
+@pytest.mark.parametrize("serializers", [{}, {"value.serializer": bytes}], ids=["none", "bytes"])
+def test_headers_that_are_none_fail_their_record_only(
+    cluster: Cluster, serializers: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = cluster.topic()
+    with cluster.producer(**serializers) as producer:
+        bad = producer.send(topic, b"v", headers=[("trace", 5)])  # type: ignore[list-item]
+        with pytest.raises((SerializationError, DeliveryError)):
+            bad.result(30)
+        assert producer.send(topic, b"v").result(30).offset == 0
+    assert caplog.records
+
+
 def test_a_record_that_kafka_refuses_fails_its_future(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     topic = cluster.topic()
     with cluster.producer(**{"message.max.bytes": 2000}) as producer:

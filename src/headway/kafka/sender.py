@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
-from headway.errors import DeliveryError, SerializationError
+from headway.errors import DeliveryError, HeadwayError
 from headway.kafka.partitioner import partition_of
 from headway.kafka.producer_client import SERVE_AFTER, ProducerClient, refusal
 from headway.kafka.topic_watch import TopicWatch
@@ -110,10 +110,10 @@ class Sender:
             return self._wait_raw(record, topic, value, key, partition, timestamp, headers)
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
-        except TypeError:  # neither bytes nor a string: librdkafka refuses it
+            if headers:
+                size += _size_of_headers(headers)
+        except (TypeError, ValueError):  # no bytes, strings and pairs: librdkafka refuses it
             size = self._overhead
-        if headers:
-            size += _size_of_headers(headers)
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
         refused = None
@@ -323,8 +323,10 @@ class Sender:
             try:
                 prepare(record)
                 ready.append((record, _place_of(record), self._measure(record)))
-            except (SerializationError, DeliveryError) as error:
+            except HeadwayError as error:
                 refused.append((record, error))
+            except Exception as error:
+                refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
