@@ -134,6 +134,11 @@ def test_lines_are_proposed_from_the_delays_in_use(spark: SparkSession) -> None:
     assert fit(in_use, 2).lines == (1000, HOUR_MS)
 
 
+def test_what_was_due_before_it_was_scheduled_counts_as_without_delay(spark: SparkSession) -> None:
+    there = waiting(spark, (1000, 0)).withColumn("scheduled", sf.col("due") + sf.expr("interval 2 seconds"))
+    assert delays(there) == {0: 1}
+
+
 def test_an_audit_finds_each_kind_of_fault_and_tells_how_late_the_others_were(spark: SparkSession) -> None:
     def at(seconds: float) -> datetime:
         return NOON + timedelta(seconds=seconds)

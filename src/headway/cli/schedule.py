@@ -221,7 +221,7 @@ def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
     """
     delays: Counter[int] = Counter()
     for each in read_pending(connection.config, name):
-        delays[rounded(each.due - each.schedule.at)] += 1
+        delays[rounded(max(0, each.due - each.schedule.at))] += 1
     if not delays:
         click.echo("Nothing is pending, so nothing says which lines would be best.", err=True)
         return

@@ -16,6 +16,10 @@ from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
 
+# librdkafka also warns of what it tries again: in a new cluster each producer's first question for its id.
+DEFAULTS = {"log_level": 3}
+"""Of librdkafka's own settings."""
+
 SERVE_AFTER = 100
 """A thread that sends serves the reports each time the client was given so many records."""
 # Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
@@ -55,7 +59,7 @@ class ProducerClient:
     """
 
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
-        self._producer = make_client(ck.Producer, config)
+        self._producer = make_client(ck.Producer, {**DEFAULTS, **config})
         self.raw_produce: Callable[..., None] = self._producer.produce
         self.purge: Callable[[], None] = self._producer.purge
         self._after_reports = after_reports

@@ -23,9 +23,10 @@ def hot_seconds(pending: DataFrame, count: int = 20) -> DataFrame:
 
 def delays(pending: DataFrame) -> dict[int, float]:
     """How often each delay is in use, in milliseconds, to about a hundredth: what `fit` proposes lines from."""
-    milliseconds = (F.unix_millis("due") - F.unix_millis("scheduled")).alias("delay")
+    milliseconds = F.unix_millis("due") - F.unix_millis("scheduled")
+    not_past = F.greatest(milliseconds, F.lit(0))  # of a row that took longer to be scheduled than it was to wait
     # Seconds first, so that few values go through Python.
-    seconds = pending.select(F.round(milliseconds, -3).alias("delay")).groupBy("delay").count()
+    seconds = pending.select(F.round(not_past, -3).alias("delay")).groupBy("delay").count()
     found: Counter[int] = Counter()
     for row in (
         seconds.groupBy(F.udf(rounded, "long", useArrow=False)("delay").alias("delay"))
