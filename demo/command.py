@@ -19,7 +19,7 @@ from headway.errors import HeadwayError
 
 LEAST = 1_000
 WARM_UP = 12_000
-FOLLOWED_UP = 20_000
+FOLLOWED_UP = 6_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

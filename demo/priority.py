@@ -42,7 +42,7 @@ class Plan:
     @property
     def sent_per_s(self) -> float:
         """How many records are sent in a second."""
-        return min(16_000, self.records / self.at_least_s)
+        return min(20_000, self.records / self.at_least_s)
 
     @property
     def worked_per_s(self) -> float:
