@@ -129,15 +129,12 @@ def measure(report: Report, options: Options) -> None:
     """At each distance: bare, then ours for each kind of neighbour."""
     seconds = 4.0 if options.quick else 15.0
     with options.broker() as servers:
+        admin = AdminClient({"bootstrap.servers": servers})
         for round_trip in ROUND_TRIPS:
             topic = f"isolation-{uuid.uuid4().hex[:8]}"
             names = [f"{name}-{level}" for name in (topic, f"{topic}-flood") for level in range(3)]
-            for done in (
-                AdminClient({"bootstrap.servers": servers})
-                .create_topics([NewTopic(name, 3, 1) for name in names])
-                .values()
-            ):
-                done.result()
+            for created in admin.create_topics([NewTopic(name, 3, 1) for name in names]).values():
+                created.result()
             with proxied(servers, round_trip) as through:
                 _note(report, f"topic, {round_trip * 1000:g} ms", "confluent-kafka", *bare(through, topic, seconds))
                 for place in ("topic", "level", "partition"):
