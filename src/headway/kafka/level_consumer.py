@@ -34,6 +34,7 @@ _FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16
 _PARK_AFTER = 0.5
 _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
+_END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
 
 # Asked for the ends of a partition, librdkafka does not itself wait for a leader, as it does when fetching.
@@ -112,18 +113,20 @@ class LevelConsumer:
     def unsubscribe(self) -> None:
         """Leave the group, and wait until the listener was told."""
         self._consumer.unsubscribe()
-        deadline = time.monotonic() + _LEAVE_WITHIN
-        while not self._has_left() and time.monotonic() < deadline:
+        began = time.monotonic()
+        while not self._has_left(time.monotonic() - began) and time.monotonic() - began < _LEAVE_WITHIN:
             pass
         self._forget(list(self.assigned))
         self._subscription = LevelSubscription([], "")
 
-    def _has_left(self) -> bool:
+    def _has_left(self, waited: float) -> bool:
         """Serve what is queued: an assignment from before we left may still be there, and its end then follows.
 
-        One of no partitions too, so having none is not enough: a member of a classic group has an id until it has left.
+        One of no partitions too, so having none is not enough: a member of a classic group has an id until it has
+        left. But where the group waits for others to join, so would it, and then there is nothing queued.
         """
-        is_member = bool(self.assigned or (self._is_classic and self._consumer.memberid()))
+        may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
+        is_member = bool(self.assigned or (may_be_member and self._consumer.memberid()))
         return not self._note_unwanted(self._consume(1, _SERVE_EVERY if is_member else 0)) and not is_member
 
     def _note_unwanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
