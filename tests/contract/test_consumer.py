@@ -202,10 +202,12 @@ def test_members_that_close_while_their_group_meets_do_not_hang(mock_cluster: Cl
     while not any(member.assignment() for member in members[:3]):
         for member in members[:3]:  # the others do not answer
             member.poll(0.01)
+    took = []
     for member in members:
         start = time.monotonic()
         member.close()
-        assert time.monotonic() - start < 30  # the sessions of who does not answer have to end
+        took.append(time.monotonic() - start)
+    assert max(took) < 30  # the sessions of who does not answer have to end
 
 
 def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Cluster) -> None:
