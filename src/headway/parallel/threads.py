@@ -34,14 +34,11 @@ class Threads:
 
     def _add_thread(self) -> None:
         # As daemons, so that a handler that never ends does not keep the program from ending.
-        thread = threading.Thread(target=self._live, name=f"headway-handler-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _live(self) -> None:
-        with one_thread_more():
-            self._serve()
-
+    @one_thread_more()
     def _serve(self) -> None:
         call, returned, raised = self._calls[:3]
         while job := self._queue.get():
