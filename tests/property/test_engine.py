@@ -132,18 +132,14 @@ class EngineOfALog(RuleBasedStateMachine):
             taken = [work.offset for work in works if work.level == level]
             assert len(taken) == len(set(zip(taken, [w.partition for w in works if w.level == level], strict=True)))
 
-    @rule(limit=st.integers(0, 4), max_size=st.integers(1, 4))
-    def take_batches(self, limit: int, max_size: int) -> None:
+    @rule(max_size=st.integers(1, 4))
+    def take_batch(self, max_size: int) -> None:
         ready = len(self.ready())
-        batches = self.engine.take_batches(limit, max_size, self.now)
-        assert len(batches) <= limit
-        assert len(batches) == limit or sum(map(len, batches)) >= ready
-        for batch in batches:
-            assert 1 <= len(batch) <= max_size
-            lanes = {self.lane(work.record) for work in batch}
-            assert len(lanes) == 1 or self.ordering is Ordering.UNORDERED
-            for work in batch:
-                self.start(work, [other.offset for other in batch if other.partition == work.partition])
+        batch = self.engine.take_batch(max_size, self.now)
+        assert min(1, ready) <= len(batch) <= max_size
+        assert len({self.lane(work.record) for work in batch}) <= 1 or self.ordering is Ordering.UNORDERED
+        for work in batch:
+            self.start(work, [other.offset for other in batch if other.partition == work.partition])
 
     def start(self, work: Work[Record], together: list[int] | None = None) -> None:
         assert not self.stays[work.partition].retired

@@ -1,6 +1,7 @@
 """The engine that gathers batches against lists: who waits, for how long, and that nothing is lost or out of order."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -83,11 +84,15 @@ class GatheringOfBatches(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.now += seconds
 
+    def batches(self, limit: int) -> Iterator[list[Work[Record]]]:
+        while limit and (batch := self.engine.take_batch(self.size, self.now)):
+            limit -= 1
+            yield batch
+
     @rule(limit=st.integers(1, 4))
     def take(self, limit: int) -> None:
         due, full = self.due(), self.full()
-        batches = self.engine.take_batches(limit, self.size, self.now)
-        assert len(batches) <= limit
+        batches = list(self.batches(limit))
         for batch in batches:
             self.start(batch)
         if len(batches) < limit:  # slots are free, so none waits that need not

@@ -464,21 +464,21 @@ def test_a_lane_that_is_free_keeps_to_the_due_time_of_its_next_record() -> None:
 def test_of_a_batch_of_a_lane_only_what_failed_comes_back_and_before_the_rest() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.KEY)
     engine.receive(ORDERS, records(range(5), key_of(1)), NOW)
-    (batch,) = engine.take_batches(2, 4, NOW)
+    batch = engine.take_batch(4, NOW)
     assert offsets(batch) == [0, 1, 2, 3]
     engine.retry(batch[3], NOW, OSError(), NOW)
     engine.finish(batch[0], NOW)
     engine.retry(batch[1], NOW, OSError(), NOW)
     assert engine.take(1, NOW) == []
     engine.finish(batch[2], NOW)
-    (batch,) = engine.take_batches(2, 4, NOW)
+    batch = engine.take_batch(4, NOW)
     assert [(work.offset, work.attempt) for work in batch] == [(1, 2), (3, 2), (4, 1)]
 
 
 def test_a_batch_without_order_takes_whatever_is_ready() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(7)), NOW)
-    assert [offsets(batch) for batch in engine.take_batches(3, 5, NOW)] == [[0, 1, 2, 3, 4], [5, 6]]
+    assert [offsets(engine.take_batch(5, NOW)) for _ in range(3)] == [[0, 1, 2, 3, 4], [5, 6], []]
 
 
 def test_lanes_can_be_named_by_a_function() -> None:

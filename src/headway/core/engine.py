@@ -219,17 +219,15 @@ class Engine(Generic[R]):
             works.append(level.take())
         return works
 
-    def take_batches(self, limit: int, max_size: int, now: float) -> list[list[Work[R]]]:
-        """Up to `limit` batches: each of the first works of one lane, or of works that have no lane.
+    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
+        """The first works of one lane, or works that have no lane; none where none may run now.
 
         Each work of a batch is reported on its own. A lane goes on when all of its batch are; those that failed
         come first again.
         """
         self._release_due(now)
-        batches: list[list[Work[R]]] = []
-        while len(batches) < limit and (level := self._pick(now)):
-            batches.append(level.take_batch(max_size, now))
-        return batches
+        level = self._pick(now)
+        return level.take_batch(max_size, now) if level else []
 
     def _pick(self, now: float) -> Ready[R] | None:
         if len(self._levels) == 1:
@@ -340,14 +338,16 @@ class Engine(Generic[R]):
     # How a work moves on
 
     def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
-        self._free_slot(work)
-        if work.batch:
+        assignment = work.assignment
+        work.running = False
+        self._levels[assignment.level].running -= 1
+        if work.batch is not None:
             settled = work.batch.report(again)
             if settled is None:
                 return
             work, again = settled
-        head = work.assignment.lanes.settle(work, again)
-        if head and not work.assignment.retired:
+        head = assignment.lanes.settle(work, again)
+        if head is not None and not assignment.retired:
             self._place(head, now)
 
     def _free_slot(self, work: Work[R]) -> None:

@@ -92,13 +92,14 @@ class Lanes(Generic[R]):
     def settle(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
         """A lane's first works, up to `last`, have run; those of `again` replace them. Return the lane's new head."""
         behind = last.next
-        last.next = None  # whoever keeps a finished work does not keep its lane
-        if behind is None and last.lane is not ALONE:
+        if behind is not None:
+            last.next = None  # whoever keeps a finished work does not keep its lane
+        elif last.lane is not ALONE:
             if again:
                 self._last[last.lane] = again[-1]
             else:
                 del self._last[last.lane]
-        for work in reversed(again):
+        for work in reversed(again) if again else ():
             work.next, behind = behind, work
         return behind
 

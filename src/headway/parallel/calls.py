@@ -29,12 +29,12 @@ class Calls(NamedTuple):
     in_batches: bool
 
 
-def for_each_record(handler: Handler, settle: Settle, dispatch: Dispatch) -> Calls:
-    """`handler(record, context)`, whose result `settle` takes."""
-    failed = dispatch.failed
+def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch) -> Calls:
+    """`handler(record, context)`, whose result `settle` takes; without it the record is done."""
+    done, failed = dispatch.done, dispatch.failed
     return Calls(
         lambda job: handler(job[0].record, Context(job[0])),
-        lambda job, result: settle(job[0], result),
+        (lambda job, result: settle(job[0], result)) if settle else (lambda job, result: done(job[0])),
         lambda job, error: failed(job[0], error),
         handler,
         in_batches=False,

@@ -19,7 +19,6 @@ from headway.core.lanes import Ordering
 from headway.core.retry import Retries
 from headway.core.slots import make_slots
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
-from headway.core.work import Work
 from headway.errors import ClosedError, ConfigError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
@@ -48,7 +47,7 @@ from headway.parallel.checks import (
 from headway.parallel.committing import CommitMode, Committing
 from headway.parallel.control import Control, Executor
 from headway.parallel.dead_letters import DeadLetters
-from headway.parallel.dispatch import Dispatch, Job, ParallelMetrics
+from headway.parallel.dispatch import Dispatch, ParallelMetrics
 from headway.parallel.later import RetriesLater
 from headway.parallel.loop import EventLoop
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
@@ -198,12 +197,12 @@ class ParallelConsumer:
 
         Raises `HandlerError` for a record that failed for good, without a `dead_letter_topic`.
         """
-        self._run(lambda: for_each_record(handler, self._done, self._dispatch))
+        self._run(lambda: for_each_record(handler, None, self._dispatch))
 
     async def run_async(self, handler: Handler) -> None:
         """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
         loop = asyncio.get_running_loop()
-        calls = for_each_record(handler, self._done, self._dispatch)
+        calls = for_each_record(handler, None, self._dispatch)
         running = loop.run_in_executor(None, self._run, lambda: calls, loop)
         try:
             await asyncio.shield(running)
@@ -239,8 +238,7 @@ class ParallelConsumer:
         check_at_least("linger", linger, 0)
         engine = self._dispatch.engine
         engine.gather(max_size, linger)
-        # One at a time, as nobody knows before how many records it has, and all of them count for the rate.
-        self._dispatch.take = lambda limit, now: engine.take_batches(1, max_size, now)
+        self._dispatch.take = lambda now: engine.take_batch(max_size, now)
         self._run(lambda: for_batches(handler, self._dispatch))
 
     def results(self, handler: Handler) -> Results:
@@ -250,9 +248,6 @@ class ParallelConsumer:
         Leaving the iteration stops the consumer.
         """
         return Results(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
-
-    def _done(self, work: Work[ConsumerRecord], result: Any) -> Job | None:
-        return self._dispatch.done(work)
 
     def _run(self, make_calls: Callable[[], Calls], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._begin()

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from headway.core.admission import Admission
@@ -68,8 +69,8 @@ class Later(Protocol):
 class Dispatch:
     """Hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
 
-    `take` is the engine's method that gives jobs, some of so many; each takes one slot. `starts` is the executor's,
-    for jobs that nobody asked for.
+    `take` is the engine's method that gives the next job, empty if there is none; each takes one slot. `starts` is the
+    executor's, for jobs that nobody asked for.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Dispatch:
     ) -> None:
         self.lock = threading.Lock()
         self.engine = engine
-        self.take: Callable[[int, float], Sequence[Job]] = self._take_one_by_one
+        self.take: Callable[[float], Job] = partial(engine.take, 1)
         self.starts: Callable[[Sequence[Job]], None] | None = None
         self.letters: Letters | None = None
         self.later: Later | None = None
@@ -287,9 +288,6 @@ class Dispatch:
 
     # With the lock
 
-    def _take_one_by_one(self, limit: int, now: float) -> Sequence[Job]:
-        return [(work,) for work in self.engine.take(limit, now)]
-
     def _free(self, now: float) -> int:
         if self.paused or self.ending or self.starts is None:
             return 0
@@ -306,10 +304,10 @@ class Dispatch:
         if self._free(now) <= 0:
             self._await_rate()
             return None
-        if not (jobs := self.take(1, now)):
+        if not (job := self.take(now)):
             return None
-        self._note(jobs[0], now)
-        return jobs[0]
+        self._note(job, now)
+        return job
 
     def _await_rate(self) -> None:
         if not self._rate_is_awaited and self._admission.next_change() is not None:
@@ -329,7 +327,8 @@ class Dispatch:
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
         self._end(work, now)
-        self._done += self.engine.finish(work, now, outputs)
+        if self.engine.finish(work, now, outputs):
+            self._done += 1
 
     def _end(self, work: RecordWork, now: float) -> None:
         if self._watched:

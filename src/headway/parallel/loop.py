@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from headway.parallel.calls import Calls
 from headway.parallel.dispatch import Job
+from headway.parallel.exact_loop import exact_event_loop
 from headway.parallel.time_limit import limit_coroutine
 
 # A task that never waits gives way to others after so many jobs.
@@ -27,7 +28,7 @@ class EventLoop:
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
         self._thread: threading.Thread | None = None
         if loop is None:
-            loop = asyncio.new_event_loop()
+            loop = exact_event_loop()
             self._thread = threading.Thread(target=_serve, args=(loop,), name="headway-event-loop", daemon=True)
             self._thread.start()
         self._loop = loop
