@@ -11,7 +11,7 @@ from headway import Context
 from headway.core.retry import Retries, fixed
 from headway.errors import ConfigError
 from headway.letters import PREFIX
-from headway.spark import dead_letters, parallel_map
+from headway.spark import InputRow, dead_letters, parallel_map
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-async def number_of(row: Row, context: Context) -> tuple[int, int]:
+async def number_of(row: InputRow, context: Context) -> tuple[int, int]:
     """The row's value as a number, and its attempt; 13 is bad luck."""
     number = int(row.value)
     if number == 13:
@@ -79,7 +79,7 @@ def test_a_stream_keeps_the_order_of_each_key_within_and_across_micro_batches(
         orders.send(0, range(number * 30, number * 30 + 30), key=str(number % 7).encode(), partition=number % 7 % 2)
     log = tmp_path / "calls"
 
-    async def note(row: Row, context: Context) -> int:
+    async def note(row: InputRow, context: Context) -> int:
         with log.open("a") as file:
             file.write(f"{row.key.decode()} {row.value.decode()}\n")
         return 0
@@ -105,7 +105,7 @@ def test_the_handler_and_its_event_loop_stay_with_the_python_worker(spark: Spark
         def __init__(self) -> None:
             self.calls = 0
 
-        async def __call__(self, row: Row, context: Context) -> int:
+        async def __call__(self, row: InputRow, context: Context) -> int:
             self.calls += 1
             return self.calls
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from headway import Context, FatalError
 from headway.core.retry import Retries, fixed
+from headway.spark.input_row import InputRow
 from headway.spark.outcomes import outcome_columns
 from headway.spark.stage import RowHandler, Settings, Stage
 
@@ -49,7 +50,7 @@ def in_order(calls: list[tuple[Any, int]]) -> bool:
 
 
 def test_each_row_has_one_outcome_beside_its_own_columns() -> None:
-    async def double(row: Row, context: Context) -> int:
+    async def double(row: InputRow, context: Context) -> int:
         return int(row.number) * 2
 
     rows = outcomes(double, [f"key {number % 100}" for number in range(5_000)])
@@ -64,7 +65,7 @@ def test_coroutines_of_thousands_of_rows_run_at_a_time_and_those_of_a_key_in_ord
     running = most = 0
     behind_each_other: set[Any] = set()
 
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         nonlocal running, most
         assert row.key not in behind_each_other
         behind_each_other.add(row.key)
@@ -85,7 +86,7 @@ def test_plain_functions_run_on_threads_in_the_order_of_their_key() -> None:
     calls: list[tuple[Any, int]] = []
     together = threading.Barrier(16)
 
-    def call(row: Row, context: Context) -> int:
+    def call(row: InputRow, context: Context) -> int:
         if row.number < 16:
             together.wait(10)
         calls.append((row.key, row.number))
@@ -99,7 +100,7 @@ def test_plain_functions_run_on_threads_in_the_order_of_their_key() -> None:
 def test_a_row_is_tried_again_in_its_place_and_the_next_of_its_key_waits() -> None:
     calls = []
 
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         calls.append((row.key, row.number, context.attempt))
         if row.number == 0 and context.attempt < 3:
             raise OSError("not yet")
@@ -114,13 +115,13 @@ def test_a_row_is_tried_again_in_its_place_and_the_next_of_its_key_waits() -> No
 def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynchronous: bool) -> None:
     called = []
 
-    def plain(row: Row, context: Context) -> int:
+    def plain(row: InputRow, context: Context) -> int:
         called.append(row.number)
         if row.number == 2:
             raise FatalError("no")
         return 0
 
-    async def coroutine(row: Row, context: Context) -> int:
+    async def coroutine(row: InputRow, context: Context) -> int:
         return plain(row, context)
 
     rows = outcomes(coroutine if asynchronous else plain, ["a", "b", "a", "b", "a", "a"], size=2)
@@ -143,7 +144,7 @@ def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynch
 
 
 def test_without_a_key_nothing_waits_and_nothing_is_parked() -> None:
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         raise FatalError
 
     rows = outcomes(call, ["a"] * 10, replace(SETTINGS, key=()))
@@ -151,7 +152,7 @@ def test_without_a_key_nothing_waits_and_nothing_is_parked() -> None:
 
 
 def test_a_key_of_many_rows_does_not_hold_up_the_others() -> None:
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         await asyncio.sleep(0.002)
         return 0
 
@@ -165,7 +166,7 @@ def test_a_key_of_many_rows_does_not_hold_up_the_others() -> None:
 def test_keys_of_several_columns_are_in_order_together() -> None:
     calls: list[tuple[Any, int]] = []
 
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         await asyncio.sleep(0)
         calls.append(((row.key, row.number), row.number))
         return 0
@@ -175,7 +176,7 @@ def test_keys_of_several_columns_are_in_order_together() -> None:
 
 
 def test_a_call_that_takes_too_long_is_a_failed_attempt() -> None:
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         await asyncio.sleep(60 if row.number else 0)
         return 0
 
@@ -187,7 +188,7 @@ def test_a_call_that_takes_too_long_is_a_failed_attempt() -> None:
 
 
 def test_a_result_of_another_type_is_a_failed_row() -> None:
-    async def call(row: Row, context: Context) -> Any:
+    async def call(row: InputRow, context: Context) -> Any:
         return "three" if row.number == 3 else row.number
 
     rows = outcomes(call, list("abcdef"))
@@ -201,7 +202,7 @@ def test_a_result_of_another_type_is_a_failed_row() -> None:
 def test_a_struct_is_returned_as_a_dict_a_tuple_or_a_row(result: Any) -> None:
     kind = StructType([StructField("status", IntegerType()), StructField("body", StringType())])
 
-    async def call(row: Row, context: Context) -> Any:
+    async def call(row: InputRow, context: Context) -> Any:
         return result
 
     rows = outcomes(call, ["a"], replace(SETTINGS, columns=outcome_columns(kind)))
@@ -211,7 +212,7 @@ def test_a_struct_is_returned_as_a_dict_a_tuple_or_a_row(result: Any) -> None:
 def test_a_task_that_is_ended_in_its_midst_cancels_what_runs() -> None:
     cancelled = threading.Event()
 
-    async def call(row: Row, context: Context) -> int:
+    async def call(row: InputRow, context: Context) -> int:
         if row.number == 0:
             return 0
         try:
@@ -230,7 +231,7 @@ def test_a_task_that_is_ended_in_its_midst_cancels_what_runs() -> None:
 def test_rows_are_passed_on_while_others_still_run() -> None:
     release = threading.Event()
 
-    def call(row: Row, context: Context) -> int:
+    def call(row: InputRow, context: Context) -> int:
         if row.number == 0:
             assert release.wait(30)
         return 0

@@ -9,14 +9,14 @@ import asyncio
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
 from headway.core.admission import Admission
@@ -32,9 +32,10 @@ from headway.parallel.dispatch import Dispatch, Job
 from headway.parallel.loop import EventLoop
 from headway.parallel.threads import Threads
 from headway.records import TopicPartition
+from headway.spark.input_row import Columns, InputRow
 from headway.spark.outcomes import Outcome, failure, outcome_arrays
 
-RowHandler = Callable[[Row, Context], Any]
+RowHandler = Callable[[InputRow, Context], Any]
 
 _ROWS = TopicPartition("rows", 0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
@@ -64,7 +65,7 @@ class StageRow:
 
     __slots__ = ("batch", "index", "offset", "raw_key", "row", "size", "started")
 
-    def __init__(self, batch: pa.RecordBatch, index: int, offset: int, key: Hashable, row: Row, size: int) -> None:
+    def __init__(self, batch: pa.RecordBatch, index: int, offset: int, key: Hashable, row: InputRow, size: int) -> None:
         self.batch = batch
         self.index = index
         self.offset = offset
@@ -121,22 +122,21 @@ class Stage:
     def _receive(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        columns = [column.to_pylist() for column in batch.columns]
-        rows = map(Row(*batch.schema.names), *columns)
+        columns = Columns(batch)
         size = _ROW_OVERHEAD + batch.nbytes // batch.num_rows
         first = self._received
         received = [
-            StageRow(batch, index, first + index, key, row, size)
-            for index, (key, row) in enumerate(zip(self._keys(batch, columns), rows, strict=True))
+            StageRow(batch, index, first + index, key, InputRow(columns, index), size)
+            for index, key in enumerate(self._keys(columns, batch.num_rows))
         ]
         self._received += len(received)
         with self._dispatch.lock:
             self._engine.receive(_ROWS, received, time.monotonic())
         self._dispatch.feed()
 
-    def _keys(self, batch: pa.RecordBatch, columns: Sequence[list[Any]]) -> Sequence[Hashable]:
-        key = [columns[batch.schema.get_field_index(name)] for name in self._settings.key]
-        return key[0] if len(key) == 1 else list(zip(*key, strict=True)) or [None] * batch.num_rows
+    def _keys(self, columns: Columns, rows: int) -> Iterable[Hashable]:
+        key = [columns[name] for name in self._settings.key]
+        return key[0] if len(key) == 1 else zip(*key, strict=True) if key else repeat(None, rows)
 
     def _has_room(self) -> bool:
         with self._dispatch.lock:
