@@ -121,7 +121,7 @@ def process(
     streaming_s, batches = time.monotonic() - started, len(query.recentProgress)
     write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 
-    arrived = spark.read.parquet(str(parquet)).cache()
+    arrived = spark.read.parquet(str(parquet))
     counts = arrivals(arrived).first() or Row(rows=0, distinct=0)
     noticed = notices_by_level(spark, outputs, levels)
     in_parquet = {row["level"]: row["count"] for row in arrived.groupBy("level").count().collect()}

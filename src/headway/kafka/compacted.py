@@ -83,7 +83,7 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
 
 def _ends(config: Mapping[str, Any], topic: str, partitions: Collection[int]) -> dict[int, int]:
     """Where the logs end, open transactions included."""
-    admin = make_client(AdminClient, config)
+    admin = make_client(AdminClient, {"log_level": 2, **config})
     asked = {ck.TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
     try:
         admin.list_topics(topic, timeout=_ASK_FOR)

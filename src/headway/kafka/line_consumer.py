@@ -140,7 +140,7 @@ class Deletion:
     """Deletes the beginnings of partitions, so that records that have left a line take no room."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._admin = make_client(AdminClient, config)
+        self._admin = make_client(AdminClient, {"log_level": 2, **config})
         self._deleted: dict[Partition, int] = {}
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:

@@ -5,9 +5,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headway.broker.java import find_java, java_home
+from headway.spark.java_stderr import filtered_stderr
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -53,9 +56,16 @@ def local_session(
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(master or "local[*]").appName(name)
     java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
     given = {"spark.driver.extraJavaOptions": java_options, **SETTINGS, **(settings or {})}
-    for key, value in given.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    conf = SparkConf().setMaster(master or "local[*]").setAppName(name).setAll(list(given.items()))
+    _start_java(conf)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _start_java(conf: SparkConf) -> None:
+    """Start the Java of this process, if it has none; under `spark-submit` it was Java that started us."""
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        with filtered_stderr() as stderr:
+            gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
