@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headway.cli.connection import Connection, kafka_options
-from headway.cli.spark_command import on_spark
+from headway.cli.spark_command import master_option, on_spark
 
 
 @click.group()
@@ -28,7 +28,7 @@ def pipeline() -> None:
 @click.option("--follow-ups", default="flight-follow-ups", show_default=True, help="Where follow-ups of late ones go.")
 @click.option("--after", type=click.FloatRange(min=0), default=3600, show_default=True, help="So many seconds later.")
 @click.option("--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="CSV files to join with.")
-@click.option("--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine.")
+@master_option
 @click.option("--forever", is_flag=True, help="Go on with what comes, until Ctrl-C; by default it ends.")
 @kafka_options
 def run(

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from headway.cli.spark_command import on_spark
+from headway.cli.spark_command import master_option, on_spark
 
 
 @click.command()
@@ -19,7 +19,7 @@ from headway.cli.spark_command import on_spark
 )
 @click.option("--window", type=click.IntRange(min=1), metavar="SECONDS", help="By default 60 windows or fewer.")
 @click.option("--title", default="Headway report", show_default=True, help="Of the page.")
-@click.option("--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine.")
+@master_option
 def report(parquet: str, output: Path, window: int | None, title: str, master: str | None) -> None:
     """Show throughput, waits and lag of what a pipeline did, as a page with plots.
 

@@ -14,7 +14,7 @@ from rich.table import Column
 
 from headway.cli.connection import Connection, KeyValue, kafka_options
 from headway.cli.due_times import DUE, LADDER, describe_ms, show_due
-from headway.cli.spark_command import on_spark
+from headway.cli.spark_command import master_option, on_spark
 from headway.cli.tables import show_table
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder, fit, rounded, writes_per_record
@@ -243,7 +243,7 @@ def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
     help="The page.",
 )
 @click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines to propose.")
-@click.option("--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine.")
+@master_option
 @_NAME
 @kafka_options
 def report(output: Path, count: int, master: str | None, name: str, connection: Connection) -> None:

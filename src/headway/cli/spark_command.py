@@ -3,9 +3,15 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import click
+
 from headway.errors import ConfigError
 
 T = TypeVar("T")
+
+master_option = click.option(
+    "--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine."
+)
 
 
 def on_spark(name: str, master: str | None, work: Callable[[Any], T]) -> T:
