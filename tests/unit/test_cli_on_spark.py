@@ -1,0 +1,37 @@
+"""Commands that run on Spark, where there is none, or nothing for it to run on."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import cjdk
+import pytest
+from click.testing import CliRunner, Result
+
+from headway import cli
+
+
+def report(directory: Path) -> Result:
+    return CliRunner().invoke(cli.headway, ["report", str(directory)])
+
+
+def test_without_pyspark_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("headway.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    result = report(tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr == "headway: This command needs Spark: `pip install headway[spark]`.\n"
+
+
+def test_without_a_java_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_download(**_: object) -> Path:
+        raise cjdk.InstallError("the index did not answer")
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(cjdk, "java_home", no_download)
+    result = report(tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("headway: No Java 17 or newer was found in JAVA_HOME or on PATH, and none could be")
+    assert result.stderr.count("\n") == 1
