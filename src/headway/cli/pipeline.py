@@ -69,6 +69,6 @@ def run(
         return write_report(spark, str(output / "flights"), output / "report.html", title="Flights by priority")
 
     click.echo(f"Reading {topic} …", err=True)
-    written = on_spark(f"headway {name}", master, run_flights)
+    written = on_spark(f"headway {name}", master, run_flights, for_long=forever)
     click.echo(f"{written:,} flights are in {output / 'flights'}, and how they fared in {output / 'report.html'}.")
     click.echo(f"Notices are in {notices}; `headway relay` delivers the follow-ups to {follow_ups} when they are due.")

@@ -14,7 +14,7 @@ master_option = click.option(
 )
 
 
-def on_spark(name: str, master: str | None, work: Callable[[Any], T]) -> T:
+def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_long: bool = False) -> T:
     """What `work(session)` returns, on this machine or on a cluster; Ctrl-C ends it at once."""
     try:
         from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
@@ -23,7 +23,7 @@ def on_spark(name: str, master: str | None, work: Callable[[Any], T]) -> T:
         raise ConfigError("This command needs Spark: `pip install headway[spark]`.") from error
 
     def run() -> T:
-        spark = local_session(name, master=master, short_lived=True)
+        spark = local_session(name, master=master, short_lived=master is None and not for_long)
         try:
             return work(spark)
         finally:

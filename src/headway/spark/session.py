@@ -1,4 +1,4 @@
-"""A Spark session on this machine, set up for quick micro-batches and a quiet console."""
+"""A Spark session, set up for quick micro-batches and a quiet console."""
 
 import os
 import sys
@@ -19,6 +19,14 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # Without it PySpark sets the level to WARN, whatever the file says.
     "spark.log.level": "ERROR",
+    # An idle query asks this often for new records, not as often as it can.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    # Over TCP each task of a Python source waits 40 ms: its small writes meet delayed acknowledgements.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+ON_THIS_MACHINE: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Micro-batches are small: more tasks than cores in a shuffle only cost their start.
@@ -28,16 +36,18 @@ SETTINGS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # An idle query asks this often for new records, not as often as it can.
-    "spark.sql.streaming.pollingDelay": "100ms",
-    # Over TCP each task of a Python source waits 40 ms: its small writes meet delayed acknowledgements.
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
 }
-
+"""On a cluster the executors have to reach the driver, shuffles are larger, and a checkpoint is on no local disk."""
 
 # In its first half minute Java is busy compiling: with the quick compiler alone the demo takes two thirds of the time.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+SHORT_LIVED_SETTINGS: Mapping[str, str] = {
+    # What is cached is read a moment later, once or twice: to compress it was an eighth of what Java did in the demo.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # To plan anew behind each stage takes longer than the stages of so short a session can gain by it.
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 def local_session(
@@ -50,14 +60,20 @@ def local_session(
     """A session on all cores of this machine or on the cluster of `master`, or the one that runs already.
 
     `settings` are Spark's and go over ours. `short_lived` is for a session of a minute or so: it is quick at once, but
-    does not get quicker. Sets JAVA_HOME to a Java that Spark can run on, fetching one where there
-    is none, and PYSPARK_PYTHON to this Python: Spark takes both from the environment of the process that starts it.
+    does not get quicker. Sets JAVA_HOME to a Java that Spark can run on, fetching one where there is none, and
+    PYSPARK_PYTHON to this Python, unless it says already which Python a cluster has: Spark takes both from the
+    environment of the process that starts it.
     """
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
-    given = {"spark.driver.extraJavaOptions": java_options, **SETTINGS, **(settings or {})}
+    given = {"spark.driver.extraJavaOptions": java_options, **SETTINGS}
+    if master is None or master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        given |= ON_THIS_MACHINE
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    given |= (SHORT_LIVED_SETTINGS if short_lived else {}) | (settings or {})
     conf = SparkConf().setMaster(master or "local[*]").setAppName(name).setAll(list(given.items()))
     _start_java(conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()

@@ -14,5 +14,5 @@ def arguments() -> list[str]:
 
 def cluster_session(**settings: str) -> SparkSession:
     """A session on the cluster that the first argument names."""
-    own = {"spark.master": sys.argv[1], "spark.executor.memory": "512m", "spark.executor.cores": "1"}
-    return local_session("headway tests", {**own, **settings}, short_lived=True)
+    own = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+    return local_session("headway tests", {**own, **settings}, master=sys.argv[1], short_lived=True)
