@@ -19,7 +19,6 @@ from headway.spark.report_file import write_report
 
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
-PER_MICRO_BATCH = 120_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def run(
     spark = local_session("headway demo", short_lived=True)
     try:
         kafka = {"bootstrap.servers": bootstrap_servers}
-        records = flights.source(spark, kafka, topic, levels, PER_MICRO_BATCH)
+        records = flights.source(spark, kafka, topic, levels)
         after, name = follow_ups.AFTER, follow_ups.NAME
         outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=name)
         outputs.create_topics(topic, levels)

@@ -42,13 +42,6 @@ ON_THIS_MACHINE: Mapping[str, str] = {
 # In its first half minute Java is busy compiling: with the quick compiler alone the demo takes two thirds of the time.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-SHORT_LIVED_SETTINGS: Mapping[str, str] = {
-    # What is cached is read a moment later, once or twice: to compress it was an eighth of what Java did in the demo.
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    # To plan anew behind each stage takes longer than the stages of so short a session can gain by it.
-    "spark.sql.adaptive.enabled": "false",
-}
-
 
 def local_session(
     name: str = "headway",
@@ -73,7 +66,7 @@ def local_session(
         given |= ON_THIS_MACHINE
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    given |= (SHORT_LIVED_SETTINGS if short_lived else {}) | (settings or {})
+    given |= settings or {}
     conf = SparkConf().setMaster(master or "local[*]").setAppName(name).setAll(list(given.items()))
     _start_java(conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()
