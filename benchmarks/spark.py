@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -185,8 +185,23 @@ class Waits:
     def __init__(self) -> None:
         self.seconds: dict[int, list[float]] = {}
         self._began = time.time()
+        self._reading = threading.Lock()
+        self._over = False
 
     def __call__(self, frame: DataFrame, number: int) -> None:
+        with self._reading:
+            if not self._over:
+                self._read(frame, number)
+
+    def end(self) -> None:
+        """Read no more, so that the query is not stopped in the midst of it.
+
+        Spark would look through the text of the error with a regular expression that overflows Java's stack.
+        """
+        with self._reading:
+            self._over = True
+
+    def _read(self, frame: DataFrame, number: int) -> None:
         # The connector has the level at the end of its topic's name only.
         level = F.col("level") if "level" in frame.columns else F.substring_index("topic", "-", -1).cast("int")
         rows = frame.where(level == LEVELS - 1).select(F.unix_millis("timestamp").alias("sent")).collect()
@@ -200,16 +215,16 @@ def _systems(bench: Bench, topic: str) -> list[tuple[str, str, dict[str, str]]]:
 
 
 @contextmanager
-def _running(
-    frame: DataFrame, each: Callable[[DataFrame, int], None] | None = None, *, once: bool = False
-) -> Iterator[StreamingQuery]:
-    writer = frame.writeStream.foreachBatch(each) if each else frame.writeStream.format("noop")
+def _running(frame: DataFrame, waits: Waits | None = None, *, once: bool = False) -> Iterator[StreamingQuery]:
+    writer = frame.writeStream.foreachBatch(waits) if waits else frame.writeStream.format("noop")
     writer = writer.trigger(availableNow=True) if once else writer
     with tempfile.TemporaryDirectory() as checkpoint:
         query = writer.option("checkpointLocation", checkpoint).start()
         try:
             yield query
         finally:
+            if waits:
+                waits.end()
             query.stop()
 
 
