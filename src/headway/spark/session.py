@@ -58,18 +58,26 @@ def local_session(
     environment of the process that starts it.
     """
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
-    java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
-    given = {"spark.driver.extraJavaOptions": java_options, **SETTINGS}
-    if master is None or master.startswith("local"):
+    if _is_this_machine(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        given |= ON_THIS_MACHINE
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    given |= settings or {}
+    given = {**settings_for(master, short_lived=short_lived), **(settings or {})}
     conf = SparkConf().setMaster(master or "local[*]").setAppName(name).setAll(list(given.items()))
     _start_java(conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def settings_for(master: str | None, *, short_lived: bool = False) -> dict[str, str]:
+    """Spark's settings of a session on this machine or on the cluster of `master`."""
+    java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
+    here = ON_THIS_MACHINE if _is_this_machine(master) else {}
+    return {"spark.driver.extraJavaOptions": java_options.rstrip(), **SETTINGS, **here}
+
+
+def _is_this_machine(master: str | None) -> bool:
+    return master is None or master.startswith("local")
 
 
 def _start_java(conf: SparkConf) -> None:
