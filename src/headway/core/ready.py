@@ -39,7 +39,11 @@ class Ready(Generic[R]):
 
     def take(self) -> Work[R]:
         """The first of them, which runs from now on."""
-        work = heappop(self._released)[1] if self._released_is_first() else self._arrived.popleft()
+        released, arrived = self._released, self._arrived
+        if released and (not arrived or released[0][0] < arrived[0].order):
+            work = heappop(released)[1]
+        else:
+            work = arrived.popleft()
         self.ready -= 1
         self.running += 1
         work.running = True
@@ -72,8 +76,5 @@ class Ready(Generic[R]):
         self.ready = len(self._arrived) + len(self._released)
 
     def _first(self) -> Work[R]:
-        return self._released[0][1] if self._released_is_first() else self._arrived[0]
-
-    def _released_is_first(self) -> bool:
-        released = self._released
-        return bool(released) and (not self._arrived or released[0][0] < self._arrived[0].order)
+        released, arrived = self._released, self._arrived
+        return released[0][1] if released and (not arrived or released[0][0] < arrived[0].order) else arrived[0]

@@ -306,14 +306,6 @@ class Dispatch:
             return None
         if not (job := self.take(now)):
             return None
-        self._note(job, now)
-        return job
-
-    def _await_rate(self) -> None:
-        if not self._rate_is_awaited and self._admission.next_change() is not None:
-            self._rate_is_awaited = self._control_is_due = True
-
-    def _note(self, job: Job, now: float) -> None:
         left = [len(job)] if len(job) > 1 else None
         for work in job:
             self._running[work] = left
@@ -324,6 +316,11 @@ class Dispatch:
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
             self._control_is_due = True
+        return job
+
+    def _await_rate(self) -> None:
+        if not self._rate_is_awaited and self._admission.next_change() is not None:
+            self._rate_is_awaited = self._control_is_due = True
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
         self._end(work, now)

@@ -29,6 +29,7 @@ from headway.parallel.calls import Calls, is_coroutine_function
 from headway.parallel.context import Context
 from headway.parallel.control import Executor
 from headway.parallel.dispatch import Dispatch, Job
+from headway.parallel.exact_loop import exact_event_loop
 from headway.parallel.loop import EventLoop
 from headway.parallel.threads import Threads
 from headway.records import TopicPartition
@@ -229,6 +230,6 @@ class Stage:
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this Python worker. It stays through its tasks, and so do connections that were made in it."""
-    loop = asyncio.new_event_loop()
+    loop = exact_event_loop()
     threading.Thread(target=loop.run_forever, name="headway-event-loop", daemon=True).start()
     return loop
