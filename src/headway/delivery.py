@@ -59,6 +59,12 @@ class Destination:
             self.sent += 1
 
 
+def not_delivered(destination: Destination, error: Any) -> DeliveryError:
+    """What the Kafka client reported instead of a place."""
+    topic, level = destination.topic, destination.level
+    return DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}.")
+
+
 class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` that costs little until somebody waits for it.
 
@@ -113,8 +119,7 @@ class DeliveryFuture(Future[RecordMetadata]):
                 queue.reported.append(queue)
             queue.returned += self.size
         if error is not None:
-            topic, level = self.destination.topic, self.destination.level
-            self.fail(DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}."))
+            self.fail(not_delivered(self.destination, error))
             return
         self.destination.delivered += 1
         self._partition: Any = message.partition()

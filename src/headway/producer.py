@@ -70,6 +70,7 @@ class _Engine:
             self._serialize if self._write_key or self._write_value else None,
             after_reports,
         )
+        self.client = self._sender.client
         self.offer = self._sender.offer
         # A schedule is stored on its own, in no transaction.
         kafka = {key: value for key, value in settings.kafka.items() if not key.startswith("transaction")}
@@ -120,7 +121,7 @@ class _Engine:
             return known
         kafka_topic = self._kafka_topic(topic, level)
         queues = self._sender.topic(kafka_topic, level)
-        new = Destination(topic, level, kafka_topic, self._sender.client.serve_until, queues)
+        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues)
         return self._destinations[level].setdefault(topic, new)
 
     def _check(self, level: int) -> None:
@@ -130,17 +131,17 @@ class _Engine:
     def _line_up(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
         """A record that found no room."""
         if self._raises:
-            raise self.no_room(future)
+            raise self.no_room(future.destination)
         if not self._sender.offer_patiently(self.max_block, future, *record):
-            error = self.no_room(future, f" within max.block.ms={self.max_block * 1000:.0f}")
+            error = self.no_room(future.destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.destination.count_unsent()
             future.fail(error)
         return future
 
-    def no_room(self, future: DeliveryFuture, within: str = "") -> NoRoomError:
+    def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
         """The error for a record that found none."""
         return NoRoomError(
-            f"No room for a record for {future.destination.topic}{within}: {self._queued()} records wait. Send more "
+            f"No room for a record for {destination.topic}{within}: {self._queued()} records wait. Send more "
             "slowly, or raise buffer.memory or queue.buffering.max.messages."
         )
 
@@ -192,7 +193,7 @@ class _Engine:
         return [
             TopicPartition(topic, partition, level)
             for level in self._destinations
-            for partition in range(self._sender.client.partitions(self._kafka_topic(topic, level), timeout))
+            for partition in range(self.client.partitions(self._kafka_topic(topic, level), timeout))
         ]
 
     def metrics(self) -> ProducerMetrics:
@@ -209,27 +210,27 @@ class _Engine:
 
     def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
-        self._sender.client.init_transactions(timeout)
+        self.client.init_transactions(timeout)
 
     def begin_transaction(self) -> None:
         """Start a transaction: what is sent from now on is read all or not at all."""
-        self._sender.client.begin_transaction()
+        self.client.begin_transaction()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
         self._hand_all_over(timeout)
         for offsets, group_metadata in consumer.transaction_offsets():
-            self._sender.client.send_offsets(offsets, group_metadata, timeout)
+            self.client.send_offsets(offsets, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` when it must be aborted."""
         self._hand_all_over(timeout)
-        self._sender.client.commit_transaction(timeout)
+        self.client.commit_transaction(timeout)
 
     def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Drop the transaction."""
         self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
-        self._sender.client.abort_transaction(timeout)
+        self.client.abort_transaction(timeout)
 
     def _hand_all_over(self, timeout: float) -> None:
         """What waits here is not part of the transaction before librdkafka has it."""
