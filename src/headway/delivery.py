@@ -106,7 +106,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._state != "FINISHED" or self._exception is not None:
             return None
         topic, level = self.destination.topic, self.destination.level
-        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp)
+        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp[1])
 
     def __call__(self, error: Any, message: Report) -> None:
         """Take the Kafka client's report, with its error or None.
@@ -124,7 +124,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         self.destination.delivered += 1
         self._partition: Any = message.partition()
         self._offset: Any = message.offset()
-        self._timestamp = message.timestamp()[1]
+        self._timestamp = message.timestamp()
         self._state = "FINISHED"
         if self._watched or self._on_delivery is not None:
             self._announce()
@@ -140,20 +140,21 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is; waits up to `timeout` seconds. Raises what hindered its delivery, or `TimeoutError`."""
-        left = self._wait(timeout)
+        left = timeout if self._state == "FINISHED" else self._wait(timeout)
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         return super().result(left)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What hindered the record's delivery, None if it was delivered; waits up to `timeout` seconds."""
-        left = self._wait(timeout)
-        return self._exception if self._state == "FINISHED" else super().exception(left)
+        if self._state != "FINISHED":
+            left = self._wait(timeout)
+            if self._state != "FINISHED":
+                return super().exception(left)
+        return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
         """Help to take reports, rather than wait for the thread that does; what is left of the time."""
-        if self._state == "FINISHED":
-            return timeout
         start = time.monotonic()
         self.destination.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
