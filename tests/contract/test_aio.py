@@ -38,6 +38,16 @@ async def test_records_are_sent_in_the_order_of_the_calls_whoever_awaits_them(cl
     assert last.offset == 499
 
 
+async def test_what_was_flushed_is_resolved_and_the_loop_takes_the_next_reports(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster, **{"key.serializer": str.encode, "value.serializer": str.encode}) as sends:
+        for _ in range(3):
+            futures = [sends.send(topic, "v", "k") for _ in range(300)]
+            assert await sends.flush(30) == 0
+            assert all(future.done() for future in futures)
+            assert (await sends.send(topic, "v", "k")).offset % 301 == 300
+
+
 async def test_a_send_that_nobody_waits_for_any_more_is_delivered_all_the_same(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
