@@ -69,24 +69,38 @@ class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` that costs little until somebody waits for it.
 
     The standard one makes a lock, a condition and two lists at birth, which is as much as sending the record. Here
-    states are class attributes until they change, the condition is made by the first who waits or adds a callback,
-    and the metadata by who asks for it. It cannot be cancelled: what was sent is sent.
+    the condition is made by the first who waits or adds a callback, and the metadata by who asks for it. It cannot be
+    cancelled: what was sent is sent.
 
     For the sender it is the record as well: one that waits is one object.
     """
 
-    _state = "PENDING"
-    _exception: BaseException | None = None
-    _on_delivery: OnDelivery | None = None
-    _watched = False
+    # With a dictionary for these it would be three objects, and as many places in memory to look at.
+    __slots__ = (
+        "_exception",
+        "_offset",
+        "_on_delivery",
+        "_partition",
+        "_state",
+        "_timestamp",
+        "_watched",
+        "destination",
+        "queue",
+        "size",
+    )
 
-    queue: Any = None  # what it counts for, in the accumulator,
-    size = 0  # and how much
+    _state: str
+    _exception: BaseException | None
+    queue: Any  # what it counts for, in the accumulator,
+    size: int  # and how much
 
     def __init__(self, destination: Destination, on_delivery: OnDelivery | None) -> None:
         self.destination = destination
-        if on_delivery is not None:
-            self._on_delivery = on_delivery
+        self.queue = None
+        self._state = "PENDING"
+        self._exception = None
+        self._on_delivery = on_delivery
+        self._watched = False
 
     def __getattr__(self, name: str) -> Any:
         # Only what is missing comes here: what `Future.__init__` would have made.
