@@ -117,6 +117,7 @@ class Sender:
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
         refused = None
+        # Not acquire and release, though quicker: Ctrl-C between that call and a `try` would leave it locked.
         with self._lock:
             if partition is not None and partition >= 0:
                 queue = topic.queue(partition)
