@@ -81,6 +81,27 @@ def test_beside_a_quiet_neighbour_a_flood_keeps_the_wire_busy_and_little_more(de
     assert flood.rate > 0.8 * rate
 
 
+def test_a_flood_that_was_alone_for_long_and_one_that_is_narrow_for_long_do_not_forget_how_quick_a_report_is() -> None:
+    broker = Broker(0.050, 10_000 * KB)
+    flood, quiet = broker.queue("flood"), broker.queue("quiet")
+    broker.run(30.0, [flood], [])
+    broker.run(2.0, [flood], [quiet])
+    for _ in range(3):
+        broker.longest.clear()
+        broker.run(10.0, [flood], [quiet])
+        assert broker.longest["quiet"] < 0.1
+        assert flood.rate > 8_000 * KB
+
+
+def test_a_way_that_has_become_longer_is_measured_anew() -> None:
+    broker = Broker(0.010, 20_000 * KB)
+    flood, quiet = broker.queue("flood"), broker.queue("quiet")
+    broker.run(3.0, [flood], [quiet])
+    broker.delay = 0.060
+    broker.run(20.0, [flood], [quiet])
+    assert flood.rate > 16_000 * KB
+
+
 def test_a_flood_that_is_alone_has_all_of_its_window_and_has_it_back_when_the_neighbour_is_gone() -> None:
     broker = Broker(0.005, 40_000 * KB)
     flood, quiet = broker.queue("flood"), broker.queue("quiet")

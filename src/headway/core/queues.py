@@ -30,6 +30,8 @@ class Queue(Generic[R]):
         "in_flight",
         "last_tick",
         "listed",
+        "measured",
+        "narrowed",
         "partition",
         "quickest",
         "rate",
@@ -59,7 +61,9 @@ class Queue(Generic[R]):
         # What its window follows from: see `Wire`.
         self.delivered = self.timed = 0
         self.timed_since = 0.0
+        self.narrowed = False
         self.quickest = math.inf
+        self.measured = 0.0
         self.rate = self.last_tick = 0.0
         self.ticks = 0
 
