@@ -61,7 +61,7 @@ def run(count: int, levels: int, partitions: int, burst: int, *, designated: boo
                     if not batch.queue.returned:
                         batch.queue.reported.append(batch.queue)
                     batch.queue.returned += record.size
-            accumulator.settle()
+            accumulator.settle(0.0)
     cost = (time.perf_counter() - started) / count
     assert accumulator.used == 0
     return cost

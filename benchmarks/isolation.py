@@ -2,14 +2,15 @@
 
 A record goes to a quiet place every 5 ms, first alone, then beside a thread that sends 1 KB records as fast as there is
 room for them. How many find no room, and the 99th percentile of the time to delivery. The bare producer has
-librdkafka's own queue, which is one for all.
+librdkafka's own queue, which is one for all. What of it is the machine's, a second bare producer says that has the
+quiet place's records to itself: it shares no queue and no connection with Headway's flood, only processors and broker.
 """
 
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
@@ -73,8 +74,9 @@ def beside(flood: Callable[[], None], work: Callable[[], Outcome]) -> Outcome:
         thread.join()
 
 
-def bare(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
-    """librdkafka's queue, for two topics."""
+@contextmanager
+def bare_producer(servers: str) -> Iterator[ck.Producer]:
+    """confluent-kafka's, with a thread that serves it."""
     producer = ck.Producer({"bootstrap.servers": servers, **SETTINGS})
     ended = threading.Event()
 
@@ -82,22 +84,46 @@ def bare(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
         while not ended.is_set():
             producer.poll(0.1)
 
-    def flood() -> None:
-        try:
-            producer.produce(f"{topic}-flood-0", FLOOD)
-        except BufferError:
-            time.sleep(0.0005)
-
     thread = threading.Thread(target=serve)
     thread.start()
-    send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731
-    alone = audit(send, seconds)
-    outcome = alone, beside(flood, lambda: audit(send, seconds))
+    yield producer
     ended.set()
     thread.join()
     producer.purge()
     producer.flush(5)
-    return outcome
+
+
+def bare(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
+    """librdkafka's queue, for two topics."""
+    with bare_producer(servers) as producer:
+        producer.produce(f"{topic}-0", QUIET)
+        producer.flush()  # it has its identity, and the topics
+
+        def flood() -> None:
+            try:
+                producer.produce(f"{topic}-flood-0", FLOOD)
+            except BufferError:
+                time.sleep(0.0005)
+
+        send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731
+        alone = audit(send, seconds)
+        return alone, beside(flood, lambda: audit(send, seconds))
+
+
+def apart(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
+    """A bare producer for the quiet topic alone, beside Headway's flood of another."""
+    with (
+        bare_producer(servers) as producer,
+        closing(PriorityProducer({"bootstrap.servers": servers, "max.priority": 3, **SETTINGS})) as floods,
+    ):
+        producer.produce(f"{topic}-0", QUIET)
+        producer.flush()
+        floods.send(f"{topic}-flood", QUIET, partition=0).result()
+        send: Send = lambda told: producer.produce(f"{topic}-0", QUIET, on_delivery=told)  # noqa: E731
+        alone = audit(send, seconds)
+        return alone, beside(
+            lambda: void(floods.send(f"{topic}-flood", FLOOD, partition=0)), lambda: audit(send, seconds)
+        )
 
 
 def ours(servers: str, topic: str, seconds: float, place: str) -> tuple[Outcome, Outcome]:
@@ -136,7 +162,9 @@ def measure(report: Report, options: Options) -> None:
             for created in admin.create_topics([NewTopic(name, 3, 1) for name in names]).values():
                 created.result()
             with proxied(servers, round_trip) as through:
-                _note(report, f"topic, {round_trip * 1000:g} ms", "confluent-kafka", *bare(through, topic, seconds))
+                case = f"topic, {round_trip * 1000:g} ms"
+                _note(report, case, "confluent-kafka", *bare(through, topic, seconds))
+                _note(report, case, "one to itself, headway floods", *apart(through, topic, seconds))
                 for place in ("topic", "level", "partition"):
                     case = f"{place}, {round_trip * 1000:g} ms"
                     alone, flooded = ours(through, topic, seconds, place)

@@ -16,6 +16,7 @@ from typing import Any
 import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka as ck
 import kafka  # type: ignore[import-untyped]
+from _bare_awaiting import BareAwaiting
 from _harness import Options, Report, main
 from _proxied import proxied
 from confluent_kafka.admin import AdminClient
@@ -27,7 +28,8 @@ from headway.delivery import DeliveryFuture
 
 QUESTION = "How many records a second can a producer send?"
 PARTITIONS = 3
-AT_ONCE = 10_000  # awaited, or futures that are looked at
+AT_ONCE = 10_000  # awaited
+LOOKED_AT_AFTER = 50_000  # so many more: by then they are reported, and to look is not to wait
 ROUND_TRIPS = (0.0, 0.001, 0.005, 0.020)
 SIZES = {"100 B": 100, "1 KB": 1000}
 SETTINGS = {"linger.ms": 5, "enable.idempotence": True}
@@ -78,7 +80,7 @@ def ours(servers: str, topic: str, value: bytes, count: int) -> float:
         started = time.perf_counter()
         for number in range(count):
             futures.append(producer.send(topic, value, str(number)))
-            if len(futures) == 2 * AT_ONCE:
+            if len(futures) == LOOKED_AT_AFTER:
                 assert futures.popleft().exception() is None
         producer.flush()
         rate = count / (time.perf_counter() - started)
@@ -104,8 +106,26 @@ def awaiting(run: Callable[[str, str, bytes, int], Coroutine[Any, Any, float]]) 
     return lambda *args: asyncio.run(run(*args))
 
 
-async def _all(send: Callable[[str], Coroutine[Any, Any, Any]], count: int) -> float:
-    """Await that many, `AT_ONCE` at a time."""
+Begin = Callable[[str], asyncio.Future[Any] | Coroutine[Any, Any, asyncio.Future[Any]]]
+"""Send a record with this key: gives a future for its delivery, at once or when it is awaited."""
+
+
+async def _all(begin: Begin, count: int) -> float:
+    """Await that many in their order, `AT_ONCE` of them under way."""
+    under_way: deque[asyncio.Future[Any]] = deque()
+    started = time.perf_counter()
+    for number in range(count):
+        begun = begin(str(number))
+        under_way.append(begun if isinstance(begun, asyncio.Future) else await begun)
+        if len(under_way) == AT_ONCE:
+            await under_way.popleft()
+    while under_way:
+        await under_way.popleft()
+    return count / (time.perf_counter() - started)
+
+
+async def _all_by_tasks(send: Callable[[str], asyncio.Future[Any]], count: int) -> float:
+    """Await that many, each by one of `AT_ONCE` tasks."""
     numbers = iter(range(count))
 
     async def some() -> None:
@@ -117,33 +137,46 @@ async def _all(send: Callable[[str], Coroutine[Any, Any, Any]], count: int) -> f
     return count / (time.perf_counter() - started)
 
 
+async def bare_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
+    """The least that a producer for asyncio can be, its futures awaited."""
+    producer = BareAwaiting({"bootstrap.servers": servers, **SETTINGS})
+    await producer.send(topic, value, "first")
+    rate = await _all(lambda key: producer.send(topic, value, key), count)
+    producer.close()
+    return rate
+
+
 async def ours_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
-    """Headway for asyncio, each record awaited. Its topic is level 0 of one."""
+    """Headway for asyncio, its futures awaited. Its topic is level 0 of one."""
     async with AsyncPriorityProducer({"bootstrap.servers": servers, "max.priority": 1, **SETTINGS}) as producer:
         logical = topic.removesuffix("-0")
         await producer.send(logical, value)
         return await _all(lambda key: producer.send(logical, value, key), count)
 
 
+async def ours_by_tasks(servers: str, topic: str, value: bytes, count: int) -> float:
+    """Headway for asyncio, each record awaited by one of many tasks, which is what then costs most."""
+    async with AsyncPriorityProducer({"bootstrap.servers": servers, "max.priority": 1, **SETTINGS}) as producer:
+        logical = topic.removesuffix("-0")
+        await producer.send(logical, value)
+        return await _all_by_tasks(lambda key: producer.send(logical, value, key), count)
+
+
 async def confluent_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
-    """confluent-kafka's AIOProducer, each record awaited."""
+    """confluent-kafka's AIOProducer, its futures awaited."""
     producer = AIOProducer({"bootstrap.servers": servers, **SETTINGS}, batch_size=1000, buffer_timeout=0.005)
-
-    async def send(key: str) -> None:
-        await (await producer.produce(topic, value=value, key=key))
-
-    await send("first")
-    rate = await _all(send, count)
+    await (await producer.produce(topic, value=value, key="first"))
+    rate = await _all(lambda key: producer.produce(topic, value=value, key=key), count)
     await producer.close()
     return rate
 
 
 async def aiokafka_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
-    """aiokafka, each record awaited."""
+    """aiokafka, its futures awaited."""
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5, enable_idempotence=True)
     await producer.start()
     await producer.send_and_wait(topic, value)
-    rate = await _all(lambda key: producer.send_and_wait(topic, value, key.encode()), count)
+    rate = await _all(lambda key: producer.send(topic, value, key.encode()), count)
     await producer.stop()
     return rate
 
@@ -154,7 +187,9 @@ SYSTEMS: dict[str, tuple[Send, float]] = {
     "confluent-kafka, callbacks": (plain, 1),
     "headway, futures": (ours, 1),
     "kafka-python, futures": (kafka_python, 0.1),
+    "a bare future a record, awaited": (awaiting(bare_awaited), 0.5),
     "headway, awaited": (awaiting(ours_awaited), 0.5),
+    f"headway, awaited by {AT_ONCE:,} tasks": (awaiting(ours_by_tasks), 0.5),
     "confluent-kafka's AIOProducer, awaited": (awaiting(confluent_awaited), 0.1),
     "aiokafka, awaited": (awaiting(aiokafka_awaited), 0.1),
 }
@@ -191,6 +226,11 @@ def _judge(report: Report, case: str, round_trip: float) -> None:
     if round_trip == 0.005:
         times = rate["headway, futures"] / rate["confluent-kafka, one at a time"]
         report.at_least(f"{case}: times as fast as one at a time", times, 100)
+    report.at_least(
+        f"{case}: awaited, ratio to a bare future",
+        rate["headway, awaited"] / rate["a bare future a record, awaited"],
+        0.8,
+    )
     if not round_trip and case.startswith("100 B"):
         report.at_least(f"{case}: awaited, records/s", rate["headway, awaited"], 150_000)
 

@@ -6,6 +6,7 @@ something run on a thread, one at a time, since the clients beneath are not thre
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -19,14 +20,13 @@ from headway.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longes
 from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName
 from headway.delay.times import When
-from headway.delivery import DeliveryFuture
+from headway.delivery import DeliveryFuture, Destination, Report, not_delivered
 from headway.errors import ConfigError
 from headway.kafka.level_consumers import Partitions
 from headway.producer import PriorityProducer, ProducerMetrics
 from headway.records import ConsumerRecord, Header, RecordMetadata, TopicPartition
 
 T = TypeVar("T")
-_Reported = deque[tuple[asyncio.Future[RecordMetadata], Exception | None, RecordMetadata | None]]
 
 _REQUEST_TIMEOUT = 30.0
 
@@ -165,24 +165,76 @@ class AsyncPriorityConsumer:
         return await asyncio.shield(asyncio.ensure_future(alone()))
 
 
-class _Reports:
-    """An `on_delivery` that hands over to the loop: an object of its own costs less than a closure."""
+class _Sent:
+    """A record of an `AsyncPriorityProducer`: what the client reports of it is kept until the loop resolves it.
 
-    __slots__ = ("_delivered", "_reported")
+    It costs half of what a `DeliveryFuture` does that calls back.
+    """
 
-    def __init__(self, reported: _Reported, delivered: asyncio.Future[RecordMetadata]) -> None:
-        self._reported = reported
-        self._delivered = delivered
+    __slots__ = (
+        "awaited",
+        "destination",
+        "error",
+        "headers",
+        "key",
+        "partition",
+        "place",
+        "queue",
+        "reported",
+        "since",
+        "size",
+        "timestamp",
+        "value",
+    )
 
-    def __call__(self, error: Exception | None, metadata: RecordMetadata | None) -> None:
-        self._reported.append((self._delivered, error, metadata))
+    queue: Any  # the accumulator's, as in a `DeliveryFuture`
+    size: int
+    place: tuple[Any, Any, int]
+
+    def __init__(
+        self, destination: Destination, awaited: asyncio.Future[RecordMetadata], reported: "deque[_Sent]"
+    ) -> None:
+        self.destination = destination
+        self.awaited = awaited
+        self.reported = reported
+        self.error: Exception | None = None
+
+    def __call__(self, error: Any, message: Report) -> None:
+        """Take the Kafka client's report, with its error or None; on any thread."""
+        queue = self.queue
+        if not queue.returned:
+            queue.reported.append(queue)
+        queue.returned += self.size
+        if error is not None:
+            self.fail(not_delivered(self.destination, error))
+            return
+        self.destination.delivered += 1
+        self.place = (message.partition(), message.offset(), message.timestamp()[1])
+        self.reported.append(self)
+
+    def fail(self, error: Exception) -> None:
+        """The record was not delivered; on any thread."""
+        self.destination.count_failure()
+        self.error = error
+        self.reported.append(self)
+
+    def resolve(self) -> None:
+        """In the loop, tell who awaits it, unless that was cancelled."""
+        if self.awaited.done():
+            return
+        if self.error is not None:
+            self.awaited.set_exception(self.error)
+            return
+        partition, offset, timestamp = self.place
+        to = self.destination
+        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))
 
 
 _Place = tuple[str, int, int | None]
 
 
 class _Line:
-    """Those who wait for room at the same place; who is first holds the lock."""
+    """Those who wait for room at the same place, in the order of their sends; who is first holds the lock."""
 
     def __init__(self) -> None:
         self.first = asyncio.Lock()
@@ -192,8 +244,9 @@ class _Line:
 class AsyncPriorityProducer:
     """`PriorityProducer` for asyncio: `await send(...)` means delivered.
 
-    Thousands of sends can be under way at once. Without room `send` waits, in the order of the calls to a topic, and
-    nothing else does; with `on_full="raise"` it raises `NoRoomError`.
+    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room the
+    future waits, in the order of the calls to a topic, and nothing else does; with `on_full="raise"` `send` raises
+    `NoRoomError`. It is for one event loop at a time, which also takes Kafka's reports.
     """
 
     def __init__(
@@ -208,7 +261,8 @@ class AsyncPriorityProducer:
             raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits = on_full == "await"
-        self._reported: _Reported = deque()
+        self._thread: int | None = None  # the loop's
+        self._reported: deque[_Sent] = deque()
         self._room = asyncio.Event()
         self._lines: dict[_Place, _Line] = {}
         self._producer = PriorityProducer(
@@ -217,7 +271,7 @@ class AsyncPriorityProducer:
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
         self.purge: Callable[..., int] = self._producer.purge
 
-    async def send(
+    def send(
         self,
         topic: str,
         value: Any = None,
@@ -228,60 +282,80 @@ class AsyncPriorityProducer:
         partition: int | None = None,
         timestamp: int | None = None,
         due: When | None = None,
-    ) -> RecordMetadata:
-        """Send a record and wait until it is delivered; see `PriorityProducer.send`. Raises `DeliveryError`."""
-        producer = self._producer
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.
+
+        Records are sent in the order of the calls, whether and when their futures are awaited. Those raise
+        `DeliveryError`. To be called in the event loop.
+        """
+        loop, producer = asyncio.get_running_loop(), self._producer
+        if loop is not self._loop:
+            self._settle_in(loop)
         if due is not None:
             more = {"priority": priority, "headers": headers, "partition": partition, "timestamp": timestamp}
             send = partial(producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
-            return await asyncio.wrap_future(await asyncio.to_thread(send))  # the first looks for the topics
-        loop = self._loop = asyncio.get_running_loop()
-        delivered: asyncio.Future[RecordMetadata] = loop.create_future()
+            return loop.create_task(_awaited_later(send))
         destination = producer.destination(topic, priority)
-        future = DeliveryFuture(destination, _Reports(self._reported, delivered))
-        record = (future, destination.queues, value, key, partition, timestamp, headers)
-        place = (topic, priority, partition)
-        if (self._lines and place in self._lines) or not producer.offer(*record):
-            await self._line_up(place, *record)
-        return await delivered
+        awaited: asyncio.Future[RecordMetadata] = loop.create_future()
+        record = _Sent(destination, awaited, self._reported)
+        if self._lines and (topic, priority, partition) in self._lines:
+            taken = False
+        else:
+            taken = producer.offer(record, destination.queues, value, key, partition, timestamp, headers)
+        if taken:
+            return awaited
+        return self._line_up(
+            (topic, priority, partition), record, destination.queues, value, key, partition, timestamp, headers
+        )
 
-    async def _line_up(self, place: _Place, future: DeliveryFuture, *record: Any) -> None:
+    def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let this loop take the reports, in place of a thread, or of a loop that ended."""
+        self._producer.client.serve_in(loop)
+        self._room = asyncio.Event()
+        self._lines.clear()
+        self._loop, self._thread = loop, threading.get_ident()
+
+    def _line_up(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
         """Wait for room behind those who wait for the same already."""
-        producer = self._producer
         if not self._waits:
-            raise producer.no_room(future)
+            raise self._producer.no_room(record.destination)
         line = self._lines.setdefault(place, _Line())
         line.length += 1
+        waiting = asyncio.get_running_loop().create_task(self._wait(line, record, *fields))
+        waiting.add_done_callback(lambda _: self._leave(place, line))
+        return waiting
+
+    def _leave(self, place: _Place, line: _Line) -> None:
+        line.length -= 1
+        if not line.length:
+            del self._lines[place]
+
+    async def _wait(self, line: _Line, record: _Sent, *fields: Any) -> RecordMetadata:
+        producer = self._producer
         try:
             async with asyncio.timeout(producer.max_block), line.first:
                 self._room.clear()
-                while not producer.offer(future, *record):
+                while not producer.offer(record, *fields):
                     await self._room.wait()
                     self._room.clear()
         except TimeoutError:
-            future.destination.count_unsent()
-            future.destination.count_failure()
-            raise producer.no_room(future, f" within max.block.ms={producer.max_block * 1000:.0f}") from None
-        finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[place]
+            record.destination.count_unsent()
+            record.destination.count_failure()
+            within = f" within max.block.ms={producer.max_block * 1000:.0f}"
+            raise producer.no_room(record.destination, within) from None
+        return await record.awaited
 
     def _after_reports(self) -> None:
-        if self._loop is not None:
+        if threading.get_ident() == self._thread:
+            self._resolve()
+        elif self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits anything any more
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
-        """In the loop, all that was reported so far: one wake-up a batch, not one a record."""
+        """In the loop, all that was reported so far: at most one wake-up a batch, not one a record."""
         while self._reported:
-            delivered, error, metadata = self._reported.popleft()
-            if delivered.done():  # who waited was cancelled
-                continue
-            if error is not None:
-                delivered.set_exception(error)
-            elif metadata is not None:
-                delivered.set_result(metadata)
+            self._reported.popleft().resolve()
         self._room.set()
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
@@ -313,6 +387,7 @@ class AsyncPriorityProducer:
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver what was sent and let go; how many records were not, after `timeout` seconds."""
+        self._producer.client.leave_loop()
         return await asyncio.to_thread(self._producer.close, timeout)
 
     async def __aenter__(self) -> Self:
@@ -322,3 +397,8 @@ class AsyncPriorityProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _awaited_later(send: Callable[[], DeliveryFuture]) -> RecordMetadata:
+    """A record with a due time: the first looks for topics, so not in the loop."""
+    return await asyncio.wrap_future(await asyncio.to_thread(send))

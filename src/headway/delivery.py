@@ -59,28 +59,48 @@ class Destination:
             self.sent += 1
 
 
+def not_delivered(destination: Destination, error: Any) -> DeliveryError:
+    """What the Kafka client reported instead of a place."""
+    topic, level = destination.topic, destination.level
+    return DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}.")
+
+
 class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` that costs little until somebody waits for it.
 
     The standard one makes a lock, a condition and two lists at birth, which is as much as sending the record. Here
-    states are class attributes until they change, the condition is made by the first who waits or adds a callback,
-    and the metadata by who asks for it. It cannot be cancelled: what was sent is sent.
+    the condition is made by the first who waits or adds a callback, and the metadata by who asks for it. It cannot be
+    cancelled: what was sent is sent.
 
     For the sender it is the record as well: one that waits is one object.
     """
 
-    _state = "PENDING"
-    _exception: BaseException | None = None
-    _on_delivery: OnDelivery | None = None
-    _watched = False
+    # With a dictionary for these it would be three objects, and as many places in memory to look at.
+    __slots__ = (
+        "_exception",
+        "_offset",
+        "_on_delivery",
+        "_partition",
+        "_state",
+        "_timestamp",
+        "_watched",
+        "destination",
+        "queue",
+        "size",
+    )
 
-    queue: Any = None  # what it counts for, in the accumulator,
-    size = 0  # and how much
+    _state: str
+    _exception: BaseException | None
+    queue: Any  # what it counts for, in the accumulator,
+    size: int  # and how much
 
     def __init__(self, destination: Destination, on_delivery: OnDelivery | None) -> None:
         self.destination = destination
-        if on_delivery is not None:
-            self._on_delivery = on_delivery
+        self.queue = None
+        self._state = "PENDING"
+        self._exception = None
+        self._on_delivery = on_delivery
+        self._watched = False
 
     def __getattr__(self, name: str) -> Any:
         # Only what is missing comes here: what `Future.__init__` would have made.
@@ -100,7 +120,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._state != "FINISHED" or self._exception is not None:
             return None
         topic, level = self.destination.topic, self.destination.level
-        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp)
+        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp[1])
 
     def __call__(self, error: Any, message: Report) -> None:
         """Take the Kafka client's report, with its error or None.
@@ -113,13 +133,12 @@ class DeliveryFuture(Future[RecordMetadata]):
                 queue.reported.append(queue)
             queue.returned += self.size
         if error is not None:
-            topic, level = self.destination.topic, self.destination.level
-            self.fail(DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}."))
+            self.fail(not_delivered(self.destination, error))
             return
         self.destination.delivered += 1
         self._partition: Any = message.partition()
         self._offset: Any = message.offset()
-        self._timestamp = message.timestamp()[1]
+        self._timestamp = message.timestamp()
         self._state = "FINISHED"
         if self._watched or self._on_delivery is not None:
             self._announce()
@@ -135,20 +154,21 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is; waits up to `timeout` seconds. Raises what hindered its delivery, or `TimeoutError`."""
-        left = self._wait(timeout)
+        left = timeout if self._state == "FINISHED" else self._wait(timeout)
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         return super().result(left)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What hindered the record's delivery, None if it was delivered; waits up to `timeout` seconds."""
-        left = self._wait(timeout)
-        return self._exception if self._state == "FINISHED" else super().exception(left)
+        if self._state != "FINISHED":
+            left = self._wait(timeout)
+            if self._state != "FINISHED":
+                return super().exception(left)
+        return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
         """Help to take reports, rather than wait for the thread that does; what is left of the time."""
-        if self._state == "FINISHED":
-            return timeout
         start = time.monotonic()
         self.destination.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))

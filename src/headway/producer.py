@@ -1,12 +1,10 @@
 """The producers: a future for each record, and for `PriorityProducer` a level topic for each priority."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from headway.config import Config, ProducerSettings, no_such_priority
 from headway.core.accumulator import Accumulator, Limits
@@ -17,6 +15,7 @@ from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError
+from headway.kafka.closing import Closable, counting_down
 from headway.kafka.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header, TopicPartition
@@ -41,7 +40,7 @@ class ProducerMetrics:
     queued: int
 
 
-class _Engine:
+class _Engine(Closable):
     """What the producers share: destinations, room, and the sender behind them."""
 
     def __init__(
@@ -70,6 +69,7 @@ class _Engine:
             self._serialize if self._write_key or self._write_value else None,
             after_reports,
         )
+        self.client = self._sender.client
         self.offer = self._sender.offer
         # A schedule is stored on its own, in no transaction.
         kafka = {key: value for key, value in settings.kafka.items() if not key.startswith("transaction")}
@@ -120,7 +120,7 @@ class _Engine:
             return known
         kafka_topic = self._kafka_topic(topic, level)
         queues = self._sender.topic(kafka_topic, level)
-        new = Destination(topic, level, kafka_topic, self._sender.client.serve_until, queues)
+        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues)
         return self._destinations[level].setdefault(topic, new)
 
     def _check(self, level: int) -> None:
@@ -130,17 +130,22 @@ class _Engine:
     def _line_up(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
         """A record that found no room."""
         if self._raises:
-            raise self.no_room(future)
+            raise self.no_room(future.destination)
         if not self._sender.offer_patiently(self.max_block, future, *record):
-            error = self.no_room(future, f" within max.block.ms={self.max_block * 1000:.0f}")
+            error = self.no_room(future.destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.destination.count_unsent()
             future.fail(error)
         return future
 
-    def no_room(self, future: DeliveryFuture, within: str = "") -> NoRoomError:
+    def _try(self, destination: Destination, on_delivery: OnDelivery | None, *record: Any) -> DeliveryFuture | None:
+        """A record that is sent only if there is room now."""
+        future = DeliveryFuture(destination, on_delivery)
+        return future if self.offer(future, destination.queues, *record) else None
+
+    def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
         """The error for a record that found none."""
         return NoRoomError(
-            f"No room for a record for {future.destination.topic}{within}: {self._queued()} records wait. Send more "
+            f"No room for a record for {destination.topic}{within}: {self._queued()} records wait. Send more "
             "slowly, or raise buffer.memory or queue.buffering.max.messages."
         )
 
@@ -160,11 +165,11 @@ class _Engine:
 
         Returns how many records are not, after `timeout` seconds.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        left_over = counting_down(timeout)
         left = self._sender.flush(lambda: self._queued(topic, level), timeout)
         if self._scheduler is None or topic is not None or level is not None:
             return left
-        return left + self._scheduler.flush(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return left + self._scheduler.flush(left_over())
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
         """Give up what waits, all or for a topic or a level: the futures fail. How many records that are.
@@ -192,7 +197,7 @@ class _Engine:
         return [
             TopicPartition(topic, partition, level)
             for level in self._destinations
-            for partition in range(self._sender.client.partitions(self._kafka_topic(topic, level), timeout))
+            for partition in range(self.client.partitions(self._kafka_topic(topic, level), timeout))
         ]
 
     def metrics(self) -> ProducerMetrics:
@@ -209,27 +214,27 @@ class _Engine:
 
     def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
-        self._sender.client.init_transactions(timeout)
+        self.client.init_transactions(timeout)
 
     def begin_transaction(self) -> None:
         """Start a transaction: what is sent from now on is read all or not at all."""
-        self._sender.client.begin_transaction()
+        self.client.begin_transaction()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
         self._hand_all_over(timeout)
         for offsets, group_metadata in consumer.transaction_offsets():
-            self._sender.client.send_offsets(offsets, group_metadata, timeout)
+            self.client.send_offsets(offsets, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` when it must be aborted."""
         self._hand_all_over(timeout)
-        self._sender.client.commit_transaction(timeout)
+        self.client.commit_transaction(timeout)
 
     def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Drop the transaction."""
         self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
-        self._sender.client.abort_transaction(timeout)
+        self.client.abort_transaction(timeout)
 
     def _hand_all_over(self, timeout: float) -> None:
         """What waits here is not part of the transaction before librdkafka has it."""
@@ -260,16 +265,9 @@ class _Engine:
             self._closed = True
             scheduler = self._scheduler
             self._open = {}
+        left_over = counting_down(timeout)
         left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
-        return left + (scheduler.close(timeout) if scheduler else 0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return left + (scheduler.close(left_over()) if scheduler else 0)
 
 
 class PriorityProducer(_Engine):
@@ -316,8 +314,9 @@ class PriorityProducer(_Engine):
 
         With a `due` time (see `Scheduler.send_later`) a relay delivers it then, and the future is about its delay line.
         `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
-        the producer's own thread. Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a
+        a thread of the producer's. Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a
         priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
+        Not to be called from a signal handler, which may have interrupted a `send`: have it tell a thread.
         """
         if due is not None:
             return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
@@ -344,9 +343,7 @@ class PriorityProducer(_Engine):
     ) -> DeliveryFuture | None:
         """As `send`, but None, and nothing is sent, where there is no room now."""
         destination = self.destination(topic, priority)
-        future = DeliveryFuture(destination, on_delivery)
-        taken = self.offer(future, destination.queues, value, key, partition, timestamp, headers)
-        return future if taken else None
+        return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
 
 class Producer(_Engine):
@@ -396,7 +393,4 @@ class Producer(_Engine):
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """As `send`, but None, and nothing is sent, where there is no room now."""
-        destination = self.destination(topic, 0)
-        future = DeliveryFuture(destination, on_delivery)
-        taken = self.offer(future, destination.queues, value, key, partition, timestamp, headers)
-        return future if taken else None
+        return self._try(self.destination(topic, 0), on_delivery, value, key, partition, timestamp, headers)

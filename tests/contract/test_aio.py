@@ -5,7 +5,7 @@ import time
 import pytest
 
 from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
-from headway.errors import ConfigError, DeliveryError, WakeupError
+from headway.errors import ConfigError, DeliveryError, NoRoomError, WakeupError
 from headway.records import ConsumerRecord
 
 from .conftest import LEVELS, Cluster
@@ -27,6 +27,43 @@ async def take(records: AsyncPriorityConsumer, count: int) -> list[ConsumerRecor
             if len(taken) == count:
                 break
     return taken
+
+
+async def test_records_are_sent_in_the_order_of_the_calls_whoever_awaits_them(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends:
+        futures = [sends.send(topic, b"x", partition=0) for _ in range(500)]
+        last = await futures[-1]
+        assert [(await future).offset for future in futures] == list(range(500))
+    assert last.offset == 499
+
+
+async def test_what_was_flushed_is_resolved_and_the_loop_takes_the_next_reports(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster, **{"key.serializer": str.encode, "value.serializer": str.encode}) as sends:
+        for _ in range(3):
+            futures = [sends.send(topic, "v", "k") for _ in range(300)]
+            assert await sends.flush(30) == 0
+            assert all(future.done() for future in futures)
+            assert (await sends.send(topic, "v", "k")).offset % 301 == 300
+
+
+async def test_a_send_that_nobody_waits_for_any_more_is_delivered_all_the_same(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends:
+        sends.send(topic, b"1", partition=0).cancel()
+        assert (await sends.send(topic, b"2", partition=0)).offset == 1
+
+
+def test_one_event_loop_may_follow_another(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    sends = producer(cluster)
+
+    async def send() -> int:
+        return (await sends.send(topic, b"x", partition=0)).offset
+
+    assert [asyncio.run(send()) for _ in range(2)] == [0, 1]
+    asyncio.run(sends.close())
 
 
 async def test_awaiting_a_send_means_delivered(cluster: Cluster) -> None:
@@ -129,8 +166,7 @@ async def test_a_refused_priority_and_a_refused_record_raise_where_they_are_awai
 async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
     config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "max.block.ms": 50, "log_level": 0}
     sends = AsyncPriorityProducer(config | {"queue.buffering.max.messages": 1})
-    waiting = asyncio.create_task(sends.send("orders", b"1"))
-    await asyncio.sleep(0)
+    waiting = sends.send("orders", b"1")
     start = time.monotonic()
     with pytest.raises(DeliveryError, match="No room"):
         await sends.send("orders", b"2")
@@ -138,6 +174,30 @@ async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
     assert await sends.close(timeout=0) == 1
     with pytest.raises(DeliveryError):
         await waiting
+
+
+async def test_who_does_not_want_to_wait_for_room_is_told_at_once() -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "log_level": 0, "queue.buffering.max.messages": 1}
+    sends = AsyncPriorityProducer(config, on_full="raise")
+    waiting = sends.send("orders", b"1")
+    with pytest.raises(NoRoomError, match="1 records wait"):
+        sends.send("orders", b"2")
+    assert await sends.close(timeout=0) == 1
+    assert isinstance(await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), 5), list)
+
+
+async def test_who_waits_for_room_may_be_cancelled_and_is_not_sent() -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "log_level": 0, "queue.buffering.max.messages": 1}
+    sends = AsyncPriorityProducer(config)
+    first, *others = [sends.send("orders", b"x") for _ in range(3)]
+    for other in others:
+        other.cancel()
+    await asyncio.wait(others, timeout=5)
+    assert all(other.cancelled() for other in others)
+    assert sends.metrics().sent == [1]
+    assert await sends.close(timeout=0) == 1
+    with pytest.raises(DeliveryError):
+        await first
 
 
 @pytest.mark.kafka

@@ -18,4 +18,4 @@ def test_the_programs_do_what_they_say(
     program = program.replace("localhost:9092", kafka_cluster.bootstrap_servers)
     program = program.replace('"orders"', repr(topic if "Priority" in program else f"{topic}-0"))
     exec(compile(program, PAGE.name, "exec"), {})  # noqa: S102 - our own text
-    assert capsys.readouterr().out.startswith(("delivered at RecordMetadata", "left: 0"))
+    assert capsys.readouterr().out.startswith(("delivered at RecordMetadata", "delivered: 10000", "left: 0"))

@@ -90,8 +90,8 @@ class Model:
         else:
             queue = queues.sticky
             if queue is None or queue.credit < size:
-                queue = self.accumulator.admit_any(queues, size)
-        if queue is None or (queue.credit < size and not self.accumulator.admit(queue, size)):
+                queue = self.accumulator.admit_any(queues, size, self.now)
+        if queue is None or (queue.credit < size and not self.accumulator.admit(queue, size, self.now)):
             return
         waiting = [record for each in queues.queues() for record in each.records]
         assert not any(record.address[2] == partition is not None for record in waiting)
@@ -140,7 +140,7 @@ class Model:
             if not record.queue.returned:
                 record.queue.reported.append(record.queue)
             record.queue.returned += record.size
-        self.accumulator.settle()
+        self.accumulator.settle(self.now)
         self.forget(reported)
 
     def expire(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ def with_topic(
 def report(accumulator: Accumulator[Record], records: list[Record]) -> None:
     for record in records:
         returned(record.queue, record.size)
-    accumulator.settle()
+    accumulator.settle(0.0)
 
 
 def returned(queue: Queue[Record], size: int) -> None:
@@ -185,7 +185,7 @@ def test_a_record_that_was_being_sorted_while_the_expired_were_collected_expires
 
 def hand_over(accumulator: Accumulator[Record], queue: Queue[Record], size: int) -> bool:
     """As the sender does it."""
-    if queue.credit < size and not accumulator.admit(queue, size):
+    if queue.credit < size and not accumulator.admit(queue, size, 0.0):
         return False
     queue.credit -= size
     return True
@@ -204,10 +204,10 @@ def test_an_idle_queue_holds_no_credit() -> None:
     for _ in range(2):
         assert hand_over(accumulator, topic.queue(1), 1_000)
     returned(topic.queue(1), 1_000)
-    accumulator.settle()
+    accumulator.settle(0.0)
     assert topic.queue(1).credit
     returned(topic.queue(1), 1_000)
-    accumulator.settle()
+    accumulator.settle(0.0)
     assert (topic.queue(1).credit, accumulator.used) == (0, 0)
 
 
@@ -233,11 +233,11 @@ def test_a_full_window_admits_nobody_to_its_own_partition_only() -> None:
 def test_any_partition_will_do_until_the_partitions_are_known_and_then_one_that_has_a_leader() -> None:
     accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]))
     topic = accumulator.topic("orders-0", 0)
-    assert accumulator.admit_any(topic, 1_000) is topic.unplaced
+    assert accumulator.admit_any(topic, 1_000, 0.0) is topic.unplaced
     accumulator.learn(topic, 4, {2})
-    assert accumulator.admit_any(topic, 1_000) is topic.queue(2)
+    assert accumulator.admit_any(topic, 1_000, 0.0) is topic.queue(2)
     accumulator.learn(topic, 4, set())
-    assert accumulator.admit_any(topic, 1_000) is None
+    assert accumulator.admit_any(topic, 1_000, 0.0) is None
 
 
 def test_what_is_refused_at_once_gives_its_room_back() -> None:

@@ -4,8 +4,8 @@ Most records wait nowhere: their queue is *admitted* to hand over at once, on *c
 only the sizes are kept. Whoever would overtake another, or has no window or room left, waits: in the queue of its
 partition, or in its topic's *undesignated* queue if any partition will do. A *raw* record, not serialised yet, waits in
 its topic's raw queue until it is sorted into one of these. What was handed over is *in flight* until it is reported,
-in a window per partition. The Kafka client finds the partition of a record with a key quicker than anyone else: such
-records are *unplaced*, together in one queue, for as long as that has room and nobody of the topic waits.
+within its queue's window (`Wire`). The Kafka client finds the partition of a record with a key quicker than anyone
+else: such records are *unplaced*, together in one queue, for as long as that has room and nobody of the topic waits.
 
 Each level has an equal part of the memory to itself. In it a topic, and in a topic a queue, may use at most
 `1 - reserve` of what it would find alone: so a flood leaves room for whoever comes next, and two floods leave room for
@@ -23,6 +23,7 @@ from typing import Generic, NamedTuple
 
 from headway.core.queues import Batch, Level, Queue, R, TopicQueues
 from headway.core.turns import Turns
+from headway.core.wire import Wire
 
 # The bytes of a turn, of a credit, and of what sticks to one partition of those that any will do for: about a request.
 _TURN = 64 * 1024
@@ -54,6 +55,7 @@ class Accumulator(Generic[R]):
         self._credit = min(_TURN, self._level_memory // _CREDITS)
         self._levels: list[Level[R]] = [Level(index) for index in range(levels)]
         self._turns = turns
+        self._wire: Wire[R] = Wire()
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
         self._expired: list[R] = []
@@ -64,7 +66,9 @@ class Accumulator(Generic[R]):
         """The queues of a topic, made when they are first asked for."""
         found = self._topics.get(kafka_topic)
         if found is None:
-            found = self._topics[kafka_topic] = TopicQueues(kafka_topic, self._levels[level], self.reported)
+            found = self._topics[kafka_topic] = TopicQueues(
+                kafka_topic, self._levels[level], self.reported, self._limits.window
+            )
         return found
 
     @property
@@ -79,7 +83,7 @@ class Accumulator(Generic[R]):
 
     # At once
 
-    def admit(self, queue: Queue[R], size: int) -> bool:
+    def admit(self, queue: Queue[R], size: int, now: float) -> bool:
         """Whether a record may be handed over now, past the queue: it then has credit for this one, and others.
 
         Not where it would overtake one that waits, and not where window or room is used up.
@@ -87,26 +91,25 @@ class Accumulator(Generic[R]):
         topic = queue.topic
         if topic.waiting if queue is topic.unplaced else (queue.records or topic.has_raw):
             return False
+        if queue.in_flight >= queue.window:
+            return False
         more = size - queue.credit
-        room = self._room(queue)
-        if queue is not topic.unplaced:
-            if queue.in_flight >= self._limits.window:
-                return False
-            room = min(room, max(more, self._limits.window - queue.in_flight))
+        room = min(self._room(queue), max(more, queue.window - queue.in_flight))
         more = max(more, min(self._credit, int(room)))
         if more > room and (topic.level.used or more > self._level_memory):
             return False
+        self._wire.handed_over(queue, size, now)
         self._charge(queue, more)
         queue.in_flight += more
         queue.credit += more
         return True
 
-    def admit_any(self, topic: TopicQueues[R], size: int) -> Queue[R] | None:
+    def admit_any(self, topic: TopicQueues[R], size: int, now: float) -> Queue[R] | None:
         """The queue by which a record for any partition may be handed over now: see `admit`."""
         if not topic.partition_count:
-            return topic.unplaced if self.admit(topic.unplaced, size) else None
+            return topic.unplaced if self.admit(topic.unplaced, size, now) else None
         queue = None if topic.undesignated.records else self._sticky(topic)
-        if queue is None or not self.admit(queue, size):
+        if queue is None or not self.admit(queue, size, now):
             return None
         topic.sticky_left -= queue.credit  # as `settle` gives it back
         return queue
@@ -223,7 +226,7 @@ class Accumulator(Generic[R]):
         queue = topic.turns.popleft()
         queue.listed = False
         self._expire(queue, now)
-        batch = self._take(queue)
+        batch = self._take(queue, now)
         if topic.turns:
             level.turns.append(topic)
         else:
@@ -232,15 +235,16 @@ class Accumulator(Generic[R]):
             self._list(queue)
         return batch
 
-    def _take(self, queue: Queue[R]) -> Batch[R] | None:
+    def _take(self, queue: Queue[R], now: float) -> Batch[R] | None:
         topic = queue.topic
         target = self._sticky(topic) if queue is topic.undesignated else queue
         if target is None or not queue.records:
             return None
-        room = min(_TURN, self._limits.window - target.in_flight)
+        room = min(_TURN, target.window - target.in_flight)
         if target is not queue:
             room = min(room, topic.sticky_left)
         records, taken, size = queue.records, list[R](), 0
+        self._wire.handed_over(target, records[0].size, now)
         while records and size < room:
             record = records.popleft()
             size += record.size
@@ -266,22 +270,24 @@ class Accumulator(Generic[R]):
             topic.sticky_left = _TURN
         return topic.sticky
 
-    def settle(self) -> None:
+    def settle(self, now: float) -> None:
         """What was reported since is not in flight any more; its room is free again, and idle queues' credit."""
         queues = self.reported[:]
         self.reported.clear()
         for queue in queues:
             size, queue.returned = queue.returned, 0
             self.take_back(queue, size)
+            self._wire.reported(queue, size, now)
             if queue.in_flight == queue.credit:
                 if queue is queue.topic.sticky:
                     queue.topic.sticky_left += queue.credit
                 self._revoke(queue)
             self._list(queue)
             self._list(queue.topic.undesignated)
+        self._wire.share(now)
 
     def _can_send(self, queue: Queue[R]) -> bool:
-        return queue.partition in queue.topic.leaders and queue.in_flight < self._limits.window
+        return queue.partition in queue.topic.leaders and queue.in_flight < queue.window
 
     def _list(self, queue: Queue[R]) -> None:
         """Give a queue turns, if it can use one."""

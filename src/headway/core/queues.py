@@ -1,5 +1,6 @@
 """What the accumulator keeps of a level, a topic and a partition: the records that wait, and sums of bytes."""
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -23,9 +24,30 @@ class Queue(Generic[R]):
     to `reported` if it was 0.
     """
 
-    __slots__ = ("credit", "in_flight", "listed", "partition", "records", "reported", "returned", "topic", "used")
+    __slots__ = (
+        "credit",
+        "delivered",
+        "in_flight",
+        "last_tick",
+        "listed",
+        "measured",
+        "narrowed",
+        "partition",
+        "quickest",
+        "rate",
+        "records",
+        "reported",
+        "returned",
+        "ticks",
+        "timed",
+        "timed_since",
+        "topic",
+        "used",
+        "widest",
+        "window",
+    )
 
-    def __init__(self, topic: "TopicQueues[R]", partition: int | None) -> None:
+    def __init__(self, topic: "TopicQueues[R]", partition: int | None, widest: float) -> None:
         self.topic = topic
         self.partition = partition
         self.records: deque[R] = deque()
@@ -35,6 +57,15 @@ class Queue(Generic[R]):
         self.returned = 0
         self.reported = topic.reported
         self.listed = False
+        self.window = self.widest = widest  # of what is in flight
+        # What its window follows from: see `Wire`.
+        self.delivered = self.timed = 0
+        self.timed_since = 0.0
+        self.narrowed = False
+        self.quickest = math.inf
+        self.measured = 0.0
+        self.rate = self.last_tick = 0.0
+        self.ticks = 0
 
 
 class TopicQueues(Generic[R]):
@@ -57,15 +88,17 @@ class TopicQueues(Generic[R]):
         "unplaced",
         "used",
         "waiting",
+        "window",
     )
 
-    def __init__(self, kafka_topic: str, level: "Level[R]", reported: list[Queue[R]]) -> None:
+    def __init__(self, kafka_topic: str, level: "Level[R]", reported: list[Queue[R]], window: float) -> None:
         self.kafka_topic = kafka_topic
         self.level = level
         self.reported = reported
-        self.undesignated: Queue[R] = Queue(self, None)
-        self.unplaced: Queue[R] = Queue(self, None)
-        self.raw: Queue[R] = Queue(self, None)
+        self.window = window
+        self.undesignated: Queue[R] = Queue(self, None, math.inf)
+        self.unplaced: Queue[R] = Queue(self, None, math.inf)
+        self.raw: Queue[R] = Queue(self, None, math.inf)
         self.partitions: dict[int, Queue[R]] = {}
         self.partition_count = 0  # not known yet
         self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
@@ -86,7 +119,7 @@ class TopicQueues(Generic[R]):
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            found = self.partitions[partition] = Queue(self, partition)
+            found = self.partitions[partition] = Queue(self, partition, self.window)
         return found
 
     def queues(self) -> Iterator[Queue[R]]:

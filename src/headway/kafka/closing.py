@@ -1,6 +1,8 @@
-"""What is closed at the end of a `with` block."""
+"""What is closed at the end of a `with` block, and how long that may take."""
 
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -19,3 +21,9 @@ class Closable(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def counting_down(timeout: float | None) -> Callable[[], float | None]:
+    """Gives what is left of a time-out that begins now, in seconds; None for one without end."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,5 +1,6 @@
 """librdkafka's producer with a thread that serves its delivery reports."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -17,8 +18,7 @@ from headway.kafka.wake import Wake
 log = logging.getLogger(__name__)
 
 # librdkafka also warns of what it tries again: in a new cluster each producer's first question for its id.
-DEFAULTS = {"log_level": 3}
-"""Of librdkafka's own settings."""
+_DEFAULTS = {"log_level": 3}
 
 SERVE_AFTER = 100
 """A thread that sends serves the reports each time the client was given so many records."""
@@ -55,11 +55,12 @@ class ProducerClient:
 
     Each report takes the GIL once; served by a thread beside one that sends without a pause, they would take turns
     with it at every record (a sixth of the speed, measured). So a stream of sends serves the reports itself, and
-    the thread does when it is quiet, woken by librdkafka at once. `after_reports` is called after each batch.
+    the thread does when it is quiet, woken by librdkafka at once; or an event loop does (`serve_in`). `after_reports`
+    is called after each batch.
     """
 
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
-        self._producer = make_client(ck.Producer, {**DEFAULTS, **config})
+        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config})
         self.raw_produce: Callable[..., None] = self._producer.produce
         self.purge: Callable[[], None] = self._producer.purge
         self._after_reports = after_reports
@@ -67,7 +68,8 @@ class ProducerClient:
         self._serving = threading.Lock()
         self._server: int | None = None
         self._serves_itself = False
-        self._closing = False
+        self._thread_ends = False
+        self._leave_loop: Callable[[], None] | None = None
         self._wake = Wake()
         wake_on_events(self._producer, self._wake.fd)
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
@@ -109,6 +111,30 @@ class ProducerClient:
                 self._poll(timeout)
             finally:
                 self._serving.release()
+            if timeout > 0:
+                self._wake_loop()
+
+    def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let this loop, which is running here, take the reports from now on, and no thread: one thread that resolves
+        what another awaits would take turns with it at every record.
+        """
+        self.leave_loop()
+        self._thread_ends = True
+        self._wake.set()
+        self._thread.join()
+        self._leave_loop = self._wake.watch(loop, lambda: self.serve(0))
+        self._wake.set()
+
+    def leave_loop(self) -> None:
+        """Whoever calls takes the reports from now on; called in the loop, unless that is closed."""
+        if self._leave_loop is not None:
+            self._leave_loop()
+            self._leave_loop = None
+
+    def _wake_loop(self) -> None:
+        """What came while a thread served has woken the loop in vain."""
+        if self._leave_loop is not None:
+            self._wake.set()
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until something is so, unless another thread is at it: for one that would only wait."""
@@ -127,7 +153,7 @@ class ProducerClient:
             served = self._producer.poll(max(0.0, timeout))
         except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
             log.debug("Kafka's producer cannot go on: %s", error)
-            self._closing = True
+            self._thread_ends = True
             return
         finally:
             self._server = None
@@ -147,6 +173,7 @@ class ProducerClient:
             finally:
                 self._server = None
                 self._after_reports()
+        self._wake_loop()
         return left
 
     def partitions(self, topic: str, timeout: float) -> int:
@@ -194,7 +221,7 @@ class ProducerClient:
         if left:
             self._producer.purge()
             self.flush(1.0)
-        self._closing = True
+        self._thread_ends = True
         self._wake.set()
         self._thread.join()
         wake_on_events(self._producer, None)
@@ -205,7 +232,7 @@ class ProducerClient:
         return left
 
     def _serve_when_quiet(self) -> None:
-        while not self._closing:
+        while not self._thread_ends:
             seen = self.sends
             self._wake.wait(_LONGEST_WAIT)
             while self.sends - seen > SERVE_AFTER / 2:

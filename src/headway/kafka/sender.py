@@ -117,6 +117,7 @@ class Sender:
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
         refused = None
+        # Not acquire and release, though quicker: Ctrl-C between that call and a `try` would leave it locked.
         with self._lock:
             if partition is not None and partition >= 0:
                 queue = topic.queue(partition)
@@ -156,16 +157,17 @@ class Sender:
 
     def _admit(self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int) -> tuple[Queue[Any], bool]:
         """The queue for a record whose first choice has no credit, and whether it may be handed over at once."""
+        now = time.monotonic()
         if queue.partition is not None and queue is not topic.sticky:
-            return queue, self._accumulator.admit(queue, size)
+            return queue, self._accumulator.admit(queue, size, now)
         if key is None:
-            admitted = self._accumulator.admit_any(topic, size)
+            admitted = self._accumulator.admit_any(topic, size, now)
             return admitted or topic.undesignated, admitted is not None
         if queue is topic.unplaced:
-            if self._accumulator.admit(queue, size) or not topic.partition_count:
+            if self._accumulator.admit(queue, size, now) or not topic.partition_count:
                 return queue, queue.credit >= size
             queue = topic.queue(partition_of(key, topic.partition_count))
-        return queue, self._accumulator.admit(queue, size)
+        return queue, self._accumulator.admit(queue, size, now)
 
     def _wait(
         self,
@@ -219,7 +221,7 @@ class Sender:
         """After a batch of reports, on the thread that took them: hand over what it made room for."""
         failed = list[tuple[Any, Exception]]()
         with self._lock:
-            self._accumulator.settle()
+            self._accumulator.settle(time.monotonic())
             if self._waits:
                 failed = self._hand_over()
         self._fail(failed)

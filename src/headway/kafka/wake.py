@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import selectors
 import socket
+from collections.abc import Callable
 
 # How much is read at once; more bytes than that only mean one more turn of the loop.
 _PLENTY = 4096
@@ -51,6 +52,20 @@ class Wake:
             pass
         finally:
             loop.remove_reader(self._reader)
+
+    def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
+        """Have a loop clear it and call this, each time it is set; gives what ends that, in the loop's thread."""
+
+        def cleared() -> None:
+            self._clear()
+            call()
+
+        def end() -> None:
+            if not loop.is_closed():
+                loop.remove_reader(self._reader)
+
+        loop.add_reader(self._reader, cleared)
+        return end
 
     def close(self) -> None:
         """Close the sockets; no client may write to them any more."""
