@@ -240,12 +240,8 @@ def flood(report: Report, servers: str, count: int) -> None:
         due = time.time() + 5 + count / 15_000
         for i in range(count):
             scheduler.send_later(b"%d" % i, VALUE, target, due - time.time())
-    with Relay({"bootstrap.servers": servers}, name=name) as relay:
-        thread = threading.Thread(target=relay.run)
-        thread.start()
+    with Relay({"bootstrap.servers": servers}, name=name).running():
         found = Reader(servers, target).wait(count, 120)
-        relay.stop()
-        thread.join()
     last = max(appended for _, appended, _ in found)
     report.add(f"(d) {count:,} due at once", "relay", last / 1000 - due, "s until the last is there")
 

@@ -43,7 +43,7 @@ class Writing:
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
         """Everything that a tick writes.
 
-        What is stored comes first: so a transaction knows all its partitions at once, and asks the broker for them once.
+        What is stored comes first: so a transaction knows all its partitions early, and asks the broker for them once.
         """
         for key, value in tick.state.items():
             yield Out(self._names.state, value, key, partition, _NOW, None)
