@@ -260,10 +260,9 @@ class PartitionRelay:
         if line.line == MEMORY:
             return True
         return (
-            schedule.due - now < self._ladder.lines[0]
+            self._ladder.line_for(schedule.due - now) == MEMORY
             and line.holds < _MOST_HELD_OF_A_LINE
             and not self._is_full
-            and self._ladder.line_for(schedule.due - now) == MEMORY
         )
 
     def _move(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
