@@ -51,7 +51,10 @@ def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(seed: int) -> None:
+def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.core.relay._LEAVE_BESIDE", 1 + 3 * seed)
     world = World(LADDER, random.Random(seed), room=10_000_000)
     schedules = []
     for number in range(1000):
