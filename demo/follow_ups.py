@@ -1,9 +1,7 @@
 """The follow-ups that the pipeline has scheduled: relayed while it runs, and audited when the last is due."""
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,19 +21,11 @@ _GIVE_UP_AFTER_S = 90.0
 _LOOK_EVERY_S = 0.5
 
 
-@contextmanager
-def relay(servers: str) -> Iterator[None]:
+def relay(servers: str) -> AbstractContextManager[Relay]:
     """A relay, beside whatever else runs."""
     config = {"bootstrap.servers": servers}
     create_topics(config, NAME, Ladder.exponential(1, 2, 4), 2)
-    with Relay(config, name=NAME) as running:
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        try:
-            yield
-        finally:
-            running.stop()
-            thread.join()
+    return Relay(config, name=NAME).running()
 
 
 def audited(spark: SparkSession, parquet: Path, outputs: Outputs, levels: int) -> Row:

@@ -4,7 +4,6 @@ The relay delivers them when they are due; how late is told by the brokers' own 
 """
 
 import json
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,15 +48,9 @@ def run(servers: str, flights: Iterable[FlightRecord]) -> Outcome:
     Admin(config).create([f"{TOPIC}-0"], 2, config={"message.timestamp.type": "LogAppendTime"})
     create_topics(config, NAME, Ladder.exponential(1, 2, 5), 2)
     departures = _compressed([(departure, flight) for flight in flights if (departure := _late_departure(flight))])
-    with Relay(config, name=NAME) as relay:
-        thread = threading.Thread(target=relay.run)
-        thread.start()
-        try:
-            handles = _schedule(config, departures)
-            return Outcome(len(handles), _read(config, [round(handle.due * 1000) for handle in handles]))
-        finally:
-            relay.stop()
-            thread.join()
+    with Relay(config, name=NAME).running():
+        handles = _schedule(config, departures)
+        return Outcome(len(handles), _read(config, [round(handle.due * 1000) for handle in handles]))
 
 
 def _late_departure(flight: FlightRecord) -> float | None:

@@ -22,6 +22,7 @@ checked here; the others go to librdkafka as they are.
 | `partition.window.bytes` | producer | 4194304 | how much librdkafka gets of a partition before it reports on it |
 | `delivery.timeout.ms` | producer | 300000 | how long a record may wait, and then how long it may be on its way |
 | `enable.idempotence` | producer | true | no record twice or behind a later one of its partition; see below |
+| `scheduler.name` | producer, parallel | headway-delay | whose relay brings what is sent with `due`, or retried later |
 
 `enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
 `max.in.flight.requests.per.connection` above 5, no `retries`, `queuing.strategy=lifo`. Without it a batch that is sent
@@ -54,7 +55,10 @@ OWN_KEYS = (
     "value.serializer",
     "key.deserializer",
     "value.deserializer",
+    "scheduler.name",
 )
+
+DEFAULT_SCHEDULER = "headway-delay"
 
 Config = Mapping[str, Any]
 
@@ -121,6 +125,7 @@ class ParallelSettings:
 
     levels: int | None
     group: str
+    scheduler: str
     commit_interval: float | None
     max_wait: float
     key_deserializer: Callable[..., Any] | None
@@ -134,6 +139,7 @@ class ParallelSettings:
         settings = cls(
             levels=reader.integer("max.priority") if "max.priority" in config else None,
             group=reader.text("group.id"),
+            scheduler=reader.text("scheduler.name", default=DEFAULT_SCHEDULER),
             commit_interval=(
                 reader.integer("auto.commit.interval.ms") / 1000 if "auto.commit.interval.ms" in config else None
             ),
@@ -179,6 +185,7 @@ class ProducerSettings:
     window: int
     delivery_timeout: float
     max_wait: float
+    scheduler: str
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
@@ -200,6 +207,7 @@ class ProducerSettings:
             window=reader.integer("partition.window.bytes", default=4 * 1024 * 1024),
             delivery_timeout=reader.delivery_timeout(),
             max_wait=reader.integer("strict.max.wait.ms", default=5000) / 1000,
+            scheduler=reader.text("scheduler.name", default=DEFAULT_SCHEDULER),
             key_serializer=reader.function("key.serializer"),
             value_serializer=reader.function("value.serializer"),
             kafka=idempotent_by_default(reader.rest),
@@ -235,8 +243,8 @@ class _Reader:
     def __init__(self, config: Config) -> None:
         self.rest = dict(config)
 
-    def text(self, key: str) -> str:
-        value = self.rest.pop(key, None)
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.rest.pop(key, default)
         if not isinstance(value, str) or not value:
             raise ConfigError(f"The setting {key} must be a non-empty string, not {value!r}.")
         return value

@@ -75,6 +75,7 @@ class _Engine(Closable):
         kafka = {key: value for key, value in settings.kafka.items() if not key.startswith("transaction")}
         serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
         self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
+        self._scheduler_name = settings.scheduler
         self._scheduler: Scheduler | None = None
         self._making_scheduler = threading.Lock()
         self._closed = False
@@ -108,7 +109,7 @@ class _Engine(Closable):
             if self._closed:
                 raise ClosedError("The producer is closed. Make a new one to go on.")
             if self._scheduler is None:
-                self._scheduler = Scheduler(self._scheduler_config)
+                self._scheduler = Scheduler(self._scheduler_config, name=self._scheduler_name)
             return self._scheduler
 
     def destination(self, topic: str, level: int) -> Destination:

@@ -1,12 +1,11 @@
 """Schedulers, relays and targets on a real broker, for the tests of delayed delivery."""
 
-import contextlib
 import subprocess
 import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +49,9 @@ class DelayCluster:
         """A scheduler of this name."""
         return Scheduler(self.config, name=self.name)
 
-    @contextlib.contextmanager
-    def relay(self, **options: Any) -> Iterator[Relay]:
+    def relay(self, **options: Any) -> AbstractContextManager[Relay]:
         """A relay in a thread."""
-        with Relay({**self.config, **QUICK}, name=self.name, **options) as relay:
-            failures: list[BaseException] = []
-
-            def run() -> None:
-                try:
-                    relay.run()
-                except BaseException as error:
-                    failures.append(error)
-
-            thread = threading.Thread(target=run)
-            thread.start()
-            try:
-                yield relay
-            finally:
-                relay.stop()
-                thread.join()
-        if failures:
-            raise failures[0]
+        return Relay({**self.config, **QUICK}, name=self.name, **options).running()
 
     def relay_process(self) -> "subprocess.Popen[bytes]":
         """A relay that can be killed."""

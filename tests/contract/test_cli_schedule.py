@@ -15,6 +15,7 @@ from headway import (
     Context,
     ParallelConsumer,
     PriorityProducer,
+    Producer,
     RetryLater,
     Settled,
     cli,
@@ -123,6 +124,25 @@ def test_a_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
         [message] = cluster.wait_for(1, f"{cluster.target}-1")
     assert message.timestamp()[1] / 1000 >= began + 0.5
     assert len(reports) == 1
+
+
+def test_a_setting_says_whose_relay_delivers_what_producers_and_handlers_schedule(cluster: DelayCluster) -> None:
+    config = {**cluster.config, "scheduler.name": cluster.name}
+    handled: list[ConsumerRecord] = []
+    consumer = ParallelConsumer({**config, "group.id": cluster.target, "auto.offset.reset": "earliest"})
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        handled.append(record)
+        if len(handled) == 1:
+            raise RetryLater(0.3)
+        consumer.stop()
+
+    with cluster.relay(), Producer(config) as producer:
+        future = producer.send(cluster.target, b"v", b"k", due=0.3)
+        assert future.result(10).topic == cluster.names.line(0)
+        consumer.subscribe(cluster.target)
+        consumer.run(handle)
+    assert [record.value for record in handled] == [b"v", b"v"]
 
 
 async def test_the_async_twin_stores_cancels_and_reschedules(cluster: DelayCluster) -> None:

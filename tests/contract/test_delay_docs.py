@@ -1,7 +1,6 @@
 """The programs in docs/delay.md do what it says."""
 
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,10 @@ def test_the_programs_of_the_page_print_what_it_says(headway_broker: LocalBroker
     config = {"bootstrap.servers": headway_broker.bootstrap_servers, "session.timeout.ms": 1500}
     create_topics({"bootstrap.servers": headway_broker.bootstrap_servers}, ladder=LADDER)
     printed: list[tuple[Any, ...]] = []
-    with Relay(config) as relay:
-        thread = threading.Thread(target=relay.run)
-        thread.start()
-        try:
-            for program in PROGRAMS:
-                text = program.replace("localhost:9092", headway_broker.bootstrap_servers)
-                exec(compile(text, "delay.md", "exec"), {"print": lambda *values: printed.append(values)})  # noqa: S102
-        finally:
-            relay.stop()
-            thread.join()
+    with Relay(config).running():
+        for program in PROGRAMS:
+            text = program.replace("localhost:9092", headway_broker.bootstrap_servers)
+            exec(compile(text, "delay.md", "exec"), {"print": lambda *values: printed.append(values)})  # noqa: S102
     assert printed[0][1] == "is stored"
     assert printed[1:] == [("rescheduled",), (True,), ("every half second",)]
 

@@ -51,7 +51,10 @@ def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(seed: int) -> None:
+def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.core.relay._LEAVE_BESIDE", 1 + 3 * seed)
     world = World(LADDER, random.Random(seed), room=10_000_000)
     schedules = []
     for number in range(1000):
@@ -66,6 +69,22 @@ def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(seed
     for due in {schedule.due for schedule in schedules}:
         order = [schedule.order for _, schedule in world.delivered if schedule.due == due]
         assert order == sorted(order)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_of_what_is_overdue_equal_due_times_keep_their_order_as_long_as_all_of_it_fits_in_memory(fits: bool) -> None:
+    count = 1500  # of 100 bytes each, in lines of all lengths
+    world = World(LADDER, random.Random(8), room=100 * count + 1 if fits else 10 * count)
+    schedules = []
+    for number in range(count):
+        world.now += world.draw.randrange(100)
+        due = -(-(world.now + int(10 ** world.draw.uniform(0, 6))) // 50_000) * 50_000
+        schedules.append(world.schedule(f"{number}", due - world.now))
+    world.now += YEAR
+    world.run_until(world.now + 50_000)
+    delivered_once(world, schedules)
+    order = [(schedule.due, schedule.order) for _, schedule in world.delivered]
+    assert (order == sorted(order)) is fits
 
 
 @pytest.mark.parametrize("room", [2_000, 20_000])

@@ -8,12 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headway import Ladder, Settled
+from headway import Ladder, Relay, Settled
 from headway.core.delay_lines import fit
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, NoRelayError
 from headway.spark.delay import audit, cancel_where, delays, hot_seconds, occupancy, pending, summary, write_occupancy
-from tests.spark.relaying import relay
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_canc
     first = there.where(number == 0).collect()[0]
     assert (first["topic"], first["partition"], bytes(first["value"])) == (f"{orders.topic}-0", None, b"0")
     assert first["due"] - first["scheduled"] == pytest.approx(timedelta(hours=2), abs=timedelta(minutes=1))
-    with relay(orders.servers, orders.topic):
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
         counts = cancel_where(spark, config, number % 2 == 0, orders.topic)
         cancelled = counts[Settled.CANCELLED]
         assert cancelled >= 100  # those that are due in two hours; of the others, some may have been delivered by then
@@ -79,7 +78,7 @@ def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_t
     schedule(reminders(spark, 10, "3600"), orders)
     with pytest.raises(NoRelayError, match=r"Of 10 cancellations 10 were not answered within 1 s"):
         cancel_where(spark, config, "true", orders.topic, timeout=1)
-    with relay(orders.servers, orders.topic):
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
         assert cancel_where(spark, config, "true", orders.topic) in ({}, {Settled.CANCELLED: 10})
     assert pending(spark, config, orders.topic).count() == 0
 

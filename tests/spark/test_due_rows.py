@@ -7,9 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headway import Ladder
+from headway import Ladder, Relay
 from headway.delay.topics import TopicNames, create_topics
-from tests.spark.relaying import relay
 from tests.spark.stored import Stored, committed
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def test_a_row_comes_when_it_is_due_at_its_level_with_its_key_value_headers_and_
 
     assert [record.value for record in committed(orders.servers, f"{orders.topic}-0")] == [b"now"]
     assert sorted(record.value or b"" for record in in_lines(orders)) == [b"later", b"soon"]
-    with relay(orders.servers, orders.topic):
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
         [soon] = delivered(orders, 1, 1)
         [later] = delivered(orders, 2, 1)
         assert time.time() >= asked + 2
@@ -73,7 +72,7 @@ def test_what_is_written_again_is_scheduled_once(spark: SparkSession, orders: "L
     for _ in range(2):
         write(frame, orders, topic=f"{orders.topic}-0", txnAppId=orders.topic, txnVersion=1)
 
-    with relay(orders.servers, orders.topic):
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
         assert sorted(record.number for record in delivered(orders, 0, 1000)) == list(range(1000))
 
 

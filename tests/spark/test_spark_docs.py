@@ -9,9 +9,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from headway import Settled
+from headway import Relay, Settled
 from headway.broker import LocalBroker
-from tests.spark.relaying import relay
 from tests.spark.stored import committed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -34,7 +33,7 @@ def test_the_programs_of_the_page_do_what_it_says(
         "wait(3600)": "wait(1)",
     }
     names: dict[str, Any] = {"spark": spark}
-    with relay(servers):
+    with Relay({"bootstrap.servers": servers}).running():
         for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
             for old, new in replaced.items():
                 program = program.replace(old, new)  # noqa: PLW2901

@@ -24,6 +24,12 @@ def test_a_missing_group_is_named() -> None:
     assert "group.id must be a non-empty string" in refusal(**{"group.id": ...})
 
 
+def test_a_scheduler_has_a_name() -> None:
+    assert ProducerSettings.parse({"max.priority": 1}).scheduler == "headway-delay"
+    with pytest.raises(ConfigError, match=r"scheduler\.name must be a non-empty string, not ''"):
+        ProducerSettings.parse({"max.priority": 1, "scheduler.name": ""})
+
+
 def test_a_misspelt_mandatory_setting_is_suggested() -> None:
     assert "'max.priorty' looks like it" in refusal(**{"max.priority": ..., "max.priorty": 3})
 

@@ -2,13 +2,14 @@
 
 import gc
 import logging
+import sys
 from typing import Any
 
 import click
 
 from headway.cli.connection import Connection, kafka_options
 from headway.cli.interrupt import Interrupt
-from headway.cli.workers.logs import log_to_stderr
+from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.delay.relay import Relay
 from headway.delay.topics import DEFAULT_NAME
@@ -34,8 +35,9 @@ log = logging.getLogger("headway.relay")
     show_default=True,
     help="How much of records may wait in memory, whatever is pending.",
 )
+@log_options
 @kafka_options
-def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
+def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: Connection) -> None:
     """Deliver delayed records when they are due.
 
     It runs until SIGTERM or Ctrl-C.
@@ -47,10 +49,8 @@ def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
     Run as many as you like: they share the work, as many as the scheduler's topics have partitions. What comes due
     while none runs is delivered when one runs again. One that is killed is replaced by the others within some seconds.
     """
-    log_to_stderr(LogStyle("text", "info", over_progress=False))
-    # What waits in memory is no garbage, and looking through all of it would make the next records late.
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    log_to_stderr(style, command="relay")
+    _give_all_to_the_relay()
     with Relay(connection.client_config(), name=name, mode=mode, memory=memory * 2**20) as running:
         log.info("The relay of %s runs. Ctrl-C ends it.", name)
         with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
@@ -59,3 +59,12 @@ def relay(name: str, mode: Any, memory: int, connection: Connection) -> None:
     log.info("The relay ends: %d read, %d moved, %d delivered.", counts["read"], counts["moved"], counts["delivered"])
     if interrupt.requested:
         raise KeyboardInterrupt
+
+
+def _give_all_to_the_relay() -> None:
+    """Nothing else runs in this process."""
+    # What waits in memory is no garbage, and looking through all of it would make the next records late.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    # The thread that commits one round does little, and is not to wait for all that the other does for the next.
+    sys.setswitchinterval(0.0005)

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from headway.cli.connection import Connection, kafka_options
 from headway.cli.terminal import stderr_is_terminal
 from headway.cli.workers.codes import Code
-from headway.cli.workers.logs import log_to_stderr
+from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.supervisor import Outcome, Supervisor
@@ -42,20 +43,7 @@ log = logging.getLogger("headway.worker")
     show_default=True,
     help="How long what runs may go on after SIGTERM.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="A line for each event on stderr, for people or for programs.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="The least that is logged.",
-)
+@log_options
 @kafka_options
 @click.pass_context
 def worker(
@@ -64,8 +52,7 @@ def worker(
     processes: int,
     concurrency: int | None,
     drain_timeout: float,
-    log_format: str,
-    log_level: str,
+    style: LogStyle,
     connection: Connection,
 ) -> None:
     """Run handlers that are declared with @worker, and keep them running.
@@ -98,8 +85,8 @@ def worker(
     """
     found = find_workers(workers)
     require_topics(found, connection.admin().topics())
-    shown = log_format == "text" and stderr_is_terminal()
-    logs = LogStyle(log_format, log_level, over_progress=shown)
+    shown = style.format == "text" and stderr_is_terminal()
+    logs = replace(style, over_progress=shown)
     log_to_stderr(logs)
     jobs = [
         Job(name, index, connection.config, concurrency, drain_timeout, logs)
@@ -108,16 +95,16 @@ def worker(
     ]
     progress = ProgressLine(sys.stderr) if shown else None
     outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress).run())
-    _tell(outcome, log_format)
+    _tell(outcome, style)
     context.exit(outcome.code)
 
 
-def _tell(outcome: Outcome, log_format: str) -> None:
+def _tell(outcome: Outcome, style: LogStyle) -> None:
     if outcome.code == Code.INTERRUPTED:
         raise KeyboardInterrupt
     if not outcome.sentence:
         return
-    if log_format == "json":
+    if style.format == "json":
         log.critical(outcome.sentence)
     else:
         click.echo(f"headway: {outcome.sentence}", err=True)

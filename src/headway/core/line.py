@@ -95,13 +95,31 @@ class Line:
             return self._window[0].appended + self._time + _DUE_AFTER
         return math.inf if self.ended else self._left
 
-    def leave(self) -> tuple[Fetched, bool]:
-        """The first record, and whether it is yet to be dealt with: False if that was done before a restart."""
-        record = self._window.popleft()
-        self._left = max(self._left, record.appended + self._time + _DUE_AFTER)
-        self.bytes -= record.size
+    def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
+        """Let the first ones leave that may at `until`, up to about so many records and bytes.
+
+        Returns those that are yet to be dealt with: others may have been before a restart.
+        """
+        window, latest, ahead = self._window, until - self._time, now + _AHEAD
+        left: list[Fetched] = []
+        size = 0
+        while window and len(left) < most and size < most_bytes:
+            appended = window[0].appended
+            if latest < appended <= ahead:
+                break
+            left.append(window.popleft())
+            size += left[-1].size
+        if not left:
+            return left
+        self.bytes -= size
         self.changed = True
-        return record, bool(self.progress.receive((record.offset,)))
+        self._left = max(self._left, max(record.appended for record in left) + self._time + _DUE_AFTER)
+        offsets = [record.offset for record in left]
+        fresh = self.progress.receive(offsets)
+        if len(fresh) == len(left):
+            return left
+        wanted = set(fresh)
+        return [record for record in left if record.offset in wanted]
 
     def complete(self, offset: int) -> None:
         """A record that has left was moved, delivered or dropped."""

@@ -39,6 +39,9 @@ STORED_WITHIN = 60_000
 # they came: which then has some kilobytes, and is stored with each tick.
 _MOST_HELD_OF_A_LINE = 20_000
 
+# How many records leave their lines, about a millisecond's worth, while others are due.
+_LEAVE_BESIDE = 200
+
 
 class PartitionRelay:
     """Decides about all schedules of one partition.
@@ -142,11 +145,15 @@ class PartitionRelay:
         is stored with the answer.
         """
         self._size = 0
-        more = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
+        is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
-        while more and len(self._tick.writes) < limit and self._size < most_bytes:
+        # What is due does not wait until all has left its line that may.
+        may_leave = max(_LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
+        while is_time and may_leave > 0 and len(self._tick.writes) < limit and self._size < most_bytes:
+            left = self._let_leave(now, min(may_leave, limit - len(self._tick.writes)), most_bytes)
+            may_leave -= left
+            is_time = left > 0
             self._deliver(now, limit, most_bytes)
-            more = self._let_leave(now, limit, most_bytes)
         self._settle_undecided(now)
         self._changes.forget(self._passed(now))
         if stores or self._tick.answers:
@@ -195,36 +202,33 @@ class PartitionRelay:
             return math.inf
         return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
 
-    def _let_leave(self, now: int, limit: int, most_bytes: int) -> bool:
-        """Deal with records of the line whose first was to leave before all others, while that is so; if there is one.
+    def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
+        """Deal with records of the line whose first was to leave before all others, while that is so; with how many.
 
         In this order, lines that are behind give what is overdue nearly as if they were not.
         """
         leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
         if not leaving or leaving[0][0] > now:
-            return False
+            return 0
         line = self._lines[leaving[0][1]]
         until = min(leaving[1][0], now) if len(leaving) > 1 else now
-        while line.leaves_at(now) <= until and not self._is_stuck(line):
-            self._leave(line, now)
-            if len(self._tick.writes) >= limit or self._size >= most_bytes:
-                break
-        return True
+        before = line.progress.end
+        for fetched in line.leave(until, now, most, min(most_bytes - self._size, self._spare(line))):
+            self._leave(line, fetched, now)
+        return line.progress.end - before
 
-    def _leave(self, line: Line, now: int) -> None:
-        fetched, fresh = line.leave()
-        if not fresh:
-            return
+    def _spare(self, line: Line) -> float:
+        """How many bytes of a line's records may come to wait in memory."""
+        return self._room - self._waiting.bytes if line.line == MEMORY and self._waiting.is_restored else math.inf
+
+    def _leave(self, line: Line, fetched: Fetched, now: int) -> None:
         try:
             schedule = self._schedule_of(fetched.record)
         except ScheduleError as error:
             line.complete(fetched.offset)
             self._size += fetched.size
             self._tick.refusals.append(Refusal(fetched.record, error))
-        else:
-            self._pass_on(line, fetched, schedule, now)
-
-    def _pass_on(self, line: Line, fetched: Fetched, schedule: Schedule, now: int) -> None:
+            return
         if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)
             return
@@ -239,6 +243,8 @@ class PartitionRelay:
     def _changed(self, schedule: Schedule) -> tuple[Schedule | None, bool]:
         """The schedule as it is to be by now, None if it is not to be delivered, and whether that is news."""
         change = self._changes.get(schedule.id)
+        if change is None and schedule.id not in self._undecided:
+            return schedule, False
         if change and schedule.generation < change.live:
             return None, False
         self._settle_before(schedule)
@@ -274,8 +280,10 @@ class PartitionRelay:
         return min((each.bound for line, each in self._lines.items() if line != MEMORY), default=math.inf)
 
     def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
-        frontier = self._frontier
-        while len(self._tick.writes) < limit and self._size < most_bytes and self._waiting.is_restored:
+        if not self._waiting.is_restored:
+            return
+        writes, frontier = self._tick.writes, self._frontier
+        while len(writes) < limit and self._size < most_bytes:
             due = self._waiting.first_due
             if due is None or due > now or (due > frontier and not self._is_full):
                 break

@@ -42,13 +42,14 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     def header(self) -> Header:
         """As it rides with the record."""
-        return HEADER, msgspec.json.encode(self)
+        return HEADER, _encode(self)
 
     def again(self, due: int, generation: int) -> "Schedule":
         """The same for another time."""
         return msgspec.structs.replace(self, due=due, generation=generation)
 
 
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Schedule).decode
 
 

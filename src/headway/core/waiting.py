@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headway.core.delay_lines import MEMORY
 from headway.core.line import Fetched, Line
 from headway.core.schedules import Schedule
 
@@ -72,13 +73,13 @@ class Waiting:
     def add(self, held: Held) -> None:
         """A record begins to wait."""
         schedule, fetched, line = held
-        key = _key(schedule, fetched.offset)
-        if line is self._own and key <= self._last:
-            self._late.add(fetched.offset)
+        offset = fetched.offset
+        if line is self._own and _key(schedule, offset) <= self._last:
+            self._late.add(offset)
         line.holds += 1
         self.bytes += fetched.size
         self._by_id[schedule.id] = held
-        heappush(self._heap, (*key, line.line, held))
+        heappush(self._heap, (schedule.due, schedule.at, schedule.order, offset, line.line, held))
 
     def get(self, id_: str) -> Held | None:
         """The record of a schedule, if it waits here."""
@@ -94,8 +95,8 @@ class Waiting:
 
     def take(self) -> Held:
         """The first one, as `first_due` has seen it, to be delivered now."""
-        due, at, order, offset, _, held = heappop(self._heap)
-        if held.line is self._own:
+        due, at, order, offset, line, held = heappop(self._heap)
+        if line == MEMORY:
             self._last = max(self._last, (due, at, order, offset))
         self._is_done(held)
         return held
@@ -106,13 +107,14 @@ class Waiting:
         self._is_done(held)
 
     def _is_done(self, held: Held) -> None:
-        if self._by_id.get(held.schedule.id) is held:  # not so where two schedules share an id
-            del self._by_id[held.schedule.id]
-        self.bytes -= held.fetched.size
-        held.line.holds -= 1
-        held.line.complete(held.fetched.offset)
-        if held.line is self._own:
-            self._late.discard(held.fetched.offset)
+        schedule, fetched, line = held
+        if self._by_id.get(schedule.id) is held:  # not so where two schedules share an id
+            del self._by_id[schedule.id]
+        self.bytes -= fetched.size
+        line.holds -= 1
+        line.complete(fetched.offset)
+        if line is self._own:
+            self._late.discard(fetched.offset)
 
     def mark(self) -> Mark:
         """What to store of the own line."""

@@ -56,9 +56,10 @@ class AtOnce:
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         self._raise_failure()
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
-        state = [out for out in records if out.topic == self._names.state]
-        answers = [out for out in records if out.topic == self._names.answers]
-        others = [out for out in records if out.topic not in (self._names.state, self._names.answers)]
+        state, answers, others = list[Out](), list[Out](), list[Out]()
+        own = {self._names.state: state, self._names.answers: answers}
+        for out in records:
+            own.get(out.topic, others).append(out)
         self._is_behind = not state
         if state:
             self._stored_at = time.monotonic()

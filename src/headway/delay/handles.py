@@ -1,7 +1,7 @@
 """What a scheduler gives for each schedule."""
 
 from headway.core.schedules import HandleParts, Schedule
-from headway.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.delivery import DeliveryFuture
 
 
 class ScheduleHandle:
@@ -12,12 +12,10 @@ class ScheduleHandle:
 
     __slots__ = ("_partition", "_schedule", "future")
 
-    def __init__(
-        self, partition: int, schedule: Schedule, destination: Destination, on_stored: OnDelivery | None = None
-    ) -> None:
+    def __init__(self, partition: int, schedule: Schedule, future: DeliveryFuture) -> None:
         self._partition = partition
         self._schedule = schedule
-        self.future = DeliveryFuture(destination, on_stored)
+        self.future = future
 
     @property
     def id(self) -> str:

@@ -5,7 +5,9 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from headway.kafka.producer_client import ProducerClient, in_slices, is_out_of_p
 _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1
 _ANSWER_WITHIN = 10.0
+_LOOK_AGAIN_AFTER = 0.02
+_PRODUCERS = 3
 _IN_TRANSACTIONS: Mapping[str, Any] = {
     # So long a relay that was killed keeps its partitions' successor, and those who read its targets, waiting.
     "transaction.timeout.ms": 10_000,
@@ -42,8 +46,9 @@ class _Refused(NamedTuple):
 class InTransactions:
     """Each round of ticks is one transaction, with the offsets that fence off a relay that was expelled.
 
-    Two producers take turns: while the broker still writes the markers of a transaction, it refuses the records of the
-    same producer's next, and librdkafka then waits for 20 ms.
+    While a thread commits one round, the next is already written, by another producer; it is committed after the first,
+    whose state it builds on. A third has its turn then: while the broker still writes the markers of a transaction, it
+    refuses the records of the same producer's next, and librdkafka then waits for 20 ms.
     """
 
     def __init__(
@@ -53,68 +58,69 @@ class InTransactions:
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._ids = [f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(2)]
-        self._client = self._new_client(self._ids[0])
+        self._ids = deque(f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(_PRODUCERS))
+        self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
         try:
-            self._other = self._new_client(self._ids[1])
+            for transactional_id in self._ids:
+                self._clients.append(self._new_client(transactional_id))
         except KafkaError:
-            self._client.close(0)
+            self._close(0)
             raise
         self._writing = Writing(names, self._partitions)
+        self._committing = ThreadPoolExecutor(1, "headway-commit")
+        self._uncommitted: tuple[Future[None], Offsets] | None = None
         self.done: dict[Partition, int] = {}
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
         return _fenced(self._config, transactional_id, self._names.state)
 
     def _partitions(self, topic: str, within: float) -> int:
-        return self._client.partitions(topic, within)
+        return self._clients[0].partitions(topic, within)
 
     @property
     def wants_state(self) -> bool:
         return True
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+        # That of the time at which it was decided: a rebalance after that is to fence it off.
+        member = self._consumer.group_metadata
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         together = True
-        while (refused := self._attempt(records, offsets, together)) is not None:
+        while (refused := self._attempt(records, together)) is not None:
             # A new client: librdkafka would go on behind the sequence numbers of what was refused, which is a gap.
-            self._abort()
-            self._client.close(0)
-            self._client = self._new_client(self._ids[0])
+            _abort(self._clients[0])
+            self._clients[0].close(0)
+            self._clients[0] = self._new_client(self._ids[0])
             together = False
             if refused.place is not None:
                 records[refused.place] = self._writing.refused_delivery(records[refused.place], refused.reason)
-        self._client, self._other = self._other, self._client
-        self._ids.reverse()
-        self.done.update(offsets)
+        self.finish()
+        self._uncommitted = self._committing.submit(_commit, self._clients[0], offsets, member), offsets
+        self._clients.rotate(-1)
+        self._ids.rotate(-1)
 
-    def _attempt(self, records: Sequence[Out], offsets: Offsets, together: bool) -> _Refused | None:
-        """Commit all; or if a delivery is refused nothing of it, and say which one."""
-        self._client.begin_transaction()
+    def _attempt(self, records: Sequence[Out], together: bool) -> _Refused | None:
+        """Write all; or if a delivery is refused, say which one."""
+        client = self._clients[0]
+        client.begin_transaction()
         errors: list[tuple[int, Any]] = []
         for index, out in enumerate(records):
             try:
-                send(self._client, out, self._reporter(out, index, errors))
+                send(client, out, self._reporter(out, index, errors))
             except (DeliveryError, SerializationError) as refused:
                 return _Refused(index, str(refused))
             if not together and out.source is not None:
-                flush(self._client)
+                flush(client)
             if errors:
                 break
-        flush(self._client)
+        flush(client)
         for index, error in errors:
             if records[index].source is None or not is_the_records_own(error):
                 raise KafkaError(f"A record for {records[index].topic} was not stored: {error.str()}.")
         if errors:
             alone = not together or len(records) == 1
             return _Refused(errors[0][0] if alone else None, errors[0][1].str())
-        self._commit(offsets)
         return None
-
-    def _commit(self, offsets: Offsets) -> None:
-        native = {each: (offset, b"") for each, offset in offsets.items()}
-        in_slices(partial(self._client.send_offsets, native, self._consumer.group_metadata))
-        in_slices(self._client.commit_transaction)
 
     def _reporter(self, out: Out, index: int, errors: list[tuple[int, Any]]) -> Callable[[Any, Any], None]:
         if out.topic != self._names.state:
@@ -129,29 +135,52 @@ class InTransactions:
 
         return report
 
-    def _abort(self) -> None:
-        try:
-            in_slices(self._client.abort_transaction)
-        except KafkaError as refused:
-            if not is_out_of_place(refused):
-                raise
-
     def serve(self) -> float:
-        return _LONGEST_WAIT
+        if self._uncommitted is None:
+            return _LONGEST_WAIT
+        if self._uncommitted[0].done():
+            self.finish()
+            return _LONGEST_WAIT
+        return _LOOK_AGAIN_AFTER
 
     def finish(self) -> None:
-        """What was carried out is committed."""
+        if self._uncommitted is not None:
+            (committed, offsets), self._uncommitted = self._uncommitted, None
+            committed.result()
+            self.done.update(offsets)
 
     def look_at_clock(self, commands: Offsets) -> None:
-        tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
+        tick = Tick(state={PRODUCERS_KEY: encode_producers(list(self._ids))})
         self.carry_out({number: tick for _, number in commands}, commands, 0)
 
     def close(self) -> None:
         try:
-            self._abort()  # what was under way, if anything was; what was committed stays so
+            self.finish()
         finally:
-            self._client.close(_A_MOMENT)
-            self._other.close(_A_MOMENT)
+            self._committing.shutdown()
+            self._close(_A_MOMENT)
+
+    def _close(self, within: float) -> None:
+        """End what is under way, if anything is; what was committed stays so."""
+        try:
+            for client in self._clients:
+                _abort(client)
+        finally:
+            for client in self._clients:
+                client.close(within)
+
+
+def _commit(client: ProducerClient, offsets: Offsets, member: bytes) -> None:
+    in_slices(partial(client.send_offsets, {each: (offset, b"") for each, offset in offsets.items()}, member))
+    in_slices(client.commit_transaction)
+
+
+def _abort(client: ProducerClient) -> None:
+    try:
+        in_slices(client.abort_transaction)
+    except KafkaError as refused:
+        if not is_out_of_place(refused):
+            raise
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:

@@ -1,5 +1,6 @@
 """What is pending: read from the lines, beside the relays, without disturbing them."""
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -60,10 +61,12 @@ def _of_line(onlooker: Onlooker, names: TopicNames, number: int, line: int, stat
     place = names.line(line), number
     end, start = onlooker.ends([place])[place], onlooker.starts([place])[place]
     start = max(start, state.mark.offset if line == MEMORY else state.line(line).offset)
-    done = [offsets for offsets in state.line(line).complete if line != MEMORY]
+    done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets that are read
     for message in onlooker.read(place, start, end):
         offset = message.offset() or 0
-        if any(offset in offsets for offsets in done):
+        while done and done[0].stop <= offset:
+            done.popleft()
+        if done and offset in done[0]:
             continue
         try:
             schedule = schedule_of(message)

@@ -8,8 +8,10 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Self
 
 from headway.config import Config
 from headway.core.broker_clock import BrokerClock
@@ -51,6 +53,11 @@ class Relay(Closable):
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
     ...     relay.run()
+
+    Beside what else a program does:
+
+    >>> with Relay({"bootstrap.servers": "localhost:9092"}).running():  # doctest: +SKIP
+    ...     serve_requests()
 
     Args:
         config: Settings of librdkafka. `group.id` is by default the scheduler's name.
@@ -103,6 +110,21 @@ class Relay(Closable):
                 log.warning("The relay begins anew from what is stored: %s", error)
                 self._forget(_AGAIN_AFTER)
         self._store_rest()
+
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Run in a thread while a `with` block lasts; then finish what was begun, and close.
+
+        What ends the thread before is logged at once, and raised at the end of the block.
+        """
+        with self, ThreadPoolExecutor(1, "headway-relay") as thread:
+            ended = thread.submit(self.run)
+            ended.add_done_callback(_log_failure)
+            try:
+                yield self
+            finally:
+                self.stop()
+            ended.result()
 
     def stop(self) -> None:
         """Let `run` return soon; from any thread or signal handler."""
@@ -364,3 +386,8 @@ class Relay(Closable):
             self._wake.wait(seconds - _PRECISELY)  # which may be late by a millisecond
         elif seconds > 0:
             time.sleep(seconds)
+
+
+def _log_failure(ended: Future[None]) -> None:
+    if error := ended.exception():
+        log.error("The relay has ended, and moves nothing any more: %s", error)

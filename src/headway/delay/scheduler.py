@@ -186,7 +186,7 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         if self._closed:
             raise ClosedError("The scheduler is closed. Make a new one to go on.")
-        fields = _checked(headers)
+        fields = _checked(headers) if headers else []
         target = topic if priority is None else level_topic(topic, priority)
         if self._write_key:
             key = self._write_key(key, target, fields)
@@ -200,9 +200,9 @@ class Scheduler(Closable):
         fields.append(schedule.header())
         own = partition_of(key, order, self._partitions)
         destination = self._destinations[self._ladder.line_for(due - at)]
-        handle = ScheduleHandle(own, schedule, destination, on_stored)
-        self._send(destination.kafka_topic, value, key, own, handle.future, fields)
-        return handle
+        future = DeliveryFuture(destination, on_stored)
+        self._send(destination.kafka_topic, value, key, own, future, fields)
+        return ScheduleHandle(own, schedule, future)
 
     def _send(
         self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None
@@ -235,7 +235,7 @@ class Scheduler(Closable):
 
 def _checked(headers: Sequence[Header]) -> list[Header]:
     fields = list(headers)
-    if fields and any(name == HEADER for name, _ in fields):
+    if any(name == HEADER for name, _ in fields):
         raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
     return fields
 

@@ -21,7 +21,7 @@ def due_at(when: When, now: float) -> int:
     seconds = now + when if isinstance(when, (float, int)) else _seconds(when, now)
     if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # nor is what is no number
         raise ConfigError(f"The time {when!r} is none, or beyond the year 9999. Give seconds, or a time.")
-    return max(0, math.ceil(seconds * 1000))
+    return math.ceil(seconds * 1000) if seconds > 0 else 0
 
 
 def _seconds(when: object, now: float) -> float:

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headway.config import DEFAULT_SCHEDULER
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.compacted import read_compacted
 from headway.kafka.producer_client import ProducerClient
 
-DEFAULT_NAME = "headway-delay"
+DEFAULT_NAME = DEFAULT_SCHEDULER
 DEFAULT_PARTITIONS = 4
 
 _FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}

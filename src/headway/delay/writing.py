@@ -41,15 +41,18 @@ class Writing:
         self._targets = Targets(partitions_of)
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
-        """Everything that a tick writes."""
+        """Everything that a tick writes.
+
+        What is stored comes first: so a transaction knows all its partitions early, and asks the broker for them once.
+        """
+        for key, value in tick.state.items():
+            yield Out(self._names.state, value, key, partition, _NOW, None)
         for write in tick.writes:
             yield self._move(partition, write) if write.line is not None else self._delivery(write, now)
         for refusal in tick.refusals:
             yield self._refused(refusal)
         for answer in tick.answers:
             yield self._answer(answer)
-        for key, value in tick.state.items():
-            yield Out(self._names.state, value, key, partition, _NOW, None)
 
     def _move(self, partition: int, write: Write) -> Out:
         message, schedule, line = write

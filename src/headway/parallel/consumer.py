@@ -311,7 +311,7 @@ class ParallelConsumer:
         self._producers.append(letters)
 
     def _take_retries_later(self) -> None:
-        later = RetriesLater(self._settings.kafka, self._dispatch.stored)
+        later = RetriesLater(self._settings.kafka, self._settings.scheduler, self._dispatch.stored)
         self._dispatch.later = later
         self._producers.append(later)
 

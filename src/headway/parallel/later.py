@@ -20,8 +20,11 @@ class RetriesLater:
     In a thread of its own: the first one looks for the scheduler's topics, and the loop of async handlers must go on.
     """
 
-    def __init__(self, config: Config, stored: Callable[[RecordWork, BaseException | None], None]) -> None:
+    def __init__(
+        self, config: Config, scheduler: str, stored: Callable[[RecordWork, BaseException | None], None]
+    ) -> None:
         self._config = connection_of(config)
+        self._name = scheduler
         self._stored = stored
         self._thread = ThreadPoolExecutor(1, "headway-retries-later")
         self._scheduler: Scheduler | None = None
@@ -39,7 +42,7 @@ class RetriesLater:
             self._stored(work, error)
 
         try:
-            self._scheduler = self._scheduler or Scheduler(self._config)
+            self._scheduler = self._scheduler or Scheduler(self._config, name=self._name)
             self._scheduler.send_later(
                 record.raw_key,
                 record.raw_value,

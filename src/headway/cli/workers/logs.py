@@ -8,9 +8,13 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Any
+
+import click
 
 from headway.cli import connection
 from headway.cli.workers.messages import LogStyle
@@ -87,13 +91,42 @@ class Seldom(logging.Filter):
         return True
 
 
-def log_to_stderr(style: LogStyle, worker: str | None = None, process: int | None = None) -> None:
-    """Write what is logged, warnings and what nobody caught included, for as long as this process lives."""
+def log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that runs until it is told to end, which gets them as its `style`."""
+
+    @click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="A line for each event on stderr, for people or for programs.",
+    )
+    @click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="The least that is logged.",
+    )
+    @wraps(command)
+    def with_style(*args: Any, log_format: str, log_level: str, **options: Any) -> None:
+        command(*args, style=LogStyle(log_format, log_level), **options)
+
+    return with_style
+
+
+def log_to_stderr(
+    style: LogStyle, worker: str | None = None, process: int | None = None, command: str = "supervisor"
+) -> None:
+    """Write what is logged, warnings and what nobody caught included, for as long as this process lives.
+
+    A line of text says which worker's process it comes from, or which command.
+    """
     formatter: logging.Formatter
     if style.format == "json":
         formatter = JsonLines(worker, process)
     else:
-        source = "supervisor" if worker is None else f"{worker}[{process}]"
+        source = command if worker is None else f"{worker}[{process}]"
         formatter = TextLines(source, over_progress=style.over_progress)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
