@@ -584,3 +584,31 @@ def test_who_waits_is_woken_for_what_is_behind_the_end_of_a_partition(cluster: C
     level.wake(None)
     level.close()
     wake.close()
+
+
+def test_a_level_that_was_asked_for_nothing_gives_records_at_once_when_it_is_asked_and_each_once(
+    cluster: Cluster,
+) -> None:
+    topic = f"{cluster.topic(levels=1)}-0"
+    with cluster.producer() as producer:
+        for number in range(PARTITIONS * 20):
+            producer.send(topic.removesuffix("-0"), b"one", partition=number % PARTITIONS)
+    config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
+    level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
+    level.subscribe(LevelSubscription([topic], "-0"), Silent())
+    records: list[ConsumerRecord] = []
+    waits: list[float] = []
+    while len({record.partition for record in records}) < PARTITIONS:
+        records += level.fetch(1, time.monotonic())
+    for _ in range(3):
+        records += level.fetch(0, time.monotonic() + 1)
+        time.sleep(0.1)  # librdkafka's thread falls asleep, which nobody is told
+        asked, had = time.monotonic(), len(records)
+        while len(records) == had:
+            records += level.fetch(1, time.monotonic())
+        waits.append(time.monotonic() - asked)
+    while len(records) < PARTITIONS * 20:
+        records += level.fetch(500, time.monotonic())
+    level.close()
+    assert min(waits) < 0.5
+    assert len({place(record) for record in records}) == PARTITIONS * 20

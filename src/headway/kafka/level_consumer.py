@@ -4,6 +4,7 @@ It speaks Headway's addresses, turns errors that Kafka hands over as messages in
 exception out of a rebalance callback: the binding would drop what the same call has fetched.
 """
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 _FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16_384}
 
 # A level asked for nothing this long is paused, so that its callbacks can be served without its records. Waking
-# it costs a refetch of about 10 ms.
+# it costs a refetch, of about 10 ms where the broker is near.
 _PARK_AFTER = 0.5
 _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
@@ -114,7 +115,7 @@ class LevelConsumer:
         """Leave the group, and wait until the listener was told."""
         self._consumer.unsubscribe()
         began = time.monotonic()
-        while not self._has_left(time.monotonic() - began) and time.monotonic() - began < _LEAVE_WITHIN:
+        while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self._has_left(waited):
             pass
         self._forget(list(self.assigned))
         self._subscription = LevelSubscription([], "")
@@ -194,7 +195,21 @@ class LevelConsumer:
 
     def _resume_parked(self) -> None:
         self._parked = False
-        self._consumer.resume(self._to_kafka(self.assigned - self.paused))
+        self._fetch_again(self.assigned - self.paused)
+
+    def _fetch_again(self, partitions: Collection[TopicPartition]) -> None:
+        """Resume these, and seek where they are anyway.
+
+        librdkafka's thread for a broker that has nothing to fetch sleeps for up to a second, and only a seek wakes it.
+        """
+        kafka_partitions = self._to_kafka(partitions)
+        self._consumer.resume(kafka_partitions)
+        fetched = {self._ours(each): each.offset for each in self._consumer.position(kafka_partitions)}
+        for partition in partitions:
+            offset = self._sought.get(partition, fetched.get(partition, ck.OFFSET_INVALID))
+            if offset != ck.OFFSET_INVALID:
+                with contextlib.suppress(ck.KafkaException):  # it is about to be taken away
+                    self._consumer.seek(self._starting_at(partition, offset))
 
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
         try:
@@ -292,7 +307,7 @@ class LevelConsumer:
         """Fetch from these again."""
         self.paused.difference_update(partitions)
         if not self._parked:
-            self._consumer.resume(self._to_kafka(partitions))
+            self._fetch_again(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from this offset on; logical offsets (beginning, end) are as librdkafka numbers them."""
