@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 from headway.broker import LocalBroker
 from headway.broker.ports import free_ports
 from headway.errors import LocalBrokerError
+from headway.kafka.admin import Admin
 
 pytestmark = pytest.mark.kafka
 
@@ -115,6 +116,8 @@ def test_an_ephemeral_broker_leaves_nothing() -> None:
 
 def test_three_nodes_lose_nothing_when_one_is_killed_and_take_it_back() -> None:
     with LocalBroker(nodes=3, properties={"broker.session.timeout.ms": "3000"}) as broker:
+        alone = [Admin({"bootstrap.servers": f"127.0.0.1:{node.port}"}) for node in broker.nodes]
+        assert [admin.broker_count() for admin in alone] == [3, 3, 3]
         create(broker, "orders")
         produce(broker, "orders", b"before")
         broker.nodes[0].kill()

@@ -612,3 +612,34 @@ def test_a_level_that_was_asked_for_nothing_gives_records_at_once_when_it_is_ask
     level.close()
     assert min(waits) < 0.5
     assert len({place(record) for record in records}) == PARTITIONS * 20
+
+
+def test_a_level_that_was_asked_for_nothing_before_it_had_partitions_gives_their_records_at_once(
+    kafka_cluster: Cluster,
+) -> None:
+    topic = f"{kafka_cluster.topic(levels=1)}-0"
+    with kafka_cluster.producer() as producer:
+        producer.send(topic.removesuffix("-0"), b"one")
+    config = kafka_cluster.config({"group.id": topic, "enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    before = ck.Consumer(config)
+    before.subscribe([topic])
+    while not before.assignment():
+        before.poll(0.1)
+    before.commit(
+        offsets=[ck.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)], asynchronous=False
+    )
+    level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
+    level.subscribe(LevelSubscription([topic], "-0"), Silent())
+    waiting = time.monotonic()
+    while time.monotonic() < waiting + 1.5:
+        level.fetch(0, time.monotonic())
+    before.close()
+    while not level.assigned:
+        level.fetch(0, time.monotonic())
+    level.committed(level.assigned, 10)
+    asked = time.monotonic()
+    while not level.fetch(1, time.monotonic()):
+        pass
+    waited = time.monotonic() - asked
+    level.close()
+    assert waited < 0.5

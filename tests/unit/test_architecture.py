@@ -25,7 +25,7 @@ ALLOWED = {
     "workers": {"config", "core", "errors", "parallel", "records"},
     "finding": {"errors", "workers"},
     "http": {"core", "errors", "parallel", "records"},
-    "broker": {"errors"},
+    "broker": {"errors", "kafka"},
     "spark": {"broker", "core", "config", "delay", "errors", "finding", "kafka", "letters", "parallel"}
     | {"records", "workers"},
     "pipelines": {"core", "delay", "errors", "kafka", "letters", "parallel", "spark"},

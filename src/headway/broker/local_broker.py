@@ -26,8 +26,10 @@ from headway.broker.ports import choose_ports
 from headway.broker.properties import HOST, render, server_properties
 from headway.broker.runtime import ClassData, Runtime, find_runtime
 from headway.errors import ConfigError, LocalBrokerError
+from headway.kafka.admin import Admin
 
 _LAST_PORT = 65_500  # leaves room for the further nodes' ports
+_ASK_AGAIN_AFTER = 0.05
 
 
 class LocalBroker:
@@ -173,8 +175,21 @@ class LocalBroker:
             node.spawn()
         for node in self.nodes:
             node.wait_until_ready(deadline)
+        for node in self.nodes:
+            self._wait_until_it_knows_all(node, deadline)
         if self._background:
             self._release_guard()
+
+    def _wait_until_it_knows_all(self, node: Node, deadline: float) -> None:
+        """A node opens its port when it has joined, and the others hear of that a little later.
+
+        A client that is told of fewer brokers in between gives up what it asked of the one that is missing.
+        """
+        # A client of its own for each question: one that knows more brokers would ask any of them.
+        while Admin({"bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
+            if time.monotonic() > deadline:
+                raise LocalBrokerError(f"Node {node.id} did not find all the others in time. Its log: {node.log_file}")
+            time.sleep(_ASK_AGAIN_AFTER)
 
     def _release_guard(self) -> None:
         atexit.unregister(self.stop)

@@ -1,4 +1,4 @@
-"""The topics that Kafka has: list, create and delete them."""
+"""The topics that Kafka has, to list, create and delete, and its brokers."""
 
 import re
 import time
@@ -46,6 +46,10 @@ class Admin:
         """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""
         metadata = self._ask_patiently()
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
+
+    def broker_count(self) -> int:
+        """How many brokers the one that answers knows. Raises `KafkaError` when none answers."""
+        return len(self._ask_patiently().brokers)
 
     def create(
         self,

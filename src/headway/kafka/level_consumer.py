@@ -188,7 +188,7 @@ class LevelConsumer:
         if now - self._asked_at < _PARK_AFTER or now - self._served_at < _SERVE_EVERY:
             return []
         self._served_at = now
-        if not self._parked:
+        if self.assigned and not self._parked:
             self._parked = True
             self._consumer.pause(self._to_kafka(self.assigned))
         return self._consume(1)  # a record that was on its way when the level was paused may still come
@@ -244,8 +244,9 @@ class LevelConsumer:
     def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """An assignment starts unpaused, and may have taken partitions away after they were fetched from."""
         self._rebalanced = False
-        pause = self.assigned if self._parked else self.assigned & self.paused
-        if pause:
+        if self._parked:  # until it is served again: a partition that was never fetched from is slow to be resumed
+            self._resume_parked()
+        if pause := self.assigned & self.paused:
             self._consumer.pause(self._to_kafka(pause))
         return [record for record in records if record.topic_partition in self.assigned]
 
