@@ -197,7 +197,7 @@ SYSTEMS: dict[str, tuple[Send, float]] = {
 
 def measure(report: Report, options: Options) -> None:
     """Every system at every distance and size, in alternating rounds."""
-    count, rounds = (30_000, 1) if options.quick else (300_000, 5)
+    count, rounds = (30_000, 1) if options.quick else (150_000, 3)
     with options.broker() as servers:
         for round_trip in (0.0, 0.005) if options.quick else ROUND_TRIPS:
             with proxied(servers, round_trip) as through:
