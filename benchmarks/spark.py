@@ -91,9 +91,9 @@ def measure(report: Report, options: Options) -> None:
 
 
 def throughput(report: Report, bench: Bench) -> None:
-    """Rows a second into a filter that looks at every value; each system in turn, the best of three; quickly, of one."""
+    """Rows a second into a filter that looks at every value; each system in turn, the best of the rounds."""
     for size, most in ((100, 2_000_000), (1_000, 400_000)):
-        records = most // 10 if bench.quick else most
+        records = most // 20 if bench.quick else most
         case = f"read {records:,} rows of {size:,} B"
         topic = bench.topic("throughput", levels=1)
         bench.fill(level_topic(topic, 0), records, size)
@@ -102,7 +102,7 @@ def throughput(report: Report, bench: Bench) -> None:
             plain = bench.theirs(topic, 1)
             systems |= {"connector": ("kafka", plain), "connector, tuned": ("kafka", plain | TUNED)}
         rates = dict.fromkeys(systems, 0.0)
-        for _ in range(1 if bench.quick else 3):
+        for _ in range(2 if bench.quick else 3):
             for name, (kind, given) in systems.items():
                 rates[name] = max(rates[name], records / _seconds_to_read(bench.spark, kind, given, size, records))
         for name, rate in rates.items():
@@ -128,7 +128,7 @@ def trickle(report: Report, bench: Bench) -> None:
     with _sending(bench, topic, [0, 1, 2], TRICKLE_PER_S):
         for name, kind, options in _systems(bench, topic):
             with _running(bench.spark.readStream.format(kind).options(**options).load()) as query:
-                times = _times(query, seconds=4 if bench.quick else 20)
+                times = _times(query, seconds=3 if bench.quick else 20)
             medians[name] = report.add("micro-batch, trickle, median", name, statistics.median(times), "ms")
     report.at_most("micro-batch, trickle, median ms", medians["headway"], 120)
 
@@ -143,7 +143,7 @@ def high_wait(report: Report, bench: Bench) -> None:
         waits = Waits()
         frame = bench.spark.readStream.format(kind).options(**options, **limits[name], startingOffsets="earliest")
         with _sending(bench, topic, [2], HIGH_PER_S), _running(frame.load(), waits) as query:
-            full = _full(query, seconds=4 if bench.quick else 20)
+            full = _full(query, seconds=3 if bench.quick else 20)
         micro_batch = statistics.median(full.values())
         behind = [wait for number in full for wait in waits.seconds[number]]
         p99 = report.add(f"wait of high behind {backlog:,} low, p99", name, _p99(behind) * 1000, "ms")
@@ -155,7 +155,7 @@ def high_wait(report: Report, bench: Bench) -> None:
 
 
 def schedule(report: Report, bench: Bench) -> None:
-    """Rows a second into the lines of a scheduler, due over the next day; the best of two; quickly, of one."""
+    """Rows a second into the lines of a scheduler, due over the next day; the best of the rounds."""
     count = 200_000 if bench.quick else 2_000_000
     target = level_topic(bench.topic("reminders", levels=1), 0)
     number = F.col("id").cast("string")
