@@ -359,10 +359,12 @@ def crash(report: Report, topics: Topics, count: int) -> None:
     too_late.start()
     consumer.run(handle)
     too_late.cancel()
-    report.add(f"(e) {count:,} done behind one, killed", "the stuck one again", handled.count(0), "records")
-    report.add(f"(e) {count:,} done behind one, killed", "others again", len(handled) - handled.count(0), "records")
-    report.at_least("(e) the stuck one again", handled.count(0), 1)
-    report.at_most("(e) others again", len(handled) - handled.count(0), 0)
+    stuck = handled.count(0)
+    others = len(handled) - stuck
+    report.add(f"(e) {count:,} done behind one, killed", "the stuck one again", stuck, "records")
+    report.add(f"(e) {count:,} done behind one, killed", "others again", others, "records")
+    report.at_least("(e) the stuck one again", stuck, 1)
+    report.at_most("(e) others again", others, 0)
 
 
 def _committed_as_done(servers: str, topic: str) -> int:

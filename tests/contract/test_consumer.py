@@ -631,7 +631,7 @@ def test_a_level_that_was_asked_for_nothing_before_it_had_partitions_gives_their
     level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
     level.subscribe(LevelSubscription([topic], "-0"), Silent())
     waiting = time.monotonic()
-    while time.monotonic() < waiting + 1.5:
+    while time.monotonic() < waiting + 1.5:  # for `before`; meanwhile a level of which nothing is asked would be parked
         level.fetch(0, time.monotonic())
     before.close()
     while not level.assigned:

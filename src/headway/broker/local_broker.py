@@ -175,8 +175,9 @@ class LocalBroker:
             node.spawn()
         for node in self.nodes:
             node.wait_until_ready(deadline)
-        for node in self.nodes:
-            self._wait_until_it_knows_all(node, deadline)
+        if len(self.nodes) > 1:
+            for node in self.nodes:
+                self._wait_until_it_knows_all(node, deadline)
         if self._background:
             self._release_guard()
 
