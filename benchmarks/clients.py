@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import _objects
 import confluent_kafka as ck
 from _harness import Options, Report, main
 from confluent_kafka.admin import AdminClient
@@ -75,7 +76,7 @@ def _round(servers: str, count: int, size: int) -> Rates:
     consume = _consume_plain(servers, topic, count), _consume_ours(servers, topic, count)
     other_ways = (
         _produce_plain(servers, levels, value, count),
-        _produce_with_objects(servers, levels, value, count),
+        _objects.produce(_plain_producer(servers, levels[0]), levels, value, count, IN_FLIGHT),
     )
     for done in admin.delete_topics(names).values():
         done.result()
@@ -105,32 +106,6 @@ def _produce_plain(servers: str, topics: Sequence[str], value: bytes, count: int
             producer.poll(0)
     producer.flush()
     assert delivered == count
-    return count / (time.perf_counter() - started)
-
-
-class Place:
-    """Where a record is."""
-
-    __slots__ = ("offset", "partition", "timestamp")
-
-    def __call__(self, error: ck.KafkaError | None, message: ck.Message) -> None:
-        """Take the report."""
-        assert error is None
-        self.partition, self.offset, self.timestamp = message.partition(), message.offset(), message.timestamp()[1]
-
-
-def _produce_with_objects(servers: str, topics: Sequence[str], value: bytes, count: int) -> float:
-    in_flight: deque[Place] = deque(maxlen=IN_FLIGHT)
-    producer = _plain_producer(servers, topics[0])
-    started = time.perf_counter()
-    for i in range(count):
-        place = Place()
-        in_flight.append(place)
-        producer.produce(topics[i % len(topics)], value, str(i), on_delivery=place)
-        if i % 100 == 0:
-            producer.poll(0)
-    producer.flush()
-    assert all(place.offset >= 0 for place in in_flight)  # type: ignore[operator]
     return count / (time.perf_counter() - started)
 
 

@@ -55,7 +55,7 @@ def measure(report: Report, options: Options) -> None:
             warm_up(servers)
         for rate in (1000,) if options.quick else (1000, 5000, 20_000):
             for mode in MODES:
-                lateness(report, servers, rate, mode, *((1, 1) if options.quick else (3, 3)))
+                lateness(report, servers, rate, mode, *((1, 1) if options.quick else (6, 3)))
         scheduling(report, servers, 20_000 if options.quick else 100_000, 1 if options.quick else 3)
         flood(report, servers, 5000 if options.quick else 100_000)
         pending(report, servers, *((20_000, 3) if options.quick else (1_000_000, 12)))
@@ -164,9 +164,12 @@ def _measure(
     create_topics({"bootstrap.servers": servers}, name, LADDER, 1)
     count = int(rate * seconds)
     with subprocess.Popen(command(name), stderr=subprocess.PIPE, text=True) as process:
+        with Scheduler({"bootstrap.servers": servers}, name=name) as scheduler:
+            scheduler.send_later(b"", VALUE, target, 0)
+        Reader(servers, target).wait(1, 60)  # it has started
         reader = Reader(servers, target)
         due_ms = _schedule(servers, name, target, count, rate)
-        found = reader.wait(count, 60 + seconds)
+        found = [each for each in reader.wait(1 + count, 60 + seconds) if each[0] >= 0]
         process.terminate()
         _, said = process.communicate()
     return (
@@ -179,7 +182,7 @@ def _measure(
 def _schedule(servers: str, name: str, target: str, count: int, rate: int) -> list[int]:
     """Schedule so many at the rate at which they come due; when they are due, in milliseconds."""
     with Scheduler({"bootstrap.servers": servers, "linger.ms": 5}, name=name) as scheduler:
-        first = time.time() + 3.5
+        first = time.time() + 3
         handles = []
         for i in range(count):
             while (ahead := first + i / rate - time.time()) > 2.5:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import _objects
 import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka as ck
 import kafka  # type: ignore[import-untyped]
@@ -70,6 +71,14 @@ def plain(servers: str, topic: str, value: bytes, count: int) -> float:
     producer.flush()
     assert delivered == count + 1
     return count / (time.perf_counter() - started)
+
+
+def objects(servers: str, topic: str, value: bytes, count: int) -> float:
+    """confluent-kafka with an object for each record."""
+    producer = ck.Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000, **SETTINGS})
+    producer.produce(topic, value)
+    producer.flush()
+    return _objects.produce(producer, [topic], value, count, LOOKED_AT_AFTER)
 
 
 def ours(servers: str, topic: str, value: bytes, count: int) -> float:
@@ -185,6 +194,7 @@ async def aiokafka_awaited(servers: str, topic: str, value: bytes, count: int) -
 SYSTEMS: dict[str, tuple[Send, float]] = {
     "confluent-kafka, one at a time": (synchronous, 0.002),
     "confluent-kafka, callbacks": (plain, 1),
+    "confluent-kafka, an object a record": (objects, 1),
     "headway, futures": (ours, 1),
     "kafka-python, futures": (kafka_python, 0.1),
     "a bare future a record, awaited": (awaiting(bare_awaited), 0.5),

@@ -100,6 +100,46 @@ def test_a_flood_fails_no_send_of_another_topic(kafka_cluster: Cluster, proxy: K
         assert all(future is not None and future.exception(30) is None for future in sent)
 
 
+def test_a_keyed_flood_over_many_partitions_that_makes_way_for_a_neighbour_keeps_the_order_of_each_key(
+    kafka_cluster: Cluster, proxy: KafkaProxy
+) -> None:
+    flooded, quiet = kafka_cluster.topic(1), kafka_cluster.topic(1) + "-0"
+    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(flooded, 24, 1)])[flooded].result(30)
+    keys = [b"%d" % number for number in range(200)]
+    settings = {"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 1, "enable.idempotence": True}
+    ended, flood_of = threading.Event(), list[tuple[bytes, DeliveryFuture]]()
+    with Producer(settings) as producer:
+        for topic in (flooded, quiet):
+            producer.send(topic, b"first").result(30)
+        queues = producer.destination(flooded, 0).queues
+
+        def flood() -> None:
+            while not ended.is_set():
+                flood_of.extend((key, producer.send(flooded, b"x" * 1000, key)) for key in keys)
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        sent, made_way, until = list[DeliveryFuture | None](), 0, time.monotonic() + 30
+        try:
+            while made_way < 100 and time.monotonic() < until:
+                sent.append(producer.try_send(quiet, b"x" * 100))
+                threading.Event().wait(0.005)
+                made_way += queues.waiting > 0 and any(queue.narrowed for queue in queues.queues())
+        finally:
+            ended.set()
+            thread.join()
+        assert made_way == 100
+        assert None not in sent
+        assert producer.flush(60) == 0
+    placed: dict[bytes, list[tuple[int, int]]] = {}
+    for key, future in flood_of:
+        placed.setdefault(key, []).append((future.result().partition, future.result().offset))
+    for places in placed.values():
+        assert len({partition for partition, _ in places}) == 1
+        assert places == sorted(places)
+
+
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_broker_that_does_not_answer_leaves_memory_at_the_budget_and_loses_nothing(
     kafka_cluster: Cluster, proxy: KafkaProxy, seconds: int

@@ -113,13 +113,13 @@ class World:
         return None
 
     def _commit(self, tick: Tick) -> None:
-        for record, schedule, line in tick.writes:
-            assert isinstance(record, Record)
-            if line is None:
-                self.writes[schedule.id] += 1
-                self.delivered.append((self.now, schedule))
+        for write in tick.writes:
+            assert isinstance(write.record, Record)
+            if write.line is None:
+                self.writes[write.schedule.id] += 1
+                self.delivered.append((self.now, write.schedule))
             else:
-                self.write(line, schedule)
+                self.write(write.line, write.schedule)
         for command, settled in tick.answers:
             self.answers.setdefault(command.token, []).append(settled)
         self.refused += [refusal.record for refusal in tick.refusals]

@@ -26,6 +26,7 @@ from headway.core.line import LEAVES_WITHIN, Fetched, Line
 from headway.core.offset_map import OffsetMap
 from headway.core.progress import Progress
 from headway.core.recent import Recent
+from headway.core.recurrence import Recurrence
 from headway.core.relay_ticks import Answer, Refusal, Search, Tick, Write
 from headway.core.schedules import Schedule
 from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, StoredState, change_key, encode_map, line_key
@@ -232,29 +233,29 @@ class PartitionRelay:
         if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)
             return
-        wanted, is_new = self._changed(schedule)
-        if wanted and not is_new and self._holds(line, wanted, now):
-            self._waiting.add(Held(wanted, fetched, line))
+        wanted = self._changed(schedule)
+        if wanted is schedule and self._holds(line, schedule, now):
+            self._waiting.add(Held(schedule, fetched, line))
             return
         line.complete(fetched.offset)
         if wanted:
             self._move(fetched, wanted, now)
 
-    def _changed(self, schedule: Schedule) -> tuple[Schedule | None, bool]:
-        """The schedule as it is to be by now, None if it is not to be delivered, and whether that is news."""
+    def _changed(self, schedule: Schedule) -> Schedule | None:
+        """The schedule as it is to be by now, which is the same if nobody has changed it; None if it was cancelled."""
         change = self._changes.get(schedule.id)
         if change is None and schedule.id not in self._undecided:
-            return schedule, False
+            return schedule
         if change and schedule.generation < change.live:
-            return None, False
+            return None
         self._settle_before(schedule)
         change = self._changes.get(schedule.id)
         if change is None or schedule.generation == change.generation:
-            return schedule, False
+            return schedule
         if change.due is None:
-            return None, False
+            return None
         self._changes.goes_live(schedule.id)
-        return schedule.again(change.due, change.generation), True
+        return schedule.again(change.due, change.generation)
 
     def _holds(self, line: Line, schedule: Schedule, now: int) -> bool:
         if line.line == MEMORY:
@@ -282,19 +283,22 @@ class PartitionRelay:
     def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
         if not self._waiting.is_restored:
             return
-        writes, frontier = self._tick.writes, self._frontier
+        writes, frontier = self._tick.writes, min(self._frontier, now)
         while len(writes) < limit and self._size < most_bytes:
-            due = self._waiting.first_due
-            if due is None or due > now or (due > frontier and not self._is_full):
+            held = self._waiting.take(now if self._is_full else frontier)
+            if held is None:
                 break
-            held = self._waiting.take()
-            self._fire(held.fetched, held.schedule, now)
+            schedule, fetched = held.schedule, held.fetched
+            if schedule.recurrence is None:
+                self._write(fetched, schedule, None)
+                self._recent.add(schedule.id)
+            else:
+                self._fire(fetched, schedule, schedule.recurrence, now)
 
-    def _fire(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        recurrence = schedule.recurrence
-        if recurrence is None or recurrence.fires(schedule.due, now):
+    def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
+        if recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
-        following = recurrence.following(schedule.due, now) if recurrence else None
+        following = recurrence.following(schedule.due, now)
         if following is None:
             self._recent.add(schedule.id)
         else:

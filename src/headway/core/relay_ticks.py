@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from headway.core.changes import Command, Settled
 from headway.core.schedules import Schedule
 from headway.errors import ScheduleError
 
 
-class Write(NamedTuple):
+class Write(msgspec.Struct, gc=False):
     """A record to be written: to the delay line `line`, or to its target if that is None."""
 
     record: Any

@@ -5,7 +5,7 @@ refused, so that no record goes round for ever.
 """
 
 import re
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -19,7 +19,9 @@ HEADER = "headway.delay"
 LATEST = 253_402_300_799_000
 """The last second of the year 9999, in milliseconds since the epoch."""
 
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
+_Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL)
 
 
@@ -32,12 +34,12 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """
 
     id: str
-    due: int
-    at: int
+    due: _Time
+    at: _Time
     order: int
     topic: str
-    partition: int | None = None
-    generation: int = 0
+    partition: _Number | None = None
+    generation: _Number = 0
     recurrence: Recurrence | None = None
 
     def header(self) -> Header:
@@ -61,10 +63,8 @@ def read_schedule(value: str | bytes | None) -> Schedule:
         schedule = _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ScheduleError(f"The header {HEADER} cannot be read: {error}.") from error
-    if not (0 <= schedule.due <= LATEST and 0 <= schedule.at <= LATEST and 0 <= schedule.generation < 2**31):
-        raise ScheduleError(f"The header {HEADER} has a time that is none: due={schedule.due}, at={schedule.at}.")
-    if not _TOPIC.fullmatch(schedule.topic) or (schedule.partition or 0) < 0:
-        raise ScheduleError(f"The header {HEADER} names no place: {schedule.topic!r}, {schedule.partition}.")
+    if not _is_topic(schedule.topic):  # msgspec's own patterns take twice as long
+        raise ScheduleError(f"The header {HEADER} names no topic: {schedule.topic!r}.")
     if schedule.recurrence is not None:
         try:
             schedule.recurrence.check()

@@ -7,8 +7,8 @@ that came late and are named. An offset map would name every gap, a thousand tim
 Invariants: records are given in the order of (due, scheduled at, order, offset); the bytes are those of what waits.
 """
 
+from collections import deque
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,12 +37,15 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
         return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
 
 
-class Held(NamedTuple):
+class Held(msgspec.Struct, gc=False):
     """A record that waits in memory, and where it came from."""
 
     schedule: Schedule
     fetched: Fetched
     line: Line
+
+
+_Entry = tuple[int, int, int, int, int, Held]  # its key, its line and itself
 
 
 class Waiting:
@@ -54,12 +57,14 @@ class Waiting:
         self._restored = mark
         self._last = mark.last
         self._late: set[int] = set()
-        self._heap: list[tuple[int, int, int, int, int, Held]] = []  # its key, its line and itself
-        self._removed: set[tuple[int, int]] = set()  # lines and offsets of what is in the heap and waits no more
+        # Where all delays are the same, as those of a retry, all come in order, and a heap of thousands is not asked.
+        self._in_order: deque[_Entry] = deque()
+        self._heap: list[_Entry] = []
+        self._removed: set[tuple[int, int]] = set()  # lines and offsets of what is in there and waits no more
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
-        return len(self._heap) - len(self._removed)
+        return len(self._in_order) + len(self._heap) - len(self._removed)
 
     @property
     def is_restored(self) -> bool:
@@ -72,14 +77,18 @@ class Waiting:
 
     def add(self, held: Held) -> None:
         """A record begins to wait."""
-        schedule, fetched, line = held
+        schedule, fetched, line = held.schedule, held.fetched, held.line
         offset = fetched.offset
         if line is self._own and _key(schedule, offset) <= self._last:
             self._late.add(offset)
         line.holds += 1
         self.bytes += fetched.size
         self._by_id[schedule.id] = held
-        heappush(self._heap, (schedule.due, schedule.at, schedule.order, offset, line.line, held))
+        entry = (schedule.due, schedule.at, schedule.order, offset, line.line, held)
+        if not self._in_order or self._in_order[-1] < entry:
+            self._in_order.append(entry)
+        else:
+            heappush(self._heap, entry)
 
     def get(self, id_: str) -> Held | None:
         """The record of a schedule, if it waits here."""
@@ -88,18 +97,36 @@ class Waiting:
     @property
     def first_due(self) -> int | None:
         """When the first one is due."""
-        heap = self._heap
-        while self._removed and heap and _place(heap[0][-1]) in self._removed:
-            self._removed.discard(_place(heappop(heap)[-1]))
-        return heap[0][0] if heap else None
+        first = self._first()
+        return first[0] if first else None
 
-    def take(self) -> Held:
-        """The first one, as `first_due` has seen it, to be delivered now."""
-        due, at, order, offset, line, held = heappop(self._heap)
-        if line == MEMORY:
-            self._last = max(self._last, (due, at, order, offset))
+    def take(self, until: float) -> Held | None:
+        """The first one, if it is due by then, to be delivered now."""
+        first = self._first()
+        if first is None or first[0] > until:
+            return None
+        held = self._pop(first)
+        if first[4] == MEMORY:
+            self._last = max(self._last, first[:4])
         self._is_done(held)
         return held
+
+    def _first(self) -> _Entry | None:
+        """The next one that still waits; what was removed before it is forgotten."""
+        while True:
+            first = self._in_order[0] if self._in_order else None
+            if self._heap and (first is None or self._heap[0] < first):
+                first = self._heap[0]
+            if first is None or not self._removed or _place(first[-1]) not in self._removed:
+                return first
+            self._removed.discard(_place(self._pop(first)))
+
+    def _pop(self, first: _Entry) -> Held:
+        if self._in_order and self._in_order[0] is first:
+            self._in_order.popleft()
+        else:
+            heappop(self._heap)
+        return first[-1]
 
     def remove(self, held: Held) -> None:
         """One waits no more, and is done with."""
@@ -107,7 +134,7 @@ class Waiting:
         self._is_done(held)
 
     def _is_done(self, held: Held) -> None:
-        schedule, fetched, line = held
+        schedule, fetched, line = held.schedule, held.fetched, held.line
         if self._by_id.get(schedule.id) is held:  # not so where two schedules share an id
             del self._by_id[schedule.id]
         self.bytes -= fetched.size

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.core.broker_clock import BrokerClock
-from headway.delay.carrying_out import DEFAULTS, Offsets, Ticks, flush, send
+from headway.delay.carrying_out import Offsets, Ticks, connected_client, flush, send
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import ProducerClient, is_the_records_own
+from headway.kafka.producer_client import is_the_records_own
 
 _LONGEST_WAIT = 10.0
-_STORE_EVERY = 0.1
+_STORE_EVERY = 0.25
 _LOOK_AGAIN_AFTER = 0.02
 _A_MOMENT = 0.5
 
@@ -32,12 +32,12 @@ class _Sent:
 
 
 class AtOnce:
-    """Everything is sent at once, and ten times a second it is stored what was done: a crash in between repeats it."""
+    """Everything is sent at once, and four times a second it is stored what was done: a crash in between repeats it."""
 
     def __init__(
         self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:
-        self._client = ProducerClient({**DEFAULTS, **config})
+        self._client = connected_client(config, names.state)
         self._names = names
         self._consumer = consumer
         self._clock = clock

@@ -18,6 +18,7 @@ Mode = Literal["exactly-once", "low-latency"]
 _WITHIN = 30.0
 _SLICE = 0.5
 _A_MOMENT = 0.1
+_ANSWER_WITHIN = 10.0
 
 
 def _note(error: Any) -> None:
@@ -62,6 +63,20 @@ class Carrier(Protocol):
 
     def close(self) -> None:
         """Finish, if that can be, and let go."""
+
+
+def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
+    """A client that knows the brokers: an unconnected one looks for what it needs only every half second.
+
+    `topic` is any that exists. Raises `KafkaError` where nobody answers.
+    """
+    client = ProducerClient({**DEFAULTS, **config})
+    try:
+        client.partitions(topic, _ANSWER_WITHIN)
+    except KafkaError:
+        client.close(0)
+        raise
+    return client
 
 
 def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -> None:

@@ -340,8 +340,9 @@ class Relay(Closable):
         if ticks:
             self._carrier.carry_out(ticks, self._offsets(ticks), now)
             for tick in ticks.values():
-                self.counts["delivered"] += sum(write.line is None for write in tick.writes)
-                self.counts["moved"] += sum(write.line is not None for write in tick.writes)
+                moved = sum(write.line is not None for write in tick.writes)
+                self.counts["delivered"] += len(tick.writes) - moved
+                self.counts["moved"] += moved
                 self.counts["refused"] += len(tick.refusals)
             self.counts["rounds"] += 1
         return bool(ticks)

@@ -7,7 +7,7 @@ read from when `begin` says where.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import confluent_kafka as ck
@@ -95,17 +95,19 @@ class LineConsumer:
             return []
         if self.rebalanced:  # what came is of the assignment before
             return []
-        records = list(self._without_events(messages))
-        if len(records) < most == len(messages):
-            self._wake.set()  # librdkafka says nothing of what is still there
+        records = [message for message in messages if message.error() is None]
+        if len(records) < len(messages):
+            self._note_events(messages)
+            if len(messages) == most:
+                self._wake.set()  # librdkafka says nothing of what is still there
         return records
 
-    def _without_events(self, messages: list[ck.Message]) -> Iterable[ck.Message]:
+    def _note_events(self, messages: list[ck.Message]) -> None:
         for message in messages:
             error = message.error()
             if error is None:
-                yield message
-            elif error.code() == ck.KafkaError._PARTITION_EOF:
+                continue
+            if error.code() == ck.KafkaError._PARTITION_EOF:
                 self.ends.append((message.topic() or "", message.partition() or 0))
             else:
                 log.warning("Fetching failed, and goes on: %s", error.str())
