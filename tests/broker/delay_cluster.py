@@ -43,7 +43,7 @@ class DelayCluster:
     def create_target(self, topic: str, partitions: int = 2, settings: Mapping[str, str] | None = None) -> None:
         """A topic that brokers stamp."""
         config = {"message.timestamp.type": "LogAppendTime", **(settings or {})}
-        self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+        self.admin.create_topics([NewTopic(topic, partitions, config=config)])[topic].result(30)
 
     def scheduler(self) -> Scheduler:
         """A scheduler of this name."""

@@ -15,18 +15,21 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, PriorityProducer, ProducerRecord, Retries
+from headway.broker import LocalBroker
 from headway.core.retry import fixed
 from headway.core.ticks import Tick
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
 from headway.kafka.producer_client import ProducerClient
 
-from .conftest import PARTITIONS, Cluster
+from .conftest import PARTITIONS, Cluster, cluster_of
 from .parallel_members import client_of, committed, consumer, maps_of, plain_topic, send, topic_of, wait_for
 from .test_parallel_rebalance import CONSUMER_PROTOCOL, COOPERATIVE, EAGER
 
 pytestmark = pytest.mark.kafka
 
 OFTEN = {"auto.commit.interval.ms": 20}
+# One that comes again is let in when the one that was killed has been missed, by default 9 s later.
+MISSED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
 
 
 def member(cluster: Cluster, topic: str, options: dict[str, Any] | None = None, **settings: Any) -> ParallelConsumer:
@@ -395,7 +398,7 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
     parallel = member(kafka_cluster, topic, {}, **{"max.priority": 3, "auto.commit.interval.ms": 600_000})
     running = Running(parallel, handle)
     try:
-        wait_for(lambda: parallel.work_remaining == 6)
+        wait_for(lambda: parallel.metrics().done == count - 6)
         transactions = parallel._committing.transactions
         assert transactions
         commit = transactions.commit
@@ -438,6 +441,22 @@ def test_records_without_outputs_are_committed_too(kafka_cluster: Cluster) -> No
     running = Running(member(kafka_cluster, topic), lambda record, context: None)
     wait_for(lambda: committed(kafka_cluster, topic) == dict.fromkeys(range(PARTITIONS), (1, b"")))
     running.stop()
+
+
+def test_transactions_go_on_when_all_brokers_were_away() -> None:
+    with LocalBroker(properties=MISSED_SOON) as broker:
+        cluster = cluster_of(broker)
+        topic, out = plain_topic(cluster), plain_topic(cluster)
+        send(cluster, topic, [("k", "before")])
+        running = Running(member(cluster, topic), twice(out))
+        wait_for(lambda: 1 in [offset for offset, _ in committed(cluster, topic).values()])
+        broker.nodes[0].kill()
+        broker.nodes[0].start()
+        send(cluster, topic, [("k", "after")])
+        wait_for(lambda: 2 in [offset for offset, _ in committed(cluster, topic).values()], seconds=60)
+        running.stop()
+        with reader(cluster, out) as found:
+            assert sorted(found.values) == ["after/a", "after/b", "before/a", "before/b"]
 
 
 def test_input_that_could_yet_be_aborted_is_refused() -> None:

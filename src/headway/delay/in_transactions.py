@@ -6,25 +6,32 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
 from headway.core.broker_clock import BrokerClock
 from headway.core.relay_ticks import Tick
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
-from headway.delay.carrying_out import DEFAULTS, Offsets, Ticks, flush, send
+from headway.delay.carrying_out import Offsets, Ticks, connected_client, flush, send
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import ProducerClient, in_slices, is_out_of_place, is_the_records_own
+from headway.kafka.producer_client import (
+    HANGS_AFTER,
+    ProducerClient,
+    in_background,
+    in_slices,
+    is_out_of_place,
+    is_the_records_own,
+)
 
 _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1
-_ANSWER_WITHIN = 10.0
 _LOOK_AGAIN_AFTER = 0.02
 _PRODUCERS = 3
 _IN_TRANSACTIONS: Mapping[str, Any] = {
@@ -43,6 +50,14 @@ class _Refused(NamedTuple):
     reason: str
 
 
+class _Uncommitted(NamedTuple):
+    """A round that is being committed, and when it is thought that it never will be."""
+
+    committed: Future[None]
+    offsets: Offsets
+    deadline: float
+
+
 class InTransactions:
     """Each round of ticks is one transaction, with the offsets that fence off a relay that was expelled.
 
@@ -54,7 +69,7 @@ class InTransactions:
     def __init__(
         self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:
-        self._config = {**DEFAULTS, **_IN_TRANSACTIONS, **config}
+        self._config = {**_IN_TRANSACTIONS, **config}
         self._names = names
         self._consumer = consumer
         self._clock = clock
@@ -67,8 +82,7 @@ class InTransactions:
             self._close(0)
             raise
         self._writing = Writing(names, self._partitions)
-        self._committing = ThreadPoolExecutor(1, "headway-commit")
-        self._uncommitted: tuple[Future[None], Offsets] | None = None
+        self._uncommitted: _Uncommitted | None = None
         self.done: dict[Partition, int] = {}
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
@@ -95,58 +109,60 @@ class InTransactions:
             if refused.place is not None:
                 records[refused.place] = self._writing.refused_delivery(records[refused.place], refused.reason)
         self.finish()
-        self._uncommitted = self._committing.submit(_commit, self._clients[0], offsets, member), offsets
+        committed = in_background(partial(_commit, self._clients[0], offsets, member))
+        self._uncommitted = _Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
         self._clients.rotate(-1)
         self._ids.rotate(-1)
 
     def _attempt(self, records: Sequence[Out], together: bool) -> _Refused | None:
         """Write all; or if a delivery is refused, say which one."""
-        client = self._clients[0]
+        client, state = self._clients[0], self._names.state
+        alone = not together or len(records) == 1
         client.begin_transaction()
-        errors: list[tuple[int, Any]] = []
+        errors: list[tuple[str, Any]] = []
+        began = time.monotonic()
+
+        def report(error: Any, message: Any) -> None:
+            if error is not None:
+                errors.append((message.topic(), error))
+
+        def report_state(error: Any, message: Any) -> None:
+            report(error, message)
+            if error is None:
+                self._clock.observe(message.timestamp()[1], began, time.monotonic())
+
         for index, out in enumerate(records):
             try:
-                send(client, out, self._reporter(out, index, errors))
+                send(client, out, report_state if out.topic == state else report)
             except (DeliveryError, SerializationError) as refused:
+                if out.source is None:
+                    raise KafkaError(f"A record for {out.topic} was not stored: {refused}") from refused
                 return _Refused(index, str(refused))
-            if not together and out.source is not None:
+            if alone:
                 flush(client)
             if errors:
                 break
         flush(client)
-        for index, error in errors:
-            if records[index].source is None or not is_the_records_own(error):
-                raise KafkaError(f"A record for {records[index].topic} was not stored: {error.str()}.")
-        if errors:
-            alone = not together or len(records) == 1
-            return _Refused(errors[0][0] if alone else None, errors[0][1].str())
-        return None
-
-    def _reporter(self, out: Out, index: int, errors: list[tuple[int, Any]]) -> Callable[[Any, Any], None]:
-        if out.topic != self._names.state:
-            return lambda error, _: errors.append((index, error)) if error is not None else None
-        sent = time.monotonic()
-
-        def report(error: Any, message: Any) -> None:
-            if error is not None:
-                errors.append((index, error))
-            else:
-                self._clock.observe(message.timestamp()[1], sent, time.monotonic())
-
-        return report
+        for topic, error in errors:
+            if not is_the_records_own(error) or (alone and out.source is None):
+                raise KafkaError(f"A record for {topic} was not stored: {error.str()}.")
+        return _Refused(index if alone else None, errors[0][1].str()) if errors else None
 
     def serve(self) -> float:
         if self._uncommitted is None:
             return _LONGEST_WAIT
-        if self._uncommitted[0].done():
+        if self._uncommitted.committed.done() or time.monotonic() > self._uncommitted.deadline:
             self.finish()
             return _LONGEST_WAIT
         return _LOOK_AGAIN_AFTER
 
     def finish(self) -> None:
         if self._uncommitted is not None:
-            (committed, offsets), self._uncommitted = self._uncommitted, None
-            committed.result()
+            (committed, offsets, deadline), self._uncommitted = self._uncommitted, None
+            try:
+                committed.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError as late:  # should it return after all, who reads the state next has fenced it off
+                raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
             self.done.update(offsets)
 
     def look_at_clock(self, commands: Offsets) -> None:
@@ -157,17 +173,14 @@ class InTransactions:
         try:
             self.finish()
         finally:
-            self._committing.shutdown()
             self._close(_A_MOMENT)
 
     def _close(self, within: float) -> None:
-        """End what is under way, if anything is; what was committed stays so."""
-        try:
+        """End what is under way, if anything is; what was committed stays so. One that fails keeps no other."""
+        with ExitStack() as all_of_them:
             for client in self._clients:
-                _abort(client)
-        finally:
-            for client in self._clients:
-                client.close(within)
+                all_of_them.callback(client.close, within)
+                all_of_them.callback(_abort, client)
 
 
 def _commit(client: ProducerClient, offsets: Offsets, member: bytes) -> None:
@@ -176,6 +189,8 @@ def _commit(client: ProducerClient, offsets: Offsets, member: bytes) -> None:
 
 
 def _abort(client: ProducerClient) -> None:
+    if client.hangs():
+        return
     try:
         in_slices(client.abort_transaction)
     except KafkaError as refused:
@@ -186,14 +201,13 @@ def _abort(client: ProducerClient) -> None:
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
     """End what these producers have open, and refuse them from now on; `topic` is any that exists."""
     for transactional_id in transactional_ids:
-        _fenced({**DEFAULTS, **config}, transactional_id, topic).close(_A_MOMENT)
+        _fenced(config, transactional_id, topic).close(_A_MOMENT)
 
 
 def _fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
     """A client that may begin transactions, as no other with this id may from now on."""
-    client = ProducerClient({**config, "transactional.id": transactional_id})
+    client = connected_client({**config, "transactional.id": transactional_id}, topic)
     try:
-        client.partitions(topic, _ANSWER_WITHIN)  # unconnected, it looks for its coordinator every half second
         in_slices(client.init_transactions)
     except KafkaError:
         client.close(0)

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from headway.errors import KafkaError
 from headway.kafka.making import make_client
+from headway.kafka.patience import patiently
 
 _ASK_FOR = 10.0
 _AT_ONCE = 1000
@@ -59,7 +60,8 @@ def read_compacted(
             if time.monotonic() > deadline:
                 raise KafkaError(
                     f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold an "
-                    "open transaction, or their broker does not answer."
+                    "open transaction, or their broker does not answer. `kafka-transactions.sh find-hanging` shows a "
+                    "transaction that its coordinator has forgotten, and `abort` ends it."
                 )
     finally:
         consumer.close()
@@ -85,9 +87,13 @@ def _ends(config: Mapping[str, Any], topic: str, partitions: Collection[int]) ->
     """Where the logs end, open transactions included."""
     admin = make_client(AdminClient, {"log_level": 2, **config})
     asked = {ck.TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
+
+    def ask(timeout: float) -> dict[int, int]:
+        answers = admin.list_offsets(asked, request_timeout=timeout)
+        return {each.partition: answer.result().offset for each, answer in answers.items()}
+
     try:
         admin.list_topics(topic, timeout=_ASK_FOR)
-        answers = admin.list_offsets(asked, request_timeout=_ASK_FOR)
-        return {each.partition: answer.result().offset for each, answer in answers.items()}
+        return patiently(ask, _ASK_FOR)
     except ck.KafkaException as error:
         raise KafkaError(f"The end of {topic} cannot be asked for: {error.args[0].str().rstrip('.')}.") from error

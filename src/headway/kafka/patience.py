@@ -10,7 +10,18 @@ T = TypeVar("T")
 
 _SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
 _AGAIN_AFTER = 0.05
-_NO_ANSWER = {ck.KafkaError._TRANSPORT, ck.KafkaError._TIMED_OUT, ck.KafkaError._ALL_BROKERS_DOWN}
+_NOT_NOW = {
+    ck.KafkaError._TRANSPORT,
+    ck.KafkaError._TIMED_OUT,
+    ck.KafkaError._ALL_BROKERS_DOWN,
+    # What librdkafka knows of leaders, and what their brokers know, may be of different moments.
+    ck.KafkaError._NOENT,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.FENCED_LEADER_EPOCH,
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
+    ck.KafkaError.OFFSET_NOT_AVAILABLE,
+}
 
 
 def patiently(call: Callable[[float], T], within: float) -> T:
@@ -23,7 +34,7 @@ def patiently(call: Callable[[float], T], within: float) -> T:
         try:
             return call(_SLICE)
         except ck.KafkaException as error:
-            again = error.args[0].retriable() or error.args[0].code() in _NO_ANSWER
+            again = error.args[0].retriable() or error.args[0].code() in _NOT_NOW
             if not again or time.monotonic() > deadline:
                 raise
         time.sleep(_AGAIN_AFTER)

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka as ck
@@ -30,6 +31,8 @@ _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a trans
 SLICE = 0.5
 """The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
 _AGAIN_AFTER = 0.05
+HANGS_AFTER = 10.0
+"""After so many seconds a call that was to take `SLICE` is thought never to return."""
 
 # Asking for such a topic again does not help.
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED}
@@ -60,9 +63,10 @@ class ProducerClient:
     """
 
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
-        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config})
-        self.raw_produce: Callable[..., None] = self._producer.produce
-        self.purge: Callable[[], None] = self._producer.purge
+        self._config = {**_DEFAULTS, **config}
+        self._make_producer()
+        self._wake = Wake()
+        wake_on_events(self._producer, self._wake.fd)
         self._after_reports = after_reports
         self.sends = 0  # counted by who hands over: to `produce`, or to `raw_produce`
         self._serving = threading.Lock()
@@ -70,10 +74,14 @@ class ProducerClient:
         self._serves_itself = False
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
-        self._wake = Wake()
-        wake_on_events(self._producer, self._wake.fd)
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
         self._thread.start()
+
+    def _make_producer(self) -> None:
+        self._producer = make_client(ck.Producer, self._config)
+        self.raw_produce: Callable[..., None] = self._producer.produce
+        self.purge: Callable[[], None] = self._producer.purge
+        self._calling = threading.Lock()  # held within the call that may not return
 
     def produce(
         self,
@@ -202,10 +210,29 @@ class ProducerClient:
         self._call(self._producer.begin_transaction)
 
     def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
-        """Commit a consumer's offsets with the transaction."""
-        # With records still on their way the broker answers "concurrent transactions", and librdkafka then sleeps.
-        self.flush(timeout)
-        send_offsets_to_transaction(self._producer, offsets, group_metadata, timeout)
+        """Commit a consumer's offsets with the transaction. Call it where it may hang.
+
+        librdkafka ignores the timeout while it waits for the broker that it knows as the group's coordinator, and
+        waits for ever if that has left the cluster, or all brokers were away for a moment (its issues 5456, 5511).
+        """
+        with self._calling:
+            # With records on their way the broker answers "concurrent transactions", and librdkafka then sleeps.
+            self.flush(timeout)
+            send_offsets_to_transaction(self._producer, offsets, group_metadata, timeout)
+
+    def hangs(self) -> bool:
+        """Whether `send_offsets` does not return: nothing can be done about the transaction then but to `renew`."""
+        if not self._calling.acquire(timeout=SLICE):
+            return True
+        self._calling.release()
+        return False
+
+    def renew(self) -> None:
+        """Go on with a new producer of the same settings; what the one before was at is not reported any more."""
+        with self._serving:
+            self._let_go(self._producer, self._calling)
+            self._make_producer()
+            wake_on_events(self._producer, self._wake.fd)
 
     def commit_transaction(self, timeout: float) -> None:
         """End the transaction: all of it, or an error."""
@@ -217,19 +244,35 @@ class ProducerClient:
 
     def close(self, timeout: float | None) -> int:
         """Flush, fail what is left, and stop; how many records were not delivered."""
-        left = self.flush(timeout)
-        if left:
-            self._producer.purge()
-            self.flush(1.0)
+        try:
+            left = self.flush(timeout)
+            if left:
+                self._producer.purge()
+                self.flush(1.0)
+        finally:
+            self._end()
+        return left
+
+    def _end(self) -> None:
         self._thread_ends = True
         self._wake.set()
         self._thread.join()
-        wake_on_events(self._producer, None)
-        with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
-            warnings.simplefilter("ignore", RuntimeWarning)
-            self._producer.close()
+        self._let_go(self._producer, self._calling)
         self._wake.close()
-        return left
+
+    @staticmethod
+    def _let_go(producer: ck.Producer, calling: threading.Lock) -> None:
+        def close() -> None:
+            with calling, warnings.catch_warnings():
+                # That a transaction cannot be aborted, for one: who has begun it knows.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                producer.close()
+
+        wake_on_events(producer, None)
+        if calling.locked():
+            in_background(close)
+        else:
+            close()
 
     def _serve_when_quiet(self) -> None:
         while not self._thread_ends:
@@ -283,6 +326,22 @@ def is_out_of_place(error: KafkaError) -> bool:
 def is_the_records_own(error: ck.KafkaError) -> bool:
     """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
     return error.code() in _THE_RECORDS_OWN
+
+
+def in_background(call: Callable[[], None]) -> Future[None]:
+    """Begin what may never return: that keeps neither the caller nor the process from its end."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    threading.Thread(target=run, name="headway-in-background", daemon=True).start()
+    return ended
 
 
 def in_slices(call: Callable[[float], None]) -> None:
