@@ -3,6 +3,7 @@
 HeadwayError
 ├── ConfigError           a setting, an argument or an option is missing or out of bounds (also a ValueError)
 ├── LocalBrokerError      the local Apache Kafka cannot be installed, started or stopped
+│   └── PortTakenError    another process has the port that it is to listen on
 ├── KafkaError            Kafka refused a call
 │   ├── FetchError        a level could not fetch; the other levels go on
 │   └── DeliveryError     a record was not delivered
@@ -38,6 +39,10 @@ class ConfigError(HeadwayError, ValueError):
 
 class LocalBrokerError(HeadwayError):
     """The local Apache Kafka cannot be installed, started or stopped."""
+
+
+class PortTakenError(LocalBrokerError):
+    """Another process has the port that the local Apache Kafka is to listen on."""
 
 
 class KafkaError(HeadwayError):

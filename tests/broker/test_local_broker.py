@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
-from headway.broker import LocalBroker
-from headway.broker.ports import free_ports
+from headway.broker import LocalBroker, local_broker
+from headway.broker.ports import choose_ports, free_ports
 from headway.errors import LocalBrokerError
 from headway.kafka.admin import Admin
 
@@ -127,6 +128,17 @@ def test_three_nodes_lose_nothing_when_one_is_killed_and_take_it_back() -> None:
         broker.nodes[1].stop()
         produce(broker, "orders", b"after")
         assert consume(broker, "orders", 3) == [b"before", b"meanwhile", b"after"]
+
+
+def test_ports_that_are_taken_before_kafka_listens_on_them_are_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken, [free] = other.getsockname()[1], free_ports(1)
+        chosen = iter([([taken], [free]), ([free], [taken])])
+        monkeypatch.setattr(local_broker, "choose_ports", lambda *args: next(chosen, None) or choose_ports(*args))
+        with LocalBroker() as broker:
+            create(broker, "orders")
+            produce(broker, "orders", b"one")
+            assert consume(broker, "orders", 1) == [b"one"]
 
 
 def test_a_node_is_started_once(headway_broker: LocalBroker) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from headway.broker.diagnosis import diagnose, missing_metadata
 from headway.broker.node import Node
+from headway.errors import LocalBrokerError
 
 FATAL = "2026-01-01T00:00:00.000 [main] ERROR kafka.Kafka$ - Exiting Kafka due to fatal exception\n"
 TRACE = "\tat kafka.Kafka$.main(Kafka.scala:75)\n"
@@ -33,8 +34,8 @@ LOGS = {
 def test_a_failed_start_is_one_sentence(sentence: str, tmp_path: Path) -> None:
     node = Node(1, 9092, 9093, tmp_path)
     node.log_file.write_text(LOGS[sentence])
-    with pytest.raises(AssertionError, match=sentence):
-        raise AssertionError(diagnose(node))
+    with pytest.raises(LocalBrokerError, match=sentence):
+        raise diagnose(node)
 
 
 def test_metadata_that_come_up_empty_beside_topics_are_missed(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+from headway.errors import LocalBrokerError, PortTakenError
+
 _REFUSED_SETTING = re.compile(r"ConfigException: (.+)")
 _EXCEPTION = re.compile(r"^(?:Caused by: |Exception in thread \S+ )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _ERROR = re.compile(r"^.* ERROR \S+ - (.+)$", re.MULTILINE)
@@ -22,11 +24,17 @@ class Failed(Protocol):
     def log_file(self) -> Path: ...
 
 
-def diagnose(node: Failed) -> str:
-    """The sentence for a node that stopped while starting."""
+def diagnose(node: Failed) -> LocalBrokerError:
+    """The error of a node that stopped while starting."""
     log = _log(node)
     if "Address already in use" in log:
-        return f"A port of node {node.id} was taken while it started. Start again, or choose another port."
+        return PortTakenError(
+            f"A port of node {node.id} was taken while it started. Start again, or choose another port."
+        )
+    return LocalBrokerError(_sentence(node, log))
+
+
+def _sentence(node: Failed, log: str) -> str:
     if "Failed to acquire lock" in log:
         return f"{node.data_dir} is in use by another broker. Stop that one, or choose another data directory."
     if refused := _REFUSED_SETTING.search(log):

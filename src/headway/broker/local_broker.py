@@ -25,11 +25,12 @@ from headway.broker.node import Node
 from headway.broker.ports import choose_ports
 from headway.broker.properties import HOST, render, server_properties
 from headway.broker.runtime import ClassData, Runtime, find_runtime
-from headway.errors import ConfigError, LocalBrokerError
+from headway.errors import ConfigError, LocalBrokerError, PortTakenError
 from headway.kafka.admin import Admin
 
 _LAST_PORT = 65_500  # leaves room for the further nodes' ports
 _ASK_AGAIN_AFTER = 0.05
+_TRIES = 3
 
 
 class LocalBroker:
@@ -108,8 +109,7 @@ class LocalBroker:
         with starting_in(self.data_dir):
             earlier = claim(self.data_dir, self.ephemeral)
             try:
-                self._prepare(earlier, runtime)
-                self._launch(time.monotonic() + timeout)
+                self._start(earlier, runtime, timeout)
             except BaseException:  # Ctrl-C too
                 self.stop()
                 raise
@@ -139,7 +139,19 @@ class LocalBroker:
     ) -> None:
         self.stop()
 
-    def _prepare(self, earlier: Description | None, runtime: Runtime) -> None:
+    def _start(self, description: Description | None, runtime: Runtime, timeout: float) -> None:
+        for tries_left in reversed(range(_TRIES)):
+            description = self._prepare(description, runtime)
+            try:
+                self._launch(time.monotonic() + timeout)
+                return
+            except PortTakenError:  # a port that was free when it was chosen
+                if self._port is not None or not tries_left:
+                    raise
+                self._stop_nodes()
+                self._release_guard()
+
+    def _prepare(self, earlier: Description | None, runtime: Runtime) -> Description:
         cluster_id = earlier.cluster_id if earlier else _new_cluster_id()
         nodes = self._describe_nodes(earlier)
         description = Description(cluster_id, self.ephemeral, str(runtime.class_data.unfinished), nodes)
@@ -147,6 +159,7 @@ class LocalBroker:
         for node in self.nodes:
             _configure(node, self.nodes, runtime, cluster_id, self._properties)
         description.write(self.data_dir)
+        return description
 
     def _adopt(self, description: Description) -> None:
         self.ephemeral = description.ephemeral
@@ -218,5 +231,6 @@ def _configure(
     settings = server_properties(node, nodes, node.data_dir, properties)
     node.properties_file.write_text(render(settings), encoding="utf-8")
     file = str(node.properties_file)
-    node.format_command = runtime.command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", file)
+    format_ = "format", "--ignore-formatted", "-t", cluster_id, "-c", file
+    node.format_command = runtime.command("kafka.tools.StorageTool", *format_)
     node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

@@ -78,13 +78,13 @@ class Node:
     def finish_format(self) -> None:
         """Return when the data directory can be used."""
         if self._process and self._process.wait() != 0:
-            raise LocalBrokerError(diagnose(self))
+            raise diagnose(self)
 
     def wait_until_ready(self, deadline: float) -> None:
         """Return when the node serves clients: Kafka opens its port once it has joined the cluster."""
         while not is_listening(self.port):
             if not self.running:
-                raise LocalBrokerError(diagnose(self))
+                raise diagnose(self)
             if time.monotonic() > deadline:
                 raise LocalBrokerError(f"Node {self.id} did not get ready in time. Its log: {self.log_file}")
             time.sleep(_POLL_SECONDS)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import psutil
 
 from headway.broker.properties import HOST
-from headway.errors import LocalBrokerError
+from headway.errors import LocalBrokerError, PortTakenError
 
 # Below the range that systems take the ports of outgoing connections from: so nobody takes the port of a node that
 # is down for a while.
@@ -56,7 +56,7 @@ def is_free(port: int) -> bool:
 def require_free(port: int) -> None:
     """Raise a sentence that says who has the port, if somebody has."""
     if not is_free(port):
-        raise LocalBrokerError(
+        raise PortTakenError(
             f"Port {port} on {HOST} is in use{_by_whom(port)}. Stop that, or choose another port (--port)."
         )
 
