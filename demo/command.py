@@ -90,7 +90,7 @@ def _through_spark(servers: str, options: argparse.Namespace, console: Console) 
     console.print(
         "\n[bold]Step 2:[/] the same topics through Spark, with weather, airports, planes and airlines, and a handler\n"
         "that runs in parallel, into Parquet, and back to Kafka with a notice of each flight, and a follow-up of the\n"
-        "very late ones 10 s later"
+        "very late ones 5 s later"
     )
     with console.status("Spark reads, joins, handles and writes the flights, and a relay delivers the follow-ups …"):
         outcome, totals = apart(

@@ -15,7 +15,7 @@ from headway.pipelines.flight_outputs import Outputs, follow_ups
 from headway.spark.delay import audit, summary
 
 NAME = "flights-delay"
-AFTER = timedelta(seconds=10)
+AFTER = timedelta(seconds=5)
 
 _GIVE_UP_AFTER_S = 90.0
 _LOOK_EVERY_S = 0.5

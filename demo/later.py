@@ -18,9 +18,9 @@ from headway.kafka.admin import Admin
 TOPIC = "departures"
 NAME = "demo-delay"
 
-_OVER_S = 10.0  # all departures happen within so many seconds,
+_OVER_S = 5.0  # all departures happen within so many seconds,
 _PER_S = 80  # or a few of them at this rate
-_LEAD_S = 3.0  # for scheduling them
+_LEAD_S = 2.0  # for scheduling them
 _GIVE_UP_AFTER_S = 30.0
 
 

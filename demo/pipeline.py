@@ -19,6 +19,7 @@ from headway.spark.report_file import write_report
 
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
+_AT_ONCE = 120_000  # so that a year is three micro-batches, each of which costs seconds besides its flights
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def run(
     spark = local_session("headway demo", short_lived=True)
     try:
         kafka = {"bootstrap.servers": bootstrap_servers}
-        records = flights.source(spark, kafka, topic, levels)
+        records = flights.source(spark, kafka, topic, levels, _AT_ONCE)
         after, name = follow_ups.AFTER, follow_ups.NAME
         outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=name)
         outputs.create_topics(topic, levels)
