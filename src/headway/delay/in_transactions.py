@@ -184,7 +184,7 @@ class InTransactions:
 
 
 def _commit(client: ProducerClient, offsets: Offsets, member: bytes) -> None:
-    in_slices(partial(client.send_offsets, {each: (offset, b"") for each, offset in offsets.items()}, member))
+    in_slices(partial(client.add_offsets, {each: (offset, b"") for each, offset in offsets.items()}, member))
     in_slices(client.commit_transaction)
 
 

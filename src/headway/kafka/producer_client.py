@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import confluent_kafka as ck
@@ -210,18 +211,30 @@ class ProducerClient:
         self._call(self._producer.begin_transaction)
 
     def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
-        """Commit a consumer's offsets with the transaction. Call it where it may hang.
+        """Commit a consumer's offsets with the transaction; raises `KafkaError` also if librdkafka does not return.
 
-        librdkafka ignores the timeout while it waits for the broker that it knows as the group's coordinator, and
-        waits for ever if that has left the cluster, or all brokers were away for a moment (its issues 5456, 5511).
+        It ignores the timeout while it waits for the broker that it knows as the group's coordinator, and waits for
+        ever if that has left the cluster, or all brokers were away for a moment (its issues 5456 and 5511).
         """
+        sent = in_background(partial(self.add_offsets, offsets, group_metadata, timeout))
+        longest = max(timeout, HANGS_AFTER)
+        try:
+            sent.result(longest)
+        except TimeoutError as late:
+            raise KafkaError(
+                f"The offsets could not be added to the transaction within {longest:g} s. If it stays so, make a new "
+                "producer with the same transactional.id, which ends what this one has open."
+            ) from late
+
+    def add_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
+        """The same, for a thread that may hang."""
         with self._calling:
             # With records on their way the broker answers "concurrent transactions", and librdkafka then sleeps.
             self.flush(timeout)
             send_offsets_to_transaction(self._producer, offsets, group_metadata, timeout)
 
     def hangs(self) -> bool:
-        """Whether `send_offsets` does not return: nothing can be done about the transaction then but to `renew`."""
+        """Whether `add_offsets` does not return: nothing can be done about the transaction then but to `renew`."""
         if not self._calling.acquire(timeout=SLICE):
             return True
         self._calling.release()

@@ -16,12 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 from headway.core.ticks import Tick
 from headway.errors import DeliveryError, KafkaError, SerializationError, TransactionError
 from headway.kafka.level_consumers import LevelConsumers
-from headway.kafka.native import Offsets
 from headway.kafka.producer_client import (
-    HANGS_AFTER,
     SLICE,
     ProducerClient,
-    in_background,
     in_slices,
     is_fatal,
     is_out_of_place,
@@ -116,7 +113,7 @@ class Transactions:
             self._send(contents, delivered)
             commits = {each: commit[:2] for each, commit in tick.commits.items()}
             for offsets, group_metadata in self._levels.for_transaction(commits):
-                in_slices(partial(self._send_offsets, offsets, group_metadata))
+                in_slices(partial(self._client.send_offsets, offsets, group_metadata))
             self._committing = True
             in_slices(self._client.commit_transaction)
             self.committed = tick
@@ -162,13 +159,6 @@ class Transactions:
         while self._client.flush(SLICE):
             if time.monotonic() > deadline:
                 raise KafkaError(f"Kafka did not acknowledge the outputs within {_WITHIN:g} s.")
-
-    def _send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
-        sent = in_background(partial(self._client.send_offsets, offsets, group_metadata, timeout))
-        try:
-            sent.result(HANGS_AFTER)
-        except TimeoutError as late:
-            raise KafkaError(f"The offsets could not be added to the transaction within {HANGS_AFTER:g} s.") from late
 
     def _was_committed(self, error: BaseException) -> bool:
         """End what was interrupted or refused: False if nothing of it is committed, True if all is."""
