@@ -27,6 +27,9 @@ QUICK: dict[str, Any] = {
     "transaction.timeout.ms": 3000,
 }
 
+# One that comes again is let in when the one that was killed has been missed, by default 9 s later.
+MISSED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
+
 
 class DelayCluster:
     """One scheduler name of its own on a broker, with a target topic."""

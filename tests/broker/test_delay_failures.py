@@ -19,10 +19,7 @@ from headway.delay.carrying_out import Mode
 from headway.delay.in_transactions import InTransactions
 from headway.errors import ClosedError
 from headway.kafka.producer_client import ProducerClient
-from tests.broker.delay_cluster import DelayCluster, wait_until
-
-# One that comes again is let in when the one that was killed has been missed, by default 9 s later.
-MISSED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
+from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
 
 
 @pytest.fixture
@@ -242,7 +239,7 @@ def test_cancellations_are_settled_through_kills(cluster: DelayCluster) -> None:
 
 def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> None:
     # Three: alone, Kafka 4.3 forgets the markers of a transaction that is being committed when it dies.
-    with LocalBroker(nodes=3, properties={"broker.session.timeout.ms": "3000"}) as broker:
+    with LocalBroker(nodes=3, properties=MISSED_SOON) as broker:
         cluster = DelayCluster(broker.bootstrap_servers)
         dues = schedule_over(cluster, 600, 8)
         with cluster.relay():

@@ -20,6 +20,7 @@ from headway.core.retry import fixed
 from headway.core.ticks import Tick
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
 from headway.kafka.producer_client import ProducerClient
+from tests.broker.delay_cluster import MISSED_SOON
 
 from .conftest import PARTITIONS, Cluster, cluster_of
 from .parallel_members import client_of, committed, consumer, maps_of, plain_topic, send, topic_of, wait_for
@@ -28,8 +29,6 @@ from .test_parallel_rebalance import CONSUMER_PROTOCOL, COOPERATIVE, EAGER
 pytestmark = pytest.mark.kafka
 
 OFTEN = {"auto.commit.interval.ms": 20}
-# One that comes again is let in when the one that was killed has been missed, by default 9 s later.
-MISSED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
 
 
 def member(cluster: Cluster, topic: str, options: dict[str, Any] | None = None, **settings: Any) -> ParallelConsumer:

@@ -241,7 +241,10 @@ class ProducerClient:
         return False
 
     def renew(self) -> None:
-        """Go on with a new producer of the same settings; what the one before was at is not reported any more."""
+        """Go on with a new producer of the same settings; what the one before was at is not reported any more.
+
+        `raw_produce` and `purge` are new ones too.
+        """
         with self._serving:
             self._let_go(self._producer, self._calling)
             self._make_producer()
