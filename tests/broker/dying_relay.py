@@ -20,7 +20,7 @@ from tests.broker.delay_cluster import QUICK
 CALLS = {
     "produce": ProducerClient,
     "flush": ProducerClient,
-    "send_offsets": ProducerClient,
+    "add_offsets": ProducerClient,
     "commit_transaction": ProducerClient,
     "commit": LineConsumer,
     "delete_before": Deletion,

@@ -162,6 +162,21 @@ def test_what_the_target_refuses_becomes_a_dead_letter_and_the_others_arrive(clu
     assert b"was refused" in letter["headway.error.message"]
 
 
+def test_of_thousands_that_are_due_at_once_only_those_that_the_target_refuses_become_dead_letters(
+    cluster: DelayCluster,
+) -> None:
+    small, count, bad = f"{cluster.target}-small", 3000, [0, 1700, 2999]
+    cluster.create_target(small, settings={"max.message.bytes": "100000"})
+    with cluster.scheduler() as scheduler:
+        for number in range(count):
+            scheduler.send_later(f"{number}", b"x" * (200_000 if number in bad else 10), small, 0.5)
+    with cluster.relay():
+        found = cluster.wait_for(count - len(bad), small)
+        letters = cluster.dead_letters(len(bad))
+    assert sorted(int(message.key()) for message in found) == [n for n in range(count) if n not in bad]
+    assert all(b"was refused" in letter["headway.error.message"] for letter in letters)
+
+
 def test_a_recurring_record_comes_until_it_is_cancelled(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         handle = scheduler.every(0.2, "k", b"every 0.2 s", cluster.target)

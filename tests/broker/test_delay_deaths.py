@@ -15,7 +15,7 @@ STEPS = [
     "after produce",
     "before flush",
     "after flush",
-    "after send_offsets",
+    "after add_offsets",
     "within commit_transaction",
     "after commit_transaction",
     "after delete_before",

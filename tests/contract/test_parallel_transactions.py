@@ -346,6 +346,29 @@ def test_an_output_that_kafka_refuses_becomes_one_dead_letter_and_holds_up_no_ot
         assert list(told) == [b"Kafka refuses an output"]
 
 
+def test_of_thousands_of_outputs_in_a_transaction_only_the_one_that_kafka_refuses_becomes_a_dead_letter(
+    kafka_cluster: Cluster,
+) -> None:
+    """Once one of a transaction is refused, librdkafka refuses all that are sent after it, each with an error."""
+    topic, dead, count = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 40
+    out = topic_of(kafka_cluster, 1, max_message_bytes="200000")
+    send(kafka_cluster, topic, [("key", str(i)) for i in range(count)])
+    options = {"dead_letter_topic": dead, "producer_config": {"linger.ms": 0}}
+
+    def handle(record: ConsumerRecord, context: Context) -> list[ProducerRecord]:
+        if record.value == b"3":
+            return [ProducerRecord(out, b"x" * 300_000)]
+        return [ProducerRecord(out, record.value)] * 100
+
+    with reader(kafka_cluster, out) as found, reader(kafka_cluster, dead) as letters:
+        running = Running(member(kafka_cluster, topic, options), handle)
+        wait_for(lambda: sum(offset for offset, _ in committed(kafka_cluster, topic).values()) == count)
+        running.stop()
+        assert list(letters.values) == ["3"]
+        assert Counter(found.values) == {str(i): 100 for i in range(count) if i != 3}
+    assert running.consumer.metrics().dead_letters == 1
+
+
 def test_without_a_dead_letter_topic_an_output_that_kafka_refuses_ends_the_run(kafka_cluster: Cluster) -> None:
     topic, out = plain_topic(kafka_cluster), topic_of(kafka_cluster, 1, max_message_bytes="1000")
     send(kafka_cluster, topic, [("a", "1"), ("b", "2")], partition=0)

@@ -132,10 +132,10 @@ class AtOnce:
         self._try_alone()
         self.serve()
         self._flush()
-        self._raise_failure()
 
     def _flush(self) -> None:
-        flush(self._client, self._raise_failure)
+        flush(self._client, lambda: self._failure is not None)
+        self._raise_failure()
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 Mode = Literal["exactly-once", "low-latency"]
 
 _WITHIN = 30.0
-_SLICE = 0.5
+_SLICE = 0.05
 _A_MOMENT = 0.1
 _ANSWER_WITHIN = 10.0
 
@@ -66,17 +66,19 @@ class Carrier(Protocol):
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
-    """A client that knows the brokers: an unconnected one looks for what it needs only every half second.
-
-    `topic` is any that exists. Raises `KafkaError` where nobody answers.
-    """
+    """A client that knows the brokers; `topic` is any that exists. Raises `KafkaError` where nobody answers."""
     client = ProducerClient({**DEFAULTS, **config})
     try:
-        client.partitions(topic, _ANSWER_WITHIN)
+        connect(client, topic)
     except KafkaError:
         client.close(0)
         raise
     return client
+
+
+def connect(client: ProducerClient, topic: str) -> None:
+    """Have it know the brokers: an unconnected one looks for what it needs only every half second."""
+    client.partitions(topic, _ANSWER_WITHIN)
 
 
 def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -> None:
@@ -89,10 +91,12 @@ def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -
             client.serve(_A_MOMENT)
 
 
-def flush(client: ProducerClient, check: Callable[[], None] = lambda: None) -> None:
-    """Wait until all is acknowledged, and `check` again and again meanwhile; raises `KafkaError`."""
+def flush(client: ProducerClient, over: Callable[[], bool]) -> None:
+    """Wait until all is acknowledged, or what was reported meanwhile makes that it is over; raises `KafkaError`.
+
+    After a refusal librdkafka may keep a batch that it will never send, until that times out.
+    """
     deadline = time.monotonic() + _WITHIN
-    while client.flush(_SLICE):
-        check()
+    while client.flush(_SLICE) and not over():
         if time.monotonic() > deadline:
             raise KafkaError(f"Kafka did not acknowledge what was to be written within {_WITHIN:g} s.")

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from headway.core.broker_clock import BrokerClock
 from headway.core.relay_ticks import Tick
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
-from headway.delay.carrying_out import Offsets, Ticks, connected_client, flush, send
+from headway.delay.carrying_out import Offsets, Ticks, connect, connected_client, flush, send
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
-from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
 from headway.kafka.producer_client import (
@@ -28,6 +28,7 @@ from headway.kafka.producer_client import (
     in_slices,
     is_out_of_place,
     is_the_records_own,
+    refuses_all,
 )
 
 _LONGEST_WAIT = 10.0
@@ -44,7 +45,7 @@ _IN_TRANSACTIONS: Mapping[str, Any] = {
 
 
 class _Refused(NamedTuple):
-    """A delivery that Kafka refuses for good: which, if that is certain, since it refuses whole batches; and why."""
+    """A record that Kafka refuses for good: which, if that is certain, since it refuses whole batches; and why."""
 
     place: int | None
     reason: str
@@ -99,54 +100,73 @@ class InTransactions:
         # That of the time at which it was decided: a rebalance after that is to fence it off.
         member = self._consumer.group_metadata
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
-        together = True
-        while (refused := self._attempt(records, together)) is not None:
-            # A new client: librdkafka would go on behind the sequence numbers of what was refused, which is a gap.
-            _abort(self._clients[0])
-            self._clients[0].close(0)
-            self._clients[0] = self._new_client(self._ids[0])
-            together = False
+        if self._clients[0].batches_of_one:
+            self._renew()
+        while (refused := self._attempt(records)) is not None:
+            # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
+            self._renew(batches_of_one=True)
             if refused.place is not None:
-                records[refused.place] = self._writing.refused_delivery(records[refused.place], refused.reason)
+                records[refused.place] = self._instead_of(records[refused.place], refused.reason)
+            elif len(ticks) > 1:  # the search takes its time, and a transaction has little
+                for number, tick in ticks.items():
+                    mine = {place: offset for place, offset in offsets.items() if place[1] == number}
+                    self.carry_out({number: tick}, mine, now)
+                return
         self.finish()
         committed = in_background(partial(_commit, self._clients[0], offsets, member))
         self._uncommitted = _Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
         self._clients.rotate(-1)
         self._ids.rotate(-1)
 
-    def _attempt(self, records: Sequence[Out], together: bool) -> _Refused | None:
-        """Write all; or if a delivery is refused, say which one."""
+    def _renew(self, batches_of_one: bool = False) -> None:
+        client = self._clients[0]
+        client.renew(batches_of_one)
+        connect(client, self._names.state)
+        in_slices(client.init_transactions)
+
+    def _instead_of(self, refused: Out, reason: str) -> Out:
+        if refused.source is None:
+            raise KafkaError(f"A record for {refused.topic} was not stored: {reason.rstrip('.')}.")
+        return self._writing.refused_delivery(refused, reason)
+
+    def _attempt(self, records: Sequence[Out]) -> _Refused | None:
+        """Write all in a new transaction; or say that one is refused."""
         client, state = self._clients[0], self._names.state
-        alone = not together or len(records) == 1
         client.begin_transaction()
-        errors: list[tuple[str, Any]] = []
+        certain = client.batches_of_one or len(records) == 1
+        refused: list[_Refused] = []
+        failures: list[HeadwayError] = []
         began = time.monotonic()
 
-        def report(error: Any, message: Any) -> None:
-            if error is not None:
-                errors.append((message.topic(), error))
+        def report(error: Any, message: Any, place: int | None = None) -> None:
+            if error is None:
+                return
+            if is_the_records_own(error):
+                refused.append(_Refused(place, error.str()))
+            else:
+                failures.append(KafkaError(f"A record for {message.topic()} was not stored: {error.str()}."))
 
-        def report_state(error: Any, message: Any) -> None:
-            report(error, message)
+        def report_state(error: Any, message: Any, place: int | None = None) -> None:
+            report(error, message, place)
             if error is None:
                 self._clock.observe(message.timestamp()[1], began, time.monotonic())
 
-        for index, out in enumerate(records):
+        for place, out in enumerate(records):
+            reported = report_state if out.topic == state else report
             try:
-                send(client, out, report_state if out.topic == state else report)
-            except (DeliveryError, SerializationError) as refused:
-                if out.source is None:
-                    raise KafkaError(f"A record for {out.topic} was not stored: {refused}") from refused
-                return _Refused(index, str(refused))
-            if alone:
-                flush(client)
-            if errors:
+                send(client, out, partial(reported, place=place) if certain else reported)
+            except (DeliveryError, SerializationError) as error:
+                if not refuses_all(error):
+                    return _Refused(place, str(error))
+                failures.append(error)  # the cause is in a report that is still to come
+            if refused or failures:
                 break
-        flush(client)
-        for topic, error in errors:
-            if not is_the_records_own(error) or (alone and out.source is None):
-                raise KafkaError(f"A record for {topic} was not stored: {error.str()}.")
-        return _Refused(index if alone else None, errors[0][1].str()) if errors else None
+        flush(client, lambda: bool(refused or failures))
+        if refused:
+            return refused[0]
+        if failures:
+            raise failures[0]
+        return None
 
     def serve(self) -> float:
         if self._uncommitted is None:

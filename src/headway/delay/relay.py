@@ -349,15 +349,13 @@ class Relay(Closable):
 
     def _offsets(self, ticks: Mapping[int, Tick]) -> dict[Partition, int]:
         """What is done: the group's own offsets, which fence and inform, but are not relied on."""
-        done = {
-            (self._names.commands if line is None else self._names.line(line), number): offset
-            for number, tick in ticks.items()
-            for line, offset in tick.offsets.items()
-        }
-        if done or not any(tick.state for tick in ticks.values()):
-            return done
-        # A transaction without any would not be fenced.
-        return {(self._names.commands, min(ticks)): self._relays[min(ticks)].commands_start}
+        done = dict[Partition, int]()
+        for number, tick in ticks.items():
+            for line, offset in tick.offsets.items():
+                done[self._names.commands if line is None else self._names.line(line), number] = offset
+            if tick.state and not tick.offsets:  # a transaction without any would not be fenced
+                done[self._names.commands, number] = self._relays[number].commands_start
+        return done
 
     def _hold(self) -> None:
         self._consumer.hold(

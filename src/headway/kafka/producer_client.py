@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 # librdkafka also warns of what it tries again: in a new cluster each producer's first question for its id.
 _DEFAULTS = {"log_level": 3}
 
+_BATCHES_OF_ONE = {"batch.num.messages": 1}
+
 SERVE_AFTER = 100
 """A thread that sends serves the reports each time the client was given so many records."""
 # Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
@@ -37,6 +39,8 @@ HANGS_AFTER = 10.0
 
 # Asking for such a topic again does not help.
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
+_NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
 
 _THE_RECORDS_OWN = {
     ck.KafkaError.INVALID_MSG,
@@ -78,8 +82,9 @@ class ProducerClient:
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
         self._thread.start()
 
-    def _make_producer(self) -> None:
-        self._producer = make_client(ck.Producer, self._config)
+    def _make_producer(self, batches_of_one: bool = False) -> None:
+        self.batches_of_one = batches_of_one
+        self._producer = make_client(ck.Producer, {**self._config, **(_BATCHES_OF_ONE if batches_of_one else {})})
         self.raw_produce: Callable[..., None] = self._producer.produce
         self.purge: Callable[[], None] = self._producer.purge
         self._calling = threading.Lock()  # held within the call that may not return
@@ -240,14 +245,15 @@ class ProducerClient:
         self._calling.release()
         return False
 
-    def renew(self) -> None:
+    def renew(self, batches_of_one: bool = False) -> None:
         """Go on with a new producer of the same settings; what the one before was at is not reported any more.
 
-        `raw_produce` and `purge` are new ones too.
+        `raw_produce` and `purge` are new ones too. With batches of one record, what Kafka refuses is that record;
+        else it may be another beside it, or the size of all together.
         """
         with self._serving:
             self._let_go(self._producer, self._calling)
-            self._make_producer()
+            self._make_producer(batches_of_one)
             wake_on_events(self._producer, self._wake.fd)
 
     def commit_transaction(self, timeout: float) -> None:
@@ -282,6 +288,7 @@ class ProducerClient:
             with calling, warnings.catch_warnings():
                 # That a transaction cannot be aborted, for one: who has begun it knows.
                 warnings.simplefilter("ignore", RuntimeWarning)
+                producer.purge()  # after a refusal a batch may be stuck, for which closing would wait
                 producer.close()
 
         wake_on_events(producer, None)
@@ -337,6 +344,12 @@ def is_out_of_place(error: KafkaError) -> bool:
     """Whether no transaction is open that the call could be about."""
     cause = error.__cause__
     return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError._STATE
+
+
+def refuses_all(error: HeadwayError) -> bool:
+    """Whether `produce` would refuse any record: the transaction has failed, or the producer cannot go on."""
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and cause.args[0].code() in _NO_MORE_RECORDS
 
 
 def is_the_records_own(error: ck.KafkaError) -> bool:

@@ -11,43 +11,36 @@ partitions apart.
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from headway.core.ticks import Tick
-from headway.errors import DeliveryError, KafkaError, SerializationError, TransactionError
+from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import (
-    SLICE,
     ProducerClient,
     in_slices,
     is_fatal,
     is_out_of_place,
     is_the_records_own,
+    refuses_all,
 )
 from headway.letters import letter_headers
 from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork, no_dead_letters
 from headway.parallel.outputs import Output, Outputs, send
 
+_MOMENT = 0.05
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 
 _REASON = "Kafka refuses an output"
 
 
 class _RefusedError(KafkaError):
-    """An output was refused for good; `alone` if it is certain that it was this one, and not another beside it."""
+    """An output was refused for good: which, if that is certain, since Kafka refuses whole batches."""
 
-    def __init__(self, index: int, error: str, *, alone: bool) -> None:
+    def __init__(self, index: int | None, error: str) -> None:
         super().__init__(error)
         self.index = index
-        self.alone = alone
-
-
-class _Contents(NamedTuple):
-    """What goes into a transaction: the first `together` outputs are sent at once, the others one by one."""
-
-    outputs: Sequence[Output]
-    together: int
 
 
 class Transactions:
@@ -67,7 +60,6 @@ class Transactions:
         self._levels = levels
         self._dead_letter_topic = dead_letter_topic
         self._committing = False
-        self._after_refusal = False
         self.committed: Tick | None = None  # the last one
         self.over = False  # nothing is committed any more
 
@@ -99,64 +91,68 @@ class Transactions:
             TransactionError: This producer was fenced off, or cannot go on. Nothing is committed any more.
             HandlerError: Kafka refuses an output, and there is no dead-letter topic. Likewise.
         """
-        contents: _Contents | None = _Contents(tick.outputs, len(tick.outputs))
-        while contents:
-            contents = self._commit(tick, contents)
+        if self._client.batches_of_one:
+            self._renew()
+        outputs: Sequence[Output] = tick.outputs
+        while (refusal := self._commit(tick, outputs)) is not None:
+            # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
+            self._renew(batches_of_one=True)
+            if refusal.index is not None:
+                outputs = self._without(outputs, refusal.index, refusal)
 
-    def _commit(self, tick: Tick, contents: _Contents) -> _Contents | None:
-        """Commit these; or where an output was refused nothing of them, and return what to commit instead."""
+    def _commit(self, tick: Tick, outputs: Sequence[Output]) -> _RefusedError | None:
+        """Commit these; or where one was refused nothing of them."""
         delivered: list[tuple[Output, Any]] = []
         self._committing = False
-        after_refusal, self._after_refusal = self._after_refusal, False
         try:
             self._client.begin_transaction()
-            self._send(contents, delivered)
+            self._send(outputs, delivered)
             commits = {each: commit[:2] for each, commit in tick.commits.items()}
             for offsets, group_metadata in self._levels.for_transaction(commits):
                 in_slices(partial(self._client.send_offsets, offsets, group_metadata))
             self._committing = True
             in_slices(self._client.commit_transaction)
             self.committed = tick
+        except _RefusedError as refusal:
+            return refusal
         except BaseException as error:
             if self.committed is tick or self._was_committed(error):
                 self.committed = tick
                 raise  # Ctrl-C
-            if isinstance(error, _RefusedError):
-                self._after_refusal = True
-                return self._without(error, contents)
-            if after_refusal and isinstance(error, KafkaError):
-                # librdkafka goes on behind the sequence numbers of what was refused. Brokers take that for a gap, once.
-                return contents
             raise
         for output, message in delivered:
             self._outputs.delivered(output, message)
         return None
 
-    def _send(self, contents: _Contents, delivered: list[tuple[Output, Any]]) -> None:
-        refused: list[KafkaError] = []
-        outputs, together = contents
+    def _send(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> None:
+        refused: list[HeadwayError] = []
+        certain = self._client.batches_of_one or len(outputs) == 1
         for index, output in enumerate(outputs):
 
             def report(error: Any, message: Any, index: int = index, output: Output = output) -> None:
                 if error is None:
                     delivered.append((output, message))
                 elif is_the_records_own(error):
-                    refused.insert(0, _RefusedError(index, error.str(), alone=index >= together or together == 1))
+                    refused.insert(0, _RefusedError(index if certain else None, error.str()))
                 else:
                     refused.append(KafkaError(f"A record for {output.letter.topic}: {error.str()}."))
 
             try:
                 send(self._client, output.letter, report)
             except (DeliveryError, SerializationError) as error:
-                raise _RefusedError(index, str(error), alone=True) from error
-            if index >= together - 1:
-                self._await_reports()
+                if not refuses_all(error):
+                    raise _RefusedError(index, str(error)) from error
+                refused.append(error)  # the cause is in a report that is still to come
             if refused:
-                raise refused[0]
+                break
+        self._await_reports(refused)
+        if refused:
+            raise refused[0]
 
-    def _await_reports(self) -> None:
+    def _await_reports(self, refused: Sequence[HeadwayError]) -> None:
         deadline = time.monotonic() + _WITHIN
-        while self._client.flush(SLICE):
+        # After a refusal librdkafka may keep a batch that it will never send, until that times out.
+        while self._client.flush(_MOMENT) and not refused:
             if time.monotonic() > deadline:
                 raise KafkaError(f"Kafka did not acknowledge the outputs within {_WITHIN:g} s.")
 
@@ -179,6 +175,13 @@ class Transactions:
         else:
             in_slices(self._client.abort_transaction)
 
+    def _renew(self, batches_of_one: bool = False) -> None:
+        self._client.renew(batches_of_one)
+        try:
+            self.begin()
+        except KafkaError as refused:
+            self._give_up(refused)
+
     def _finish_commit(self) -> bool:
         """See a commit through that can be aborted no more."""
         try:
@@ -195,19 +198,13 @@ class Transactions:
             "process uses the same transactional.id, give each its own."
         ) from error
 
-    def _without(self, refusal: _RefusedError, contents: _Contents) -> _Contents:
-        """The same without the refused output: in the place of its record's outputs a dead letter."""
-        outputs, together = contents
-        if not refusal.alone:  # Kafka refuses batches; so one by one
-            return _Contents(outputs, 0)
-        refused = outputs[refusal.index]
+    def _without(self, outputs: Sequence[Output], index: int, refusal: _RefusedError) -> Sequence[Output]:
+        """The same without the refused one: in the place of its record's outputs a dead letter."""
+        refused = outputs[index]
         error = DeliveryError(f"An output for {refused.letter.topic} was refused: {refusal}")
         if self._dead_letter_topic is None or refused.output is None:
             self.over = True
             raise no_dead_letters(refused.work, error, _REASON)
         self._dispatch.undeliverable(refused.work, error, _REASON)
         letter = self._letter(refused.work, error, _REASON)
-        first = next(index for index, output in enumerate(outputs) if output.work is refused.work)
-        others = [output for output in outputs[first:] if output.work is not refused.work]
-        one_by_one = together < len(outputs)
-        return _Contents([*outputs[:first], letter, *others], first if one_by_one else first + 1 + len(others))
+        return [*(output for output in outputs if output.work is not refused.work), letter]
