@@ -83,6 +83,17 @@ def test_one_key_and_one_due_time_keep_their_order(cluster: DelayCluster) -> Non
     assert [int(message.value()) for message in found] == list(range(300))
 
 
+def test_what_was_stored_long_after_it_was_scheduled_keeps_its_order(cluster: DelayCluster) -> None:
+    now = round(time.time() * 1000)
+    for number in range(6):  # the first three into a line in which they would stay until after they are due
+        ago, line = (1000, 2000) if number < 3 else (0, 1000)
+        schedule = Schedule(f"{number}", now + 1600, now - ago, number, cluster.target)
+        cluster.put(cluster.names.line(line), b"k", b"%d" % number, [schedule.header()])
+    with cluster.relay():
+        found = cluster.wait_for(6)
+    assert [int(message.value()) for message in found] == list(range(6))
+
+
 def test_times_without_a_zone_and_our_own_header_are_refused(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
         with pytest.raises(ConfigError, match="has no time zone"):

@@ -13,6 +13,7 @@ from headway.core.line import Fetched
 from headway.core.relay import PartitionRelay
 from headway.core.relay_ticks import Search, Tick
 from headway.core.schedules import Schedule, read_schedule
+from headway.errors import ScheduleError
 
 START = 1_760_000_000_000
 FETCH = 20
@@ -51,13 +52,14 @@ class World:
 
     def crash(self) -> None:
         """The relay is gone, and another one begins."""
-        self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, schedule_of, self.room)
+        self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room)
         self.positions = {line: self.relay.start(line) for line in self.logs}
         self.commands_position = self.relay.commands_start
 
-    def schedule(self, id_: str, delay: int, **more: object) -> Schedule:
-        """Schedule a record."""
-        schedule = Schedule(id_, self.now + delay, self.now, len(self.writes), "target", **more)  # type: ignore[arg-type]
+    def schedule(self, id_: str, delay: int, ago: int = 0, **more: object) -> Schedule:
+        """Schedule a record; or store only now what was scheduled so many milliseconds ago."""
+        at = self.now - ago
+        schedule = Schedule(id_, at + delay, at, len(self.writes), "target", **more)  # type: ignore[arg-type]
         self.write(self.ladder.line_for(delay), schedule)
         return schedule
 
@@ -77,7 +79,7 @@ class World:
         log, position = self.logs[line], self.positions[line]
         records = log[position : position + most]
         if records:
-            fetched = [Fetched(position + i, each.appended, 100, each) for i, each in enumerate(records)]
+            fetched = [fetched_as(position + i, each) for i, each in enumerate(records)]
             self.relay.receive(line, fetched)
             self.positions[line] += len(records)
         if self.positions[line] == len(log):
@@ -109,7 +111,7 @@ class World:
             for offset, record in enumerate(log):
                 schedule = read_schedule(record.header)
                 if schedule.id == search.id and schedule.due == search.due:
-                    return Fetched(offset, record.appended, 100, record)
+                    return fetched_as(offset, record)
         return None
 
     def _commit(self, tick: Tick) -> None:
@@ -142,6 +144,10 @@ class World:
                 return
 
 
-def schedule_of(record: Record) -> Schedule:
-    """A record's schedule."""
-    return read_schedule(record.header)
+def fetched_as(offset: int, record: Record) -> Fetched:
+    """A record as a relay's driver gives it to the core."""
+    try:
+        schedule: Schedule | ScheduleError = read_schedule(record.header)
+    except ScheduleError as error:
+        schedule = error
+    return Fetched(offset, record.appended, 100, record, schedule)

@@ -71,6 +71,23 @@ def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_order_and_are_on_time(seed: int) -> None:
+    world = World(Ladder.exponential(1, 2 + seed % 2, 8), random.Random(seed), room=10_000_000)
+    schedules = []
+    for number in range(1000):
+        world.run_until(world.now + world.draw.randrange(60), crash=0.01 * (seed % 3))
+        ago = int(world.draw.expovariate(1 / 2000)) if world.draw.random() < 0.3 else 0
+        due = -(-(world.now + world.draw.randrange(30_000)) // 5000) * 5000
+        schedules.append(world.schedule(f"{number}", due - world.now + ago, ago))
+    world.run_until(world.now + 100_000)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at <= schedule.due + 50 for at, schedule in world.delivered)
+    for due in {schedule.due for schedule in schedules}:
+        order = [(schedule.at, schedule.order) for _, schedule in world.delivered if schedule.due == due]
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_of_what_is_overdue_equal_due_times_keep_their_order_as_long_as_all_of_it_fits_in_memory(fits: bool) -> None:
     count = 1500  # of 100 bytes each, in lines of all lengths

@@ -29,9 +29,9 @@ def test_the_first_to_be_due_is_taken_next_however_they_came_and_whatever_was_re
     there: list[tuple[int, int]] = []  # due and offset
     for number, (step, value) in enumerate(steps):
         if step == "add":
-            fetched = Fetched(number, 0, 10, None)
+            schedule = Schedule(f"{number}", value, number, 0, "target")
             line.progress.receive([number])
-            waiting.add(Held(Schedule(f"{number}", value, number, 0, "target"), fetched, line))
+            waiting.add(Held(schedule, Fetched(number, 0, 10, None, schedule), line))
             there.append((value, number))
         elif step == "take":
             due = [each for each in there if each[0] <= value]

@@ -1,7 +1,7 @@
 """One partition of a delay line, as its relay sees it: what was fetched and has not left, and what has.
 
 Invariants: records leave in the order of the log; the progress knows only records that have left, so that after a
-restart those that had not are read again; `bound` is never later than the time at which the next record may leave.
+restart those that had not are read again; `bound` is before the due time of whatever was fetched and has not left.
 """
 
 import math
@@ -11,21 +11,26 @@ from typing import Any
 
 import msgspec
 
-from headway.core.delay_lines import time_in
+from headway.core.delay_lines import MEMORY, time_in
 from headway.core.offset_map import OffsetMap
 from headway.core.progress import Progress
+from headway.core.schedules import Schedule
+from headway.errors import ScheduleError
 
 # Records leave in company, so that few transactions are about lines; and what leaves is due so much later at least, if
 # its way into the line was short.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
+# A record whose way into the line was longer leaves so much before it is due, and with it all that came before it.
+_BELATED_LEAVES_BEFORE = 75
+
 # What is stamped so far ahead of now was so before the clock was put back: waiting for its time would be wrong.
 _AHEAD = 1000
 
 
 class Fetched(msgspec.Struct, gc=False):
-    """A record as it came: its offset, when it was appended, its size in bytes, and itself.
+    """A record as it came: its offset, when it was appended, its size in bytes, itself, and its schedule.
 
     A struct like `Held`, `Write` and `Out`, as one is made for each record: a named tuple takes four times as long.
     """
@@ -34,12 +39,14 @@ class Fetched(msgspec.Struct, gc=False):
     appended: int
     size: int
     record: Any
+    schedule: Schedule | ScheduleError
 
 
 class Line:
     """The window of fetched records that have not left, and the progress of those that have."""
 
     __slots__ = (
+        "_belated",
         "_left",
         "_rests",
         "_time",
@@ -65,12 +72,26 @@ class Line:
         self._rests = False
         self._time = time_in(line)
         self._window: deque[Fetched] = deque()
+        # Due times and offsets in the window of what is due before its turn would come, both ascending: one that lies
+        # before another and is not due before it leaves with that.
+        self._belated: deque[tuple[int, int]] = deque()
 
     def receive(self, records: Sequence[Fetched]) -> None:
         """Take in what was fetched, in the order of the log."""
         self.ended = False
         self._window.extend(records)
         self.bytes += sum(record.size for record in records)
+        if self.line != MEMORY:
+            self._look_for_belated(records)
+
+    def _look_for_belated(self, records: Sequence[Fetched]) -> None:
+        belated, least = self._belated, self._time + _DUE_AFTER
+        for record in records:
+            schedule = record.schedule
+            if isinstance(schedule, Schedule) and schedule.due - record.appended <= least:
+                while belated and belated[-1][0] >= schedule.due:
+                    belated.pop()
+                belated.append((schedule.due, record.offset))
 
     def wants(self, spare: int = 0) -> bool:
         """Whether to fetch more: until the window is full, and then not before it is half empty.
@@ -91,13 +112,17 @@ class Line:
         if not self._window:
             return math.inf
         appended = self._window[0].appended
-        return -math.inf if appended > now + _AHEAD else appended + self._time
+        if appended > now + _AHEAD:
+            return -math.inf
+        turn = appended + self._time
+        return min(turn, self._belated[0][0] - _BELATED_LEAVES_BEFORE) if self._belated else turn
 
     @property
     def bound(self) -> float:
-        """A time before which nothing that is still in this line is due."""
+        """A time up to which nothing that is still in this line is due, as far as it was fetched or stored in time."""
         if self._window:
-            return self._window[0].appended + self._time + _DUE_AFTER
+            bound = self._window[0].appended + self._time + _DUE_AFTER
+            return min(bound, self._belated[0][0] - 1) if self._belated else bound
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
@@ -105,12 +130,12 @@ class Line:
 
         Returns those that are yet to be dealt with: others may have been before a restart.
         """
-        window, latest, ahead = self._window, until - self._time, now + _AHEAD
+        window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
         left: list[Fetched] = []
         size = 0
         while window and len(left) < most and size < most_bytes:
-            appended = window[0].appended
-            if latest < appended <= ahead:
+            first = window[0]
+            if latest < first.appended <= ahead and first.offset > belated:
                 break
             left.append(window.popleft())
             size += left[-1].size
@@ -118,6 +143,8 @@ class Line:
             return left
         self.bytes -= size
         self.changed = True
+        while self._belated and self._belated[0][1] <= left[-1].offset:
+            self._belated.popleft()
         self._left = max(self._left, max(record.appended for record in left) + self._time + _DUE_AFTER)
         offsets = [record.offset for record in left]
         fresh = self.progress.receive(offsets)
@@ -125,6 +152,15 @@ class Line:
             return left
         wanted = set(fresh)
         return [record for record in left if record.offset in wanted]
+
+    def _last_belated(self, until: float) -> int:
+        """The offset up to which everything has to leave for the sake of what is due."""
+        last = -1
+        for due, offset in self._belated:
+            if due - _BELATED_LEAVES_BEFORE > until:
+                break
+            last = offset
+        return last
 
     def complete(self, offset: int) -> None:
         """A record that has left was moved, delivered or dropped."""

@@ -14,9 +14,8 @@ Invariants:
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Any
 
 import msgspec
 
@@ -51,7 +50,6 @@ class PartitionRelay:
         ladder: The lines to which records go.
         lines: All lines that there are, those that are only read out among them.
         stored: What earlier ticks have stored.
-        schedule_of: Reads a record's schedule; raises `ScheduleError`.
         room: How many bytes of records may wait in memory, and as many again in the windows of all lines.
     """
 
@@ -60,11 +58,9 @@ class PartitionRelay:
         ladder: Ladder,
         lines: Collection[int],
         stored: Mapping[str, bytes],
-        schedule_of: Callable[[Any], Schedule],
         room: int,
     ) -> None:
         self._ladder = ladder
-        self._schedule_of = schedule_of
         self._room = room
         state = StoredState(stored)
         own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
@@ -121,9 +117,8 @@ class PartitionRelay:
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
         """What came of a search: the schedule's record as it lies in its line, or None."""
-        schedule = self._schedule_of(fetched.record) if fetched else None
-        if fetched and schedule:
-            self._go_before(fetched, schedule, now)
+        if fetched and isinstance(fetched.schedule, Schedule):
+            self._go_before(fetched, fetched.schedule, now)
         change = self._changes.get(search.id)
         if change is None or (change.due is not None and change.live < change.generation):
             self._answer(search.id, Settled.UNKNOWN)
@@ -223,12 +218,11 @@ class PartitionRelay:
         return self._room - self._waiting.bytes if line.line == MEMORY and self._waiting.is_restored else math.inf
 
     def _leave(self, line: Line, fetched: Fetched, now: int) -> None:
-        try:
-            schedule = self._schedule_of(fetched.record)
-        except ScheduleError as error:
+        schedule = fetched.schedule
+        if isinstance(schedule, ScheduleError):
             line.complete(fetched.offset)
             self._size += fetched.size
-            self._tick.refusals.append(Refusal(fetched.record, error))
+            self._tick.refusals.append(Refusal(fetched.record, schedule))
             return
         if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)

@@ -25,7 +25,7 @@ from headway.delay.carrying_out import Carrier, Mode
 from headway.delay.in_transactions import InTransactions, end_transactions
 from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, decode_ladder, read_layout
-from headway.delay.writing import schedule_of
+from headway.delay.writing import fetched_from
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
@@ -45,7 +45,6 @@ _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the b
 _AGAIN_AFTER = 0.5
 _LOOK_AGAIN_AFTER = 0.1
 _DELETE_EVERY = 10.0
-_OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
 
 
 class Relay(Closable):
@@ -229,7 +228,7 @@ class Relay(Closable):
         room = self._memory // len(numbers)
         for number in numbers:
             lines = self._lines
-            relay = PartitionRelay(self._ladder, lines, stored[number], schedule_of, room)
+            relay = PartitionRelay(self._ladder, lines, stored[number], room)
             self._relays[number] = relay
             self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
             self._places[self._names.commands, number] = relay, None
@@ -309,8 +308,7 @@ class Relay(Closable):
             if relay is not None and line is None:
                 relay.command(message.offset(), message.value(), now)
             elif relay is not None:
-                record = Fetched(message.offset(), message.timestamp()[1], _OVERHEAD + len(message), message)
-                fetched.setdefault(place, []).append(record)
+                fetched.setdefault(place, []).append(fetched_from(message))
             elif place == self._ladder_place and message.value():
                 self._other_ladder = decode_ladder(message.value()) != self._ladder
         for place, records in fetched.items():

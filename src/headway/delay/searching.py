@@ -13,9 +13,10 @@ from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
 from headway.core.relay import STORED_WITHIN
 from headway.core.relay_ticks import Search
+from headway.core.schedules import Schedule
 from headway.delay.topics import TopicNames
-from headway.delay.writing import schedule_of
-from headway.errors import HeadwayError, ScheduleError
+from headway.delay.writing import fetched_from
+from headway.errors import HeadwayError
 from headway.kafka.native import Partition
 from headway.kafka.onlooker import Onlooker
 from headway.kafka.wake import Wake
@@ -82,12 +83,10 @@ class Searcher:
         for message in self._onlooker.read(place, start, end):
             if message.timestamp()[1] > stretch.last:
                 return None
-            try:
-                schedule = schedule_of(message)
-            except ScheduleError:
-                continue
-            if schedule.id == search.id and schedule.due == search.due:
-                return Fetched(message.offset() or 0, message.timestamp()[1], len(message.value() or b""), message)
+            found = fetched_from(message)
+            schedule = found.schedule
+            if isinstance(schedule, Schedule) and (schedule.id, schedule.due) == (search.id, search.due):
+                return found
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a relay decides, as records for Kafka: moves, deliveries, answers, stored state, dead letters."""
+"""What a relay decides, as records for Kafka, and what it has to know of a record that it reads."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.core.changes import Settled
+from headway.core.line import Fetched
 from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
-from headway.errors import DeliveryError, KafkaError
+from headway.errors import DeliveryError, KafkaError, ScheduleError
 from headway.letters import letter_headers
 from headway.records import ConsumerRecord, Header, Message, RecordSource
 
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 _ANY_PARTITION = -1
 _NOW = 0
 _ANSWER_WITHIN = 5.0
+_OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 
@@ -130,6 +132,15 @@ def schedule_of(message: Message) -> Schedule:
     if headers and headers[-1][0] == HEADER:
         return read_schedule(headers[-1][1])
     return read_schedule(next((value for name, value in headers if name == HEADER), None))
+
+
+def fetched_from(message: Any) -> Fetched:
+    """A record in a line, for who decides about it."""
+    try:
+        schedule: Schedule | ScheduleError = schedule_of(message)
+    except ScheduleError as error:
+        schedule = error
+    return Fetched(message.offset(), message.timestamp()[1], _OVERHEAD + len(message), message, schedule)
 
 
 def own_headers(message: Message) -> list[Header]:
