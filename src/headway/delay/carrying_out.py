@@ -31,6 +31,8 @@ DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,
+    # With five, as many as brokers let a partition have, librdkafka (2.16) takes a whole core until one is answered.
+    "max.in.flight": 4,
     "message.max.bytes": 2_097_152,
     "queue.buffering.max.messages": 1_000_000,
 }

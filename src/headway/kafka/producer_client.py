@@ -69,6 +69,7 @@ class ProducerClient:
 
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
         self._config = {**_DEFAULTS, **config}
+        self._asking = threading.Lock()  # held while a call from any thread is in the producer
         self._make_producer()
         self._wake = Wake()
         wake_on_events(self._producer, self._wake.fd)
@@ -192,7 +193,7 @@ class ProducerClient:
 
     def partitions(self, topic: str, timeout: float) -> int:
         """How many partitions a Kafka topic has; 0 for one that does not exist."""
-        about = self._call(self._producer.list_topics, topic, timeout).topics[topic]
+        about = self._ask(topic, timeout)
         return len(about.partitions) if about.error is None else 0
 
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
@@ -200,12 +201,16 @@ class ProducerClient:
 
         Raises `KafkaError` when nobody answers, and `DeliveryError` when the topic's name or access is refused.
         """
-        about = self._call(self._producer.list_topics, topic, timeout).topics[topic]
+        about = self._ask(topic, timeout)
         if about.error is not None and about.error.code() in _REFUSED_TOPIC:
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
         return len(about.partitions), [number for number, each in about.partitions.items() if each.leader >= 0]
+
+    def _ask(self, topic: str, timeout: float) -> Any:
+        with self._asking:  # another thread may `renew`
+            return self._call(self._producer.list_topics, topic, timeout).topics[topic]
 
     def init_transactions(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`."""
@@ -252,9 +257,10 @@ class ProducerClient:
         else it may be another beside it, or the size of all together.
         """
         with self._serving:
-            self._let_go(self._producer, self._calling)
+            before, calling = self._producer, self._calling
             self._make_producer(batches_of_one)
             wake_on_events(self._producer, self._wake.fd)
+            self._let_go(before, calling)
 
     def commit_transaction(self, timeout: float) -> None:
         """End the transaction: all of it, or an error."""
@@ -282,10 +288,9 @@ class ProducerClient:
         self._let_go(self._producer, self._calling)
         self._wake.close()
 
-    @staticmethod
-    def _let_go(producer: ck.Producer, calling: threading.Lock) -> None:
+    def _let_go(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
-            with calling, warnings.catch_warnings():
+            with calling, self._asking, warnings.catch_warnings():
                 # That a transaction cannot be aborted, for one: who has begun it knows.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 producer.purge()  # after a refusal a batch may be stuck, for which closing would wait
