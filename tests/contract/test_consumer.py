@@ -18,10 +18,13 @@ from headway.errors import ClosedError, ConfigError, DeserializationError, Fetch
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
+from headway.testing.proxy import KafkaProxy
 
 from .conftest import PARTITIONS, Cluster, cluster_of
 
 Place = tuple[str, int, int, int]
+
+_OFFSET_FETCH = 9
 
 
 class Silent:
@@ -430,6 +433,23 @@ def test_existing_topics_are_read_at_the_priority_given(cluster: Cluster) -> Non
         (names[0], names[0], 2),
         (names[1], names[1], 0),
     }
+
+
+def test_a_seek_right_after_an_assignment_waits_until_librdkafka_knows_where_the_group_was(
+    kafka_cluster: Cluster,
+) -> None:
+    topic = kafka_cluster.topic()
+    fill(kafka_cluster, topic, 5)
+    with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy:
+        proxy.hold(_OFFSET_FETCH)
+        with kafka_cluster.consumer(topic, **{"bootstrap.servers": proxy.bootstrap_servers}) as consumer:
+            consumer.subscribe([topic])
+            until(consumer, lambda: len(consumer.assignment()) == 3 * PARTITIONS)
+            releasing = threading.Timer(0.3, proxy.hold)
+            releasing.start()
+            consumer.seek_to_beginning()
+            assert len(read(consumer, 15)) == 15
+            releasing.join()
 
 
 def test_a_pattern_reads_every_level_of_every_topic_that_matches(kafka_cluster: Cluster) -> None:

@@ -20,6 +20,7 @@ from headway.errors import FetchError, KafkaError
 from headway.kafka import native
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
+from headway.kafka.patience import patiently
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
@@ -37,6 +38,7 @@ _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
+_SEEK_WITHIN = 5.0
 
 # Asked for the ends of a partition, librdkafka does not itself wait for a leader, as it does when fetching.
 _LEADER_IS_CHANGING = (ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE)
@@ -317,7 +319,10 @@ class LevelConsumer:
             return
         self._sought[partition] = offset
         self.ends.pop(partition, None)
-        self._call(self._consumer.seek, self._starting_at(partition, offset))
+        place = self._starting_at(partition, offset)
+        # One that was just assigned is sought when librdkafka has learnt where the group was, and not before.
+        not_yet = {ck.KafkaError._STATE} if partition in self.assigned else set[int]()
+        self._call(patiently, lambda _: self._consumer.seek(place), _SEEK_WITHIN, not_yet)
 
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset to be fetched of each assigned partition that was fetched from, or sought."""

@@ -1,7 +1,7 @@
 """Calls to Kafka that are made again while a broker restarts."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import confluent_kafka as ck
@@ -24,8 +24,10 @@ _NOT_NOW = {
 }
 
 
-def patiently(call: Callable[[float], T], within: float) -> T:
+def patiently(call: Callable[[float], T], within: float, not_now: Collection[int] = ()) -> T:
     """`call(seconds)`, again and again while there is no answer, or one that says that it may be made again.
+
+    The error codes `not_now` say so too.
 
     Raises the last `KafkaException` when `within` seconds are over, and any other at once.
     """
@@ -34,7 +36,8 @@ def patiently(call: Callable[[float], T], within: float) -> T:
         try:
             return call(_SLICE)
         except ck.KafkaException as error:
-            again = error.args[0].retriable() or error.args[0].code() in _NOT_NOW
+            code = error.args[0].code()
+            again = error.args[0].retriable() or code in _NOT_NOW or code in not_now
             if not again or time.monotonic() > deadline:
                 raise
         time.sleep(_AGAIN_AFTER)

@@ -60,12 +60,14 @@ class Transactions:
         self._levels = levels
         self._dead_letter_topic = dead_letter_topic
         self._committing = False
+        self._begun = False  # Ctrl-C may come while a new producer begins
         self.committed: Tick | None = None  # the last one
         self.over = False  # nothing is committed any more
 
     def begin(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
         in_slices(self._client.init_transactions)
+        self._begun = True
 
     def settle(self, work: RecordWork, returned: Any) -> Job | None:
         """Take what a handler returned."""
@@ -91,7 +93,7 @@ class Transactions:
             TransactionError: This producer was fenced off, or cannot go on. Nothing is committed any more.
             HandlerError: Kafka refuses an output, and there is no dead-letter topic. Likewise.
         """
-        if self._client.batches_of_one:
+        if self._client.batches_of_one or not self._begun:
             self._renew()
         outputs: Sequence[Output] = tick.outputs
         while (refusal := self._commit(tick, outputs)) is not None:
@@ -170,12 +172,13 @@ class Transactions:
 
     def _abort(self) -> None:
         if self._client.hangs():
-            self._client.renew()
-            self.begin()  # which ends what the one before has open
+            self._renew()
         else:
             in_slices(self._client.abort_transaction)
 
     def _renew(self, batches_of_one: bool = False) -> None:
+        """Go on with a new producer, which ends what the one before has open."""
+        self._begun = False
         self._client.renew(batches_of_one)
         try:
             self.begin()
