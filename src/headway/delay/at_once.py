@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.core.broker_clock import BrokerClock
-from headway.delay.carrying_out import Offsets, Ticks, connected_client, flush, send
+from headway.delay.carrying_out import WRITTEN_WITHIN, Offsets, Ticks, connected_client, send
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
@@ -134,7 +134,7 @@ class AtOnce:
         self._flush()
 
     def _flush(self) -> None:
-        flush(self._client, lambda: self._failure is not None)
+        self._client.await_reports(lambda: self._failure is not None, WRITTEN_WITHIN)
         self._raise_failure()
 
     def _raise_failure(self) -> None:

@@ -1,7 +1,6 @@
 """Carrying out ticks: what both modes share."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
@@ -15,8 +14,8 @@ log = logging.getLogger(__name__)
 
 Mode = Literal["exactly-once", "low-latency"]
 
-_WITHIN = 30.0
-_SLICE = 0.05
+WRITTEN_WITHIN = 30.0
+"""Seconds after which what is not acknowledged is thought never to be."""
 _A_MOMENT = 0.1
 _ANSWER_WITHIN = 10.0
 
@@ -91,14 +90,3 @@ def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -
             return
         except BufferError:
             client.serve(_A_MOMENT)
-
-
-def flush(client: ProducerClient, over: Callable[[], bool]) -> None:
-    """Wait until all is acknowledged, or what was reported meanwhile makes that it is over; raises `KafkaError`.
-
-    After a refusal librdkafka may keep a batch that it will never send, until that times out.
-    """
-    deadline = time.monotonic() + _WITHIN
-    while client.flush(_SLICE) and not over():
-        if time.monotonic() > deadline:
-            raise KafkaError(f"Kafka did not acknowledge what was to be written within {_WITHIN:g} s.")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from headway.core.broker_clock import BrokerClock
 from headway.core.relay_ticks import Tick
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
-from headway.delay.carrying_out import Offsets, Ticks, connect, connected_client, flush, send
+from headway.delay.carrying_out import WRITTEN_WITHIN, Offsets, Ticks, connect, connected_client, send
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
@@ -161,7 +161,7 @@ class InTransactions:
                 failures.append(error)  # the cause is in a report that is still to come
             if refused or failures:
                 break
-        flush(client, lambda: bool(refused or failures))
+        client.await_reports(lambda: bool(refused or failures), WRITTEN_WITHIN)
         if refused:
             return refused[0]
         if failures:

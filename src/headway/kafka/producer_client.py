@@ -34,6 +34,7 @@ _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a trans
 SLICE = 0.5
 """The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
 _AGAIN_AFTER = 0.05
+_LOOK_EVERY = 0.05
 HANGS_AFTER = 10.0
 """After so many seconds a call that was to take `SLICE` is thought never to return."""
 
@@ -191,6 +192,16 @@ class ProducerClient:
         self._wake_loop()
         return left
 
+    def await_reports(self, over: Callable[[], bool], within: float) -> None:
+        """Wait until all is reported on, or what was reported makes that it is over; raises `KafkaError` if too late.
+
+        After a refusal in a transaction librdkafka may keep a batch that it will never send, until that times out.
+        """
+        deadline = time.monotonic() + within
+        while self.flush(_LOOK_EVERY) and not over():
+            if time.monotonic() > deadline:
+                raise KafkaError(f"Kafka did not acknowledge what was to be written within {within:g} s.")
+
     def partitions(self, topic: str, timeout: float) -> int:
         """How many partitions a Kafka topic has; 0 for one that does not exist."""
         about = self._ask(topic, timeout)
@@ -335,26 +346,31 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
 
 def is_retriable(error: KafkaError) -> bool:
     """Whether the same call may succeed when it is made again."""
-    cause = error.__cause__
-    return isinstance(cause, ck.KafkaException) and bool(cause.args[0].retriable())
+    cause = _cause(error)
+    return cause is not None and bool(cause.retriable())
 
 
 def is_fatal(error: KafkaError) -> bool:
     """Whether the producer cannot go on."""
-    cause = error.__cause__
-    return isinstance(cause, ck.KafkaException) and bool(cause.args[0].fatal())
+    cause = _cause(error)
+    return cause is not None and bool(cause.fatal())
 
 
 def is_out_of_place(error: KafkaError) -> bool:
     """Whether no transaction is open that the call could be about."""
-    cause = error.__cause__
-    return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError._STATE
+    cause = _cause(error)
+    return cause is not None and cause.code() == ck.KafkaError._STATE
 
 
 def refuses_all(error: HeadwayError) -> bool:
     """Whether `produce` would refuse any record: the transaction has failed, or the producer cannot go on."""
+    cause = _cause(error)
+    return cause is not None and cause.code() in _NO_MORE_RECORDS
+
+
+def _cause(error: HeadwayError) -> ck.KafkaError | None:
     cause = error.__cause__
-    return isinstance(cause, ck.KafkaException) and cause.args[0].code() in _NO_MORE_RECORDS
+    return cause.args[0] if isinstance(cause, ck.KafkaException) else None
 
 
 def is_the_records_own(error: ck.KafkaError) -> bool:

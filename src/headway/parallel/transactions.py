@@ -8,7 +8,6 @@ Source: KIP-447; the group's generation fences a member that was expelled, so `t
 partitions apart.
 """
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -29,7 +28,6 @@ from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork, no_dead_letters
 from headway.parallel.outputs import Output, Outputs, send
 
-_MOMENT = 0.05
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 
 _REASON = "Kafka refuses an output"
@@ -147,16 +145,9 @@ class Transactions:
                 refused.append(error)  # the cause is in a report that is still to come
             if refused:
                 break
-        self._await_reports(refused)
+        self._client.await_reports(lambda: bool(refused), _WITHIN)
         if refused:
             raise refused[0]
-
-    def _await_reports(self, refused: Sequence[HeadwayError]) -> None:
-        deadline = time.monotonic() + _WITHIN
-        # After a refusal librdkafka may keep a batch that it will never send, until that times out.
-        while self._client.flush(_MOMENT) and not refused:
-            if time.monotonic() > deadline:
-                raise KafkaError(f"Kafka did not acknowledge the outputs within {_WITHIN:g} s.")
 
     def _was_committed(self, error: BaseException) -> bool:
         """End what was interrupted or refused: False if nothing of it is committed, True if all is."""
@@ -210,4 +201,5 @@ class Transactions:
             raise no_dead_letters(refused.work, error, _REASON)
         self._dispatch.undeliverable(refused.work, error, _REASON)
         letter = self._letter(refused.work, error, _REASON)
-        return [*(output for output in outputs if output.work is not refused.work), letter]
+        first = next(place for place, output in enumerate(outputs) if output.work is refused.work)
+        return [*outputs[:first], letter, *(output for output in outputs[first:] if output.work is not refused.work)]
