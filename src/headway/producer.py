@@ -62,7 +62,7 @@ class _Engine(Closable):
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
         turns = make_turns(policy, distributor, settings.levels, max_wait=settings.max_wait)
         self._sender = Sender(
-            {"partitioner": "murmur2_random", **settings.kafka},
+            settings.kafka,
             Accumulator(settings.levels, turns, limits),
             _RECORD_OVERHEAD,
             settings.least_size,
@@ -152,7 +152,8 @@ class _Engine(Closable):
 
     def _serialize(self, future: Any) -> None:
         """On the sender's thread."""
-        kafka_topic, headers = future.destination.kafka_topic, list(future.headers or ())
+        kafka_topic, headers = future.destination.kafka_topic, future.headers
+        headers = list(headers.items() if isinstance(headers, dict) else headers or ())
         if self._write_key is not None:
             future.key = self._write_key(future.key, kafka_topic, headers)
         if self._write_value is not None:

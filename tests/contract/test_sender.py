@@ -2,22 +2,23 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 from headway import PriorityProducer, Producer
 from headway.delivery import DeliveryFuture
-from headway.errors import ConfigError, DeliveryError, NoRoomError, SerializationError
-from headway.kafka.partitioner import partition_of
+from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError, SerializationError
+from headway.kafka.partitioner import partitioner
 
 from .conftest import Cluster
 from .mock_brokers import MockBrokers, mock_brokers
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "max.block.ms": 50}
-KEYS = {partition_of(str(number), 4): str(number) for number in range(100)}  # a key for each of four partitions
+KEYS = {partitioner({})(str(number), 4): str(number) for number in range(100)}  # a key for each of four partitions
 
 
 @pytest.fixture
@@ -161,6 +162,99 @@ def test_purging_fails_what_waits_of_one_topic_only(brokers: MockBrokers) -> Non
             brokers.lead(topic, 1, 1)
         assert sends.flush(30, topic="orders") == 0
         assert [future.result(30).offset for future in audit] == list(range(10))
+
+
+def test_a_record_with_a_partition_goes_there_however_many_go_anywhere(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    with producer(brokers, **{"buffer.memory": 200_000}) as sends:
+        sends.send("orders", b"first").result(10)
+        placed: list[tuple[int, DeliveryFuture]] = []
+        for number in range(2_000):
+            sends.send("orders", b"anywhere" * 50)
+            placed.append((number % 4, sends.send("orders", b"there" * 50, partition=number % 4)))
+        assert all(future.result(30).partition == partition for partition, future in placed)
+
+
+@pytest.mark.parametrize("serializer", [{}, {"value.serializer": lambda value: value}], ids=["bytes", "serialised"])
+@pytest.mark.parametrize("name", ["murmur2_random", "consistent_random", "fnv1a_random"])
+def test_a_key_has_the_partition_of_the_set_partitioner_whether_its_record_waits_or_not(
+    brokers: MockBrokers, name: str, serializer: dict[str, Any]
+) -> None:
+    """Of librdkafka's, of a plain producer with the same setting."""
+    brokers.create("orders")
+    keys = [f"customer {number}" for number in range(20)]
+    plain, wanted = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "partitioner": name}), dict[str, Any]()
+    for key in keys:
+        plain.produce("orders", b"", key, on_delivery=lambda _, m, key=key: wanted.update({key: m.partition()}))  # type: ignore[misc]
+    assert plain.flush(10) == 0
+    with producer(brokers, **{"buffer.memory": 200_000, "partitioner": name, **serializer}) as sends:
+        sent = [(key, sends.send("orders", b"x" * 1000, key)) for _ in range(100) for key in keys]
+        assert {(key, future.result(30).partition) for key, future in sent} == set(wanted.items())
+
+
+def test_a_partitioner_that_would_send_keys_anywhere_or_all_else_to_one_place_is_refused() -> None:
+    for name in ("random", "consistent", "murmur2", "mine"):
+        with pytest.raises(ConfigError, match=f"The partitioner is '{name}'; it must be 'murmur2_random'"):
+            Producer({**NOWHERE, "partitioner": name})
+
+
+def test_what_is_being_serialised_is_purged_with_the_rest(brokers: MockBrokers) -> None:
+    """Else a record of an aborted transaction would come with the next one."""
+    brokers.create("orders")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write(value: bytes) -> bytes:
+        begun.set()
+        assert go_on.wait(10)
+        return value
+
+    with producer(brokers, **{"value.serializer": write}) as sends:
+        purged = [sends.send("orders", b"x", on_delivery=lambda *_: None) for _ in range(10)]
+        assert begun.wait(10)
+        assert sends.purge() == 10
+        assert all("it was purged" in str(future.exception(0)) for future in purged)
+        later = sends.send("orders", b"x", partition=0)
+        go_on.set()
+        assert later.result(10).offset == 0
+        assert sends.flush(10) == 0
+        metrics = sends.metrics()
+    assert (metrics.sent, metrics.delivered, metrics.failed) == ([11], [1], [10])
+
+
+@pytest.mark.parametrize("serializer", [{}, {"value.serializer": lambda value: value}], ids=["bytes", "serialised"])
+def test_who_waits_for_room_while_the_producer_is_closed_is_not_left_hanging(serializer: dict[str, Any]) -> None:
+    sends = Producer({**NOWHERE, "max.block.ms": 60_000, "queue.buffering.max.messages": 1, **serializer})
+    sends.send("orders", b"1", on_delivery=lambda *_: None)
+    lining_up = threading.Event()
+    patiently = sends._sender.offer_patiently
+
+    def offer_patiently(timeout: float, *record: Any) -> bool:
+        lining_up.set()
+        return patiently(timeout, *record)
+
+    sends._sender.offer_patiently = offer_patiently  # type: ignore[method-assign]
+
+    def send() -> BaseException | None:
+        try:
+            return sends.send("orders", b"2", on_delivery=lambda *_: None).exception(10)
+        except ClosedError as error:
+            return error
+
+    with ThreadPoolExecutor() as threads:
+        outcome = threads.submit(send)
+        assert lining_up.wait(10)
+        sends.close(0)
+        assert isinstance(outcome.result(10), ClosedError | DeliveryError)
+
+
+def test_with_a_serialiser_partitions_and_headers_mean_what_they_do_without(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    with producer(brokers, **{"value.serializer": lambda value: value}) as sends:
+        own = sends.send("orders", b"x", KEYS[2], partition=-1, headers={"a": b"b"})  # type: ignore[arg-type]
+        missing = sends.send("orders", b"x", partition=7, on_delivery=lambda *_: None)
+        assert own.result(10).partition == 2
+        with pytest.raises(DeliveryError, match="it is for partition 7, and the topic has 4"):
+            missing.result(10)
 
 
 def test_serialisers_run_on_the_senders_thread_and_keep_the_order(cluster: Cluster) -> None:

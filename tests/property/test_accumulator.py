@@ -112,8 +112,8 @@ class Model:
     def sort(self, count: int, growth: int) -> None:
         for record in self.unsorted[:count]:
             if record.size % 10 == 7:
-                self.accumulator.drop(record)
-                self.forget([record])
+                assert self.accumulator.drop(record) is (record in self.alive)
+                self.forget([record] if record in self.alive else [])
             else:
                 self.accumulator.sort(record, record.address[2], record.size + growth)
         del self.unsorted[:count]
@@ -153,7 +153,9 @@ class Model:
         self.forget(expired)
 
     def purge(self, level: int, topic: int) -> None:
-        self.forget(self.accumulator.purge([self.topics[level, topic]]))
+        purged = self.accumulator.purge([self.topics[level, topic]])
+        assert not any(record.address[:2] == (level, topic) for record in set(self.alive) - {*purged, *self.in_flight})
+        self.forget(purged)
 
     def forget(self, records: list[Record]) -> None:
         gone = {id(record) for record in records}

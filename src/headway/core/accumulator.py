@@ -180,7 +180,7 @@ class Accumulator(Generic[R]):
             records, room = topic.raw.records, limit - len(taken)
             if topic.partition_count:
                 batch = [records.popleft() for _ in range(min(room, len(records)))]
-                topic.sorting += len(batch)
+                topic.sorting.update(dict.fromkeys(batch))
                 taken += batch
             if records:
                 self._raw.append(topic)
@@ -190,22 +190,28 @@ class Accumulator(Generic[R]):
         """A raw record's partition and bytes are known: it waits there, behind those that were sorted before.
 
         While some for a queue are raw all are, so its records wait in order, and the first is the first to expire.
+        Nothing becomes of one that was purged since it was taken.
         """
         topic = record.queue.topic
+        if record not in topic.sorting:
+            return
+        del topic.sorting[record]
         self._charge(record.queue, -record.size)
         record.size = size
         record.queue = queue = topic.queue(partition)
         self._charge(queue, size)
-        topic.sorting -= 1
         # It was in no queue while the others were looked at.
         self._look_at = min(self._look_at, record.since + self._limits.patience)
         queue.records.append(record)
         self._list(queue)
 
-    def drop(self, record: R) -> None:
-        """A raw record that was taken is not sent at all."""
-        record.queue.topic.sorting -= 1
+    def drop(self, record: R) -> bool:
+        """A raw record that was taken is not sent at all; False if it was purged since."""
+        if record not in record.queue.topic.sorting:
+            return False
+        del record.queue.topic.sorting[record]
         self._forget(record)
+        return True
 
     # Out
 
@@ -321,9 +327,13 @@ class Accumulator(Generic[R]):
         return expired
 
     def purge(self, topics: Iterable[TopicQueues[R]]) -> list[R]:
-        """Forget what waits of some topics, and return it; what is in flight will be reported."""
+        """Forget what waits or is being sorted of some topics, and return it; what is in flight will be reported."""
         purged: list[R] = []
         for topic in topics:
+            purged += topic.sorting
+            for record in topic.sorting:
+                self._forget(record)
+            topic.sorting.clear()
             for queue in topic.queues():
                 purged += self._empty(queue)
             self._relist(topic)

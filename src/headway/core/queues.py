@@ -104,7 +104,8 @@ class TopicQueues(Generic[R]):
         self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
         self.turns: deque[Queue[R]] = deque()
         self.listed = False
-        self.used = self.waiting = self.sorting = 0  # waiting: records that were not handed over
+        self.used = self.waiting = 0  # waiting: records that were not handed over
+        self.sorting: dict[R, None] = {}  # raw records that were taken and are in no queue now, in their order
         self.sticky: Queue[R] | None = self.unplaced
         self.sticky_left = 0
 

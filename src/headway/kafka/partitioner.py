@@ -1,32 +1,57 @@
-"""Which partition a key goes to: murmur2, as Java's producer computes it.
+"""Which partition a key goes to: as Java's producer computes it (murmur2), unless another `partitioner` is set.
 
-librdkafka's own function, called without releasing the GIL: it takes half as long as the same in Python.
+librdkafka's own functions, called without releasing the GIL: they take half as long as the same in Python.
 """
 
 import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from confluent_kafka import cimpl
 
-_murmur2 = ctypes.PyDLL(cimpl.__file__).rd_kafka_msg_partitioner_murmur2
-_murmur2.restype = ctypes.c_int32
-_murmur2.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_char_p,
-    ctypes.c_size_t,
-    ctypes.c_int32,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-)
+from headway.errors import ConfigError
+
+_library = ctypes.PyDLL(cimpl.__file__)
+
+PARTITIONER = "partitioner"
+DEFAULT = "murmur2_random"
+# What these do with keys; records without one go to any partition. Others would send those all to the same, or a key
+# to any.
+_OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random": "fnv1a"}
+
+PartitionOf = Callable[[str | bytes, int], int]
+"""The partition of a key, of so many."""
 
 
-def partition_of(key: str | bytes, partition_count: int) -> int:
-    """The partition of a key, of so many.
+def partitioner(config: Mapping[str, Any]) -> PartitionOf:
+    """What the `partitioner` of librdkafka's settings does with keys; raises `ConfigError` for one not to be had.
 
+    >>> partition_of = partitioner({})
     >>> partition_of("21", 1000), partition_of(b"foobar", 1000)
     (340, 166)
     """
-    try:
-        raw = key.encode() if isinstance(key, str) else key
-        return _murmur2(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
-    except (TypeError, ctypes.ArgumentError):
-        return 0  # `produce` will say what is wrong with such a key
+    name = config.get(PARTITIONER, DEFAULT)
+    if name not in _OF_KEYS:
+        raise ConfigError(
+            f"The partitioner is {name!r}; it must be {DEFAULT!r} (as Java's, the default), 'consistent_random' (as "
+            "librdkafka's) or 'fnv1a_random': records without a key go to any partition, and those with one to its own."
+        )
+    function = getattr(_library, f"rd_kafka_msg_partitioner_{_OF_KEYS[name]}")
+    function.restype = ctypes.c_int32
+    function.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_int32,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    )
+
+    def partition_of(key: str | bytes, partition_count: int) -> int:
+        try:
+            raw = key.encode() if isinstance(key, str) else key
+            return function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
+        except (TypeError, ctypes.ArgumentError):
+            return 0  # `produce` will say what is wrong with such a key
+
+    return partition_of

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
-from headway.errors import DeliveryError, HeadwayError
-from headway.kafka.partitioner import partition_of
+from headway.errors import ClosedError, DeliveryError, HeadwayError
+from headway.kafka.partitioner import DEFAULT, PARTITIONER, partitioner
 from headway.kafka.producer_client import SERVE_AFTER, ProducerClient, refusal
 from headway.kafka.topic_watch import TopicWatch
 
@@ -79,7 +79,8 @@ class Sender:
         self._waits = False  # whether any record does
         self._stirred = threading.Event()
         self._stopped = False
-        self.client = ProducerClient({**config, **_NO_LIMITS}, self._settle)
+        self._partition_of = partitioner(config)
+        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle)
         self._produce = self.client.raw_produce
         self._watch = TopicWatch(self.client, config, self._learn, self._refuse)
         self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
@@ -124,7 +125,8 @@ class Sender:
             else:
                 queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
             if queue.credit < size:
-                queue, admitted = self._admit(topic, queue, key, size)
+                is_placed = partition is not None and partition >= 0
+                queue, admitted = self._admit(topic, queue, key, size, is_placed)
                 if not admitted:
                     return self._wait(record, queue, size, value, key, partition, timestamp, headers)
             queue.credit -= size
@@ -155,18 +157,22 @@ class Sender:
             self._fail([(record, refused)])
         return True
 
-    def _admit(self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int) -> tuple[Queue[Any], bool]:
-        """The queue for a record whose first choice has no credit, and whether it may be handed over at once."""
+    def _admit(
+        self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int, is_placed: bool
+    ) -> tuple[Queue[Any], bool]:
+        """The queue for a record whose first choice has no credit, and whether it may be handed over at once.
+
+        One that `is_placed` is for the partition of its queue and no other, which may be the sticky one as well.
+        """
         now = time.monotonic()
-        if queue.partition is not None and queue is not topic.sticky:
-            return queue, self._accumulator.admit(queue, size, now)
-        if key is None:
+        if key is None and not is_placed:
             admitted = self._accumulator.admit_any(topic, size, now)
             return admitted or topic.undesignated, admitted is not None
-        if queue is topic.unplaced:
-            if self._accumulator.admit(queue, size, now) or not topic.partition_count:
-                return queue, queue.credit >= size
-            queue = topic.queue(partition_of(key, topic.partition_count))
+        if self._accumulator.admit(queue, size, now):
+            return queue, True
+        if is_placed or not topic.partition_count:
+            return queue, False
+        queue = topic.queue(self._partition_of(key, topic.partition_count))
         return queue, self._accumulator.admit(queue, size, now)
 
     def _wait(
@@ -181,6 +187,8 @@ class Sender:
         headers: Any,
     ) -> bool:
         """Let a record wait, with the lock held."""
+        if self._stopped:
+            raise ClosedError("The producer is closed. Make a new one to go on.")
         record.value, record.key, record.headers = value, key, headers
         record.partition = partition
         record.timestamp = timestamp or int(time.time() * 1000)
@@ -292,7 +300,8 @@ class Sender:
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
         """Send what waits, fail what is left, and stop; how many records were not delivered."""
         left = self.flush(waiting, timeout)
-        self._stopped = True
+        with self._lock:  # nothing begins to wait from here on
+            self._stopped = True
         self._stirred.set()
         self._thread.join()
         self._watch.stop()
@@ -324,7 +333,7 @@ class Sender:
         for record in raw:
             try:
                 prepare(record)
-                ready.append((record, _place_of(record), self._measure(record)))
+                ready.append((record, self._place_of(record), self._measure(record)))
             except HeadwayError as error:
                 refused.append((record, error))
             except Exception as error:
@@ -332,11 +341,19 @@ class Sender:
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
-            for record, _ in refused:
-                self._accumulator.drop(record)
+            # Those that were purged meanwhile have failed already.
+            refused = [(record, error) for record, error in refused if self._accumulator.drop(record)]
             refused += self._hand_over()
         self._fail(refused)
         return len(raw)
+
+    def _place_of(self, record: Any) -> int | None:
+        topic, partition = record.queue.topic, record.partition
+        if partition is not None and partition >= 0:
+            if partition >= topic.partition_count:
+                raise _not_delivered(record, _no_such_partition(partition, topic.partition_count))
+            return partition  # type: ignore[no-any-return]
+        return None if record.key is None else self._partition_of(record.key, topic.partition_count)
 
     def _measure(self, record: Any) -> int:
         """What it counts for; and what the next of its topic are thought to."""
@@ -350,7 +367,8 @@ class Sender:
     def _learn(self, topic: TopicQueues[Any], count: int, leaders: list[int]) -> None:
         with self._lock:
             missing = self._accumulator.learn(topic, count, leaders)
-        self._give_up(missing, f"the topic has {count} partitions")
+        for record in missing:
+            self._give_up([record], _no_such_partition(record.queue.partition, count))
         self._stirred.set()
 
     def _refuse(self, topic: TopicQueues[Any], why: str) -> None:
@@ -361,10 +379,8 @@ def _not_delivered(record: Any, why: str) -> DeliveryError:
     return DeliveryError(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
 
 
-def _place_of(record: Any) -> int | None:
-    if record.partition is not None or record.key is None:
-        return record.partition  # type: ignore[no-any-return]
-    return partition_of(record.key, record.queue.topic.partition_count)
+def _no_such_partition(partition: int, count: int) -> str:
+    return f"it is for partition {partition}, and the topic has {count}"
 
 
 def _size_of_headers(headers: Any) -> int:
