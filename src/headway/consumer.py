@@ -19,6 +19,7 @@ from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.errors import ClosedError, FetchError, HeadwayError, WakeupError
 from headway.kafka.commits import AsyncCommits, OnCommit, log_failure
+from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers, Partitions
 from headway.kafka.native import Offsets
@@ -162,7 +163,8 @@ class PriorityConsumer:
         if self._batch:
             return self._rest_of_batch()
         with Uncollected():
-            self._fetch(now)
+            with ctrl_c_waits():  # what it struck between librdkafka and a buffer would be counted as returned
+                self._fetch(now)
             return self._take(now)
 
     def wakeup(self) -> None:

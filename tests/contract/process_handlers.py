@@ -61,6 +61,17 @@ def note(record: ConsumerRecord, context: Context) -> None:
         file.write("\t".join(map(str, call)) + "\n")
 
 
+_alone = [True]
+
+
+def note_beside_another(record: ConsumerRecord, context: Context) -> None:
+    """Note, and at the process's first record wait until another process has, too."""
+    note(record, context)
+    while _alone and len({call.process for call in calls(Path(os.environ[NOTES]))}) < 2:
+        time.sleep(0.01)
+    _alone.clear()
+
+
 def act(record: ConsumerRecord, context: Context) -> str:
     """Do what the value says, at the first attempt."""
     note(record, context)

@@ -84,7 +84,7 @@ def test_every_record_is_handled_once_in_a_process_and_in_the_order_of_its_key(
     topic, count = plain_topic(kafka_cluster), 1000
     send(kafka_cluster, topic, [(f"key-{i % 37}", str(i)) for i in range(count)])
     parallel = consumer(kafka_cluster, topic, PROCESSES | {"max_concurrency": 50})
-    until_done(parallel, count, lambda: parallel.run(handlers.note))
+    until_done(parallel, count, lambda: parallel.run(handlers.note_beside_another))
     calls = handlers.calls(notes)
     assert len({(call.partition, call.offset) for call in calls}) == len(calls) == count
     lanes: dict[Any, list[int]] = defaultdict(list)

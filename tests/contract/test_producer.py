@@ -2,6 +2,7 @@ import contextlib
 import json
 import threading
 from concurrent.futures import wait
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_missing_key_and_value_stay_missing(cluster: Cluster) -> None:
         producer.send(topic).result(30)
     [record] = read_all(cluster, topic, 1)
     assert (record.key, record.value, list(record.headers)) == (None, None, [])
+
+
+def test_a_priority_that_is_another_kind_of_whole_number_is_that_level(cluster: Cluster) -> None:
+    class Urgency(int, Enum):
+        HIGH = 2
+
+    topic = cluster.topic()
+    with cluster.producer() as producer:
+        for priority in (Urgency.HIGH, True, 1):
+            future = producer.send(topic, b"v", priority=priority)
+            assert future.destination.kafka_topic == f"{topic}-{int(priority)}"
+            assert future.result(30).level == priority
 
 
 @pytest.mark.parametrize("priority", [-1, 3, 100])

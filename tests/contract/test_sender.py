@@ -1,6 +1,10 @@
 """What keeps topics, levels and partitions out of each other's way."""
 
+import contextlib
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -130,6 +134,105 @@ def test_a_callback_may_send_and_where_there_is_no_room_it_is_not_left_hanging(m
         with pytest.raises(NoRoomError):
             told[0].result(10)
         assert sends.send(topic, b"3").result(10)
+
+
+def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time() -> None:
+    sends = Producer(NOWHERE)
+    stuck = sends.send("stuck", b"x", on_delivery=lambda *_: None)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(stuck.exception, 20)
+        while not sends.client._serving.locked():
+            assert not waiting.done()
+        began = time.monotonic()
+        assert sends.flush(0.05) == 1
+        flooded = sends.send("other", b"x" * 70_000_000, on_delivery=lambda *_: None)
+        assert isinstance(flooded.exception(0), NoRoomError)
+        assert time.monotonic() - began < 5
+        sends.client.purge()
+        assert isinstance(waiting.result(10), DeliveryError)
+    assert sends.close(0) == 0
+
+
+@pytest.mark.parametrize("where", ["on_delivery", "after_reports"])
+def test_within_a_report_nothing_waits_for_reports(where: str) -> None:
+    told, outcomes = threading.Event(), list[object]()
+
+    def wait_for_others(*_: object) -> None:
+        if not told.is_set() and sends.metrics().failed[0]:
+            told.set()
+            other = sends.send("other", b"x", on_delivery=lambda *_: None)
+            outcomes.append(sends.flush(0.05))
+            with contextlib.suppress(TimeoutError):
+                other.exception(0.05)
+            outcomes.append(sends.send("other", b"x" * 70_000_000, on_delivery=lambda *_: None).exception(0))
+            done.set()
+
+    done = threading.Event()
+    sends = Producer(NOWHERE, after_reports=wait_for_others if where == "after_reports" else lambda: None)
+    sends.send("orders", b"x", on_delivery=wait_for_others if where == "on_delivery" else lambda *_: None)
+    sends.client.purge()
+    assert done.wait(10)
+    assert outcomes[0] == 1
+    assert isinstance(outcomes[1], NoRoomError)
+    sends.client.purge()
+    assert sends.close(5) == 0
+
+
+def test_what_after_reports_raises_is_logged_and_ends_nothing(
+    brokers: MockBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.create("orders")
+    settings = {"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 0}
+    with Producer(settings, after_reports=lambda: 1 / 0) as sends:  # type: ignore[arg-type]
+        for _ in range(3):
+            assert sends.send("orders", b"x").result(10)
+    assert "The after_reports of a producer raised." in caplog.text
+
+
+def test_ctrl_c_loses_no_report() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    sends, count = Producer(NOWHERE), 20_000
+    interrupting = threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT))  # while reports are taken
+
+    def take_reports() -> None:
+        with sends.client._serving:  # so that no other thread does
+            sends.client.purge()
+            while True:
+                sends.client._poll(0.1)
+
+    try:
+        # Without a callback what fails is logged, which takes longer.
+        sends.send("orders", b"x", on_delivery=lambda *_: interrupting.start())
+        for _ in range(count):
+            sends.send("orders", b"x", on_delivery=lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            take_reports()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    interrupting.join()
+    assert sends.flush(20) == 0
+    assert sends.metrics().failed == [count + 1]
+    sends.close(0)
+
+
+def test_a_name_that_is_none_fails_its_own_record_and_all_others_go_on(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    with producer(brokers, **{"value.serializer": lambda value: value}) as sends:
+        for number, name in enumerate(("a\0b", "x" * 600, "\udc80", 7)):
+            nowhere = sends.send(name, b"x", on_delivery=lambda *_: None)  # type: ignore[arg-type]
+            assert sends.send("orders", b"x", partition=0).result(10).offset == number
+            assert isinstance(nowhere.exception(10), DeliveryError)
+
+
+def test_topics_that_are_not_to_be_refreshed_are_asked_for_until_they_are_known(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    with producer(brokers, **{"topic.metadata.refresh.interval.ms": -1}) as sends:
+        watch, asked = sends._sender._watch, list[str]()
+        ask = watch._ask
+        watch._ask = lambda topic: asked.append(topic.kafka_topic) or ask(topic)  # type: ignore[func-returns-value, method-assign]
+        for _ in range(1_000):
+            sends.send("orders", b"x").result(10)
+    assert 1 <= len(asked) < 10
 
 
 def test_what_waits_longer_than_it_may_fails_on_its_own(brokers: MockBrokers) -> None:

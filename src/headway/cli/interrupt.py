@@ -16,8 +16,8 @@ _END = object()
 class Interrupt:
     """Makes the first Ctrl-C end the reading of input, not the work on what was read; a second one ends that too.
 
-    Python raises `KeyboardInterrupt` anywhere, in a delivery report too, which then is not counted. Work that reads no
-    input is told to end by `stop`.
+    Python raises `KeyboardInterrupt` anywhere, between a record and its place in a count too. Work that reads no input
+    is told to end by `stop`.
     """
 
     def __init__(self, stop: Callable[[], None] = lambda: None) -> None:

@@ -4,6 +4,7 @@ Level i of the topic `orders` is the Kafka topic `orders-i`, and is read by the 
 reference priority client, so that services of both kinds can share them.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ def level_topic(topic: str, level: int) -> str:
     >>> level_topic("orders", 2)
     'orders-2'
     """
-    return f"{topic}-{level}"
+    return f"{topic}-{operator.index(level)}"  # True is level 1, and an enumeration's member its number
 
 
 def level_group(group: str, level: int) -> str:

@@ -18,6 +18,7 @@ import confluent_kafka as ck
 from headway.core.topics import LevelSubscription
 from headway.errors import FetchError, KafkaError
 from headway.kafka import native
+from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
@@ -284,7 +285,8 @@ class LevelConsumer:
 
     def _guard(self, tell: Callable[[list[TopicPartition]], None], partitions: list[TopicPartition]) -> None:
         try:
-            tell(partitions)
+            with ctrl_c_at_once():
+                tell(partitions)
         except BaseException as error:
             self.errors.append(error)
 

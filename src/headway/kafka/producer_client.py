@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
+from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
@@ -29,6 +31,7 @@ SERVE_AFTER = 100
 # Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
 _QUIET = 0.005
 _LONGEST_WAIT = 0.1
+_A_MOMENT = 0.01
 
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 SLICE = 0.5
@@ -122,13 +125,21 @@ class ProducerClient:
 
     def serve(self, timeout: float) -> None:
         """Take the reports that are there, or come within `timeout` seconds; that makes room."""
-        if self._serving.acquire(blocking=timeout > 0):
-            try:
-                self._poll(timeout)
-            finally:
-                self._serving.release()
-            if timeout > 0:
-                self._wake_loop()
+        deadline = time.monotonic() + timeout if timeout > 0 else 0.0
+        if not self._takes_turn(timeout):
+            return
+        try:
+            self._poll(deadline - time.monotonic() if timeout > 0 else 0)
+        finally:
+            self._serving.release()
+        if timeout > 0:
+            self._wake_loop()
+
+    def _takes_turn(self, timeout: float) -> bool:
+        """Whether it is this thread's turn to take reports, within so many seconds; negative ones are for ever."""
+        if self.serves_here:
+            return False
+        return self._serving.acquire(timeout=timeout) if timeout else self._serving.acquire(blocking=False)
 
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop, which is running here, take the reports from now on, and no thread: one thread that resolves
@@ -154,43 +165,55 @@ class ProducerClient:
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until something is so, unless another thread is at it: for one that would only wait."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         # Our own thread is soon done with what there is. Left to it, the next reports would cost a turn each.
-        if self._serving.acquire(blocking=self._serves_itself):
-            try:
-                while not done() and (deadline is None or time.monotonic() < deadline):
-                    self._poll(_LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - time.monotonic()))
-            finally:
-                self._serving.release()
+        if not self._takes_turn(_A_MOMENT if self._serves_itself else 0):
+            return
+        try:
+            while not done() and (left := deadline - time.monotonic()) > 0:
+                self._poll(min(_LONGEST_WAIT, left))
+        finally:
+            self._serving.release()
 
     def _poll(self, timeout: float) -> None:
-        self._server = threading.get_ident()
-        try:
-            served = self._producer.poll(max(0.0, timeout))
-        except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
-            log.debug("Kafka's producer cannot go on: %s", error)
-            self._thread_ends = True
-            return
-        finally:
-            self._server = None
-        if served:
-            self._after_reports()
+        with ctrl_c_waits():  # within a report it would lose that
+            self._server = threading.get_ident()
+            try:
+                if self._producer.poll(max(0.0, timeout)):
+                    self._after_reports()
+            except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
+                log.debug("Kafka's producer cannot go on: %s", error)
+                self._thread_ends = True
+            finally:
+                self._server = None
 
     def queued(self) -> int:
         """How many records are not yet reported on."""
         return len(self._producer)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait until all is reported on; how many are not, when the time is up."""
-        with self._serving:  # so that the thread does not take turns with this one
-            self._server = threading.get_ident()
-            try:
-                left: int = self._call(self._producer.flush, -1 if timeout is None else timeout)
-            finally:
-                self._server = None
-                self._after_reports()
+        """Wait until all is reported on; how many are not, when the time is up. Within a report it does not wait."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        if not self._takes_turn(-1 if timeout is None else timeout):
+            return self.queued()
+        try:
+            left = self._flush(min(SLICE, deadline - time.monotonic()))
+            while left and time.monotonic() < deadline:
+                left = self._flush(min(SLICE, deadline - time.monotonic()))
+        finally:
+            self._serving.release()
         self._wake_loop()
         return left
+
+    def _flush(self, timeout: float) -> int:
+        with ctrl_c_waits():
+            self._server = threading.get_ident()
+            try:
+                left: int = self._call(self._producer.flush, max(0.0, timeout))
+                return left
+            finally:
+                self._after_reports()
+                self._server = None
 
     def await_reports(self, over: Callable[[], bool], within: float) -> None:
         """Wait until all is reported on, or what was reported makes that it is over; raises `KafkaError` if too late.
@@ -221,7 +244,10 @@ class ProducerClient:
 
     def _ask(self, topic: str, timeout: float) -> Any:
         with self._asking:  # another thread may `renew`
-            return self._call(self._producer.list_topics, topic, timeout).topics[topic]
+            try:
+                return self._call(self._producer.list_topics, topic, timeout).topics[topic]
+            except (TypeError, ValueError, RuntimeError) as error:  # no string, not UTF-8, or too long
+                raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
 
     def init_transactions(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`."""

@@ -233,7 +233,13 @@ class Sender:
             if self._waits:
                 failed = self._hand_over()
         self._fail(failed)
-        self._after_reports()
+        self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._after_reports()
+        except Exception:  # whoever takes the reports goes on
+            log.exception("The after_reports of a producer raised.")
 
     def _hand_over(self) -> list[tuple[Any, Exception]]:
         """With the lock held, hand over what may go now; what librdkafka refuses, and what waited too long."""
@@ -267,7 +273,7 @@ class Sender:
         for record, reason in records:
             record.fail(reason)
         if records:
-            self._after_reports()
+            self._tell()
 
     def _give_up(self, records: list[Any], why: str) -> None:
         self._fail([(each, _not_delivered(each, why)) for each in records])

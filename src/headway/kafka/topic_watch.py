@@ -1,6 +1,7 @@
 """The thread that asks for the partitions of topics, so that nobody who sends ever waits for an answer."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,7 +41,8 @@ class TopicWatch:
         self._learn = learn
         self._refuse = refuse
         self._give_up_after = int(config.get(_GIVE_UP_AFTER, 30_000)) / 1000
-        self._refresh_after = int(config.get(_REFRESH_AFTER, 300_000)) / 1000
+        refresh_after = int(config.get(_REFRESH_AFTER, 300_000)) / 1000
+        self._refresh_after = refresh_after if refresh_after > 0 else math.inf  # as librdkafka takes -1
         self._due: dict[Queues, float] = {}
         self._incomplete_since: dict[Queues, float] = {}
         self._changed = threading.Condition()
@@ -68,6 +70,10 @@ class TopicWatch:
             except KafkaError as error:
                 log.debug("The partitions of %s are not known yet: %s", topic.kafka_topic, error)
                 again_after = _AGAIN_AFTER
+            except Exception as error:  # one topic is not to keep all others from being asked for
+                log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
+                self._refuse(topic, repr(error))
+                again_after = _AGAIN_LATER
             with self._changed:
                 self._due[topic] = time.monotonic() + again_after
 
@@ -79,7 +85,7 @@ class TopicWatch:
                 wait = None if first is None else self._due[first] - time.monotonic()
                 if first is not None and wait is not None and wait <= 0:
                     return first
-                self._changed.wait(wait)
+                self._changed.wait(None if wait is None or math.isinf(wait) else wait)
         return None
 
     def _ask(self, topic: Queues) -> float:

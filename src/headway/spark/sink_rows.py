@@ -60,7 +60,7 @@ def _kafka_topics(topics: pa.Array | None, levels: pa.Array | None, topic: str |
     if levels is None:
         return topics
     _refuse_null("level", levels)
-    return pc.binary_join_element_wise(topics, pc.cast(levels, pa.string()), level_topic("", "")[:1])  # type: ignore[arg-type]
+    return pc.binary_join_element_wise(topics, pc.cast(levels, pa.string()), level_topic("", 0)[:1])
 
 
 def _refuse_null(name: str, column: pa.Array) -> None:
