@@ -106,6 +106,7 @@ class PriorityConsumer:
     ) -> None:
         """Read these topics at all levels, or each existing topic of a mapping at the priority given (KIP-349).
 
+        They take the place of those before.
         A name that starts with `^` is a pattern. The callbacks get a list of `TopicPartition` during a poll:
         `on_assign` may seek, `on_revoke` may commit, and `on_lost`, by default `on_revoke`, is told of partitions
         that another member may own already. Raises `ConfigError` for a priority that is not a level.
@@ -114,8 +115,7 @@ class PriorityConsumer:
         topics = [topics] if isinstance(topics, str) else topics
         listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
         for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
-            if subscription.topics:
-                level.subscribe(subscription, listener)
+            level.subscribe(subscription, listener)
         self._subscription = topics
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:

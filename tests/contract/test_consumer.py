@@ -1,5 +1,6 @@
 import contextlib
 import itertools
+import signal
 import threading
 import time
 import uuid
@@ -450,6 +451,56 @@ def test_a_seek_right_after_an_assignment_waits_until_librdkafka_knows_where_the
             consumer.seek_to_beginning()
             assert len(read(consumer, 15)) == 15
             releasing.join()
+
+
+def test_what_is_subscribed_to_takes_the_place_of_what_was(cluster: Cluster) -> None:
+    payments, clicks = cluster.topic(), cluster.topic()
+    plain = {f"{payments}-0": 1, f"{clicks}-0": 0}
+    for topic in (payments, clicks):
+        fill(cluster, topic, 5)
+
+    def assigned() -> set[tuple[str, int]]:
+        return {(each.topic, each.level) for each in consumer.assignment()}
+
+    with cluster.consumer(payments) as consumer:
+        for topics, wanted in [
+            (plain, set(plain.items())),
+            ({f"{payments}-0": 1}, {(f"{payments}-0", 1)}),
+            ([clicks], {(clicks, 0), (clicks, 1), (clicks, 2)}),
+            ({f"{payments}-0": 1}, {(f"{payments}-0", 1)}),
+            ([], set()),
+        ]:
+            consumer.subscribe(topics)  # type: ignore[arg-type]
+            until(consumer, lambda wanted=wanted: assigned() == wanted)  # type: ignore[misc]
+            assert consumer.subscription() == topics
+        assert consumer.poll(0.3) == []
+
+
+def test_ctrl_c_as_a_fetch_returns_loses_no_record(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(ck.Consumer):
+        def consume(self, *arguments: Any) -> list[ck.Message]:
+            messages = super().consume(*arguments)
+            if messages and is_polled:
+                signal.raise_signal(signal.SIGINT)
+            return messages
+
+    topic, is_polled = cluster.topic(), True
+    fill(cluster, topic, 10)
+    monkeypatch.setattr(ck, "Consumer", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with cluster.consumer(topic) as consumer:
+            consumer.subscribe(topic)
+            records, interrupts = set[Place](), 0
+            while len(records) < 30:
+                try:
+                    records |= {place(record) for record in consumer.poll(30)}
+                except KeyboardInterrupt:
+                    interrupts += 1
+            is_polled = False
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert interrupts
 
 
 def test_a_pattern_reads_every_level_of_every_topic_that_matches(kafka_cluster: Cluster) -> None:

@@ -63,6 +63,12 @@ def test_a_damaged_description_is_one_sentence(tmp_path: Path) -> None:
             read_description(tmp_path)
 
 
+def test_a_description_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "broker.json").mkdir()
+    with pytest.raises(LocalBrokerError, match=r"broker\.json cannot be read \(Is a directory\)\. Choose another"):
+        read_description(tmp_path)
+
+
 def test_of_two_starts_at_once_the_second_is_told(tmp_path: Path) -> None:
     with (
         starting_in(tmp_path),

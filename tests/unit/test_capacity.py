@@ -29,6 +29,12 @@ def test_the_least_capacity_named_in_the_refusal_works() -> None:
     assert weighted(2, 3, 7)(3, 6) == [1, 1, 4]
 
 
+def test_levels_that_no_capacity_would_do_for_are_refused_without_a_number_of_thousands_of_digits() -> None:
+    for capacity in (50, 1_000_000):
+        with pytest.raises(ConfigError, match=f"A capacity of {capacity} cannot be split over 20000 levels. Raise"):
+            exponential(20_000, capacity)
+
+
 def test_the_window_follows_the_reference_step_by_step() -> None:
     window = BurstWindow(size=6, threshold=4)
     for step in VECTORS["window"]:

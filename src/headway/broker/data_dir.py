@@ -59,6 +59,11 @@ def read_description(data_dir: Path) -> Description | None:
         return Description(**found, nodes=nodes)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise LocalBrokerError(
+            f"{data_dir / _DESCRIPTION} cannot be read ({error.strerror}). Choose another --data-dir, or be the user "
+            "whose broker it is."
+        ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LocalBrokerError(
             f"{data_dir / _DESCRIPTION} is damaged ({error}). Restore it from a backup, or delete {data_dir} to "

@@ -33,9 +33,15 @@ def topics() -> None:
     "--levels", type=_LEVELS, help="How many priorities it has; 0 is the lowest. By default a topic without levels."
 )
 @click.option(
-    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Of each level: as many can read it."
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Of each level: as many can read it.",
 )
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Copies of each. By default as the broker says.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 10_000), help="Copies of each. By default as the broker says."
+)
 @click.option(
     "--config",
     "configs",

@@ -75,12 +75,17 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
     shares = [capacity * weight // total for weight in weights]
     if min(shares) < 1:
         raise ConfigError(
-            f"A capacity of {capacity} cannot be split over {len(weights)} levels by the weights {list(weights)}: "
-            f"it must be at least {-(-total // min(weights))}. Raise the capacity (max.poll.records, "
-            "max_concurrency or maxRecordsPerTrigger), or use fewer levels."
+            f"A capacity of {capacity} cannot be split over {len(weights)} levels{_what_it_takes(weights)}. Raise the "
+            "capacity (max.poll.records, max_concurrency or maxRecordsPerTrigger), or use fewer levels."
         )
     shares[-1] += capacity - sum(shares)
     return shares
+
+
+def _what_it_takes(weights: Sequence[int]) -> str:
+    least = -(-sum(weights) // min(weights))
+    # A number of thousands of digits helps nobody, and Python refuses to print it.
+    return f" by the weights {list(weights)}: it must be at least {least}" if least < 10**18 else ""
 
 
 class BurstWindow:

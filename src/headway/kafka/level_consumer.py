@@ -35,6 +35,7 @@ _FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16
 # A level asked for nothing this long is paused, so that its callbacks can be served without its records. Waking
 # it costs a refetch, of about 10 ms where the broker is near.
 _PARK_AFTER = 0.5
+_MOST_AT_ONCE = 1_000_000  # records that the binding gives
 _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
@@ -103,7 +104,13 @@ class LevelConsumer:
     # Subscription
 
     def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:
-        """Join the group for the topics of this level."""
+        """Join the group for the topics of this level, in place of those before; leave it, if there are none."""
+        had = self._subscription
+        # While they are read under one suffix, partitions cannot be told by another.
+        if had.topics and (not subscription.topics or had.suffix != subscription.suffix):
+            self.unsubscribe()
+        if not subscription.topics:
+            return
         self._subscription = subscription
         self._listener = listener
         self._source = RecordSource(self.level, subscription.suffix, *self._readers)
@@ -184,7 +191,7 @@ class LevelConsumer:
         if self._parked:
             self._resume_parked()
         self._asked_at = now
-        return self._consume(count)
+        return self._consume(min(count, _MOST_AT_ONCE))
 
     def _fetch_nothing(self, now: float) -> list[ConsumerRecord]:
         """Serve rebalances while nothing is wanted: a group waits for the member that does not answer."""
@@ -229,7 +236,7 @@ class LevelConsumer:
                 self._sought.pop(partition, None)
         if self._rebalanced:
             records = self._after_rebalance(records)
-        if there_may_be_more and len(records) < count and self._wake:
+        if there_may_be_more and (len(records) < count or count == _MOST_AT_ONCE) and self._wake:
             self._wake.set()  # librdkafka says nothing of what is still there
         return records
 
