@@ -233,12 +233,12 @@ class _Sent:
 _Place = tuple[str, int, int | None]
 
 
-class _Line:
+class _Waiters:
     """Those who wait for room at the same place, in the order of their sends; who is first holds the lock."""
 
     def __init__(self) -> None:
         self.first = asyncio.Lock()
-        self.length = 0
+        self.count = 0
 
 
 class AsyncPriorityProducer:
@@ -264,7 +264,7 @@ class AsyncPriorityProducer:
         self._thread: int | None = None  # the loop's
         self._reported: deque[_Sent] = deque()
         self._room = asyncio.Event()
-        self._lines: dict[_Place, _Line] = {}
+        self._waiters: dict[_Place, _Waiters] = {}
         self._producer = PriorityProducer(
             config, policy=policy, distributor=distributor, after_reports=self._after_reports
         )
@@ -298,13 +298,13 @@ class AsyncPriorityProducer:
         destination = producer.destination(topic, priority)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
         record = _Sent(destination, awaited, self._reported)
-        if self._lines and (topic, priority, partition) in self._lines:
+        if self._waiters and (topic, priority, partition) in self._waiters:
             taken = False
         else:
             taken = producer.offer(record, destination.queues, value, key, partition, timestamp, headers)
         if taken:
             return awaited
-        return self._line_up(
+        return self._wait_for_room(
             (topic, priority, partition), record, destination.queues, value, key, partition, timestamp, headers
         )
 
@@ -312,28 +312,28 @@ class AsyncPriorityProducer:
         """Let this loop take the reports, in place of a thread, or of a loop that ended."""
         self._producer.client.serve_in(loop)
         self._room = asyncio.Event()
-        self._lines.clear()
+        self._waiters.clear()
         self._loop, self._thread = loop, threading.get_ident()
 
-    def _line_up(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
+    def _wait_for_room(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
         """Wait for room behind those who wait for the same already."""
         if not self._waits:
             raise self._producer.no_room(record.destination)
-        line = self._lines.setdefault(place, _Line())
-        line.length += 1
-        waiting = asyncio.get_running_loop().create_task(self._wait(line, record, *fields))
-        waiting.add_done_callback(lambda _: self._leave(place, line))
+        waiters = self._waiters.setdefault(place, _Waiters())
+        waiters.count += 1
+        waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, *fields))
+        waiting.add_done_callback(lambda _: self._leave(place, waiters))
         return waiting
 
-    def _leave(self, place: _Place, line: _Line) -> None:
-        line.length -= 1
-        if not line.length:
-            del self._lines[place]
+    def _leave(self, place: _Place, waiters: _Waiters) -> None:
+        waiters.count -= 1
+        if not waiters.count:
+            del self._waiters[place]
 
-    async def _wait(self, line: _Line, record: _Sent, *fields: Any) -> RecordMetadata:
+    async def _wait(self, waiters: _Waiters, record: _Sent, *fields: Any) -> RecordMetadata:
         producer = self._producer
         try:
-            async with asyncio.timeout(producer.max_block), line.first:
+            async with asyncio.timeout(producer.max_block), waiters.first:
                 self._room.clear()
                 while not producer.offer(record, *fields):
                     await self._room.wait()

@@ -40,7 +40,7 @@ class ProducerMetrics:
     queued: int
 
 
-class _Engine(Closable):
+class _BaseProducer(Closable):
     """What the producers share: destinations, room, and the sender behind them."""
 
     def __init__(
@@ -128,7 +128,7 @@ class _Engine(Closable):
         if not 0 <= level < len(self._destinations):
             raise no_such_priority(level, len(self._destinations))
 
-    def _line_up(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
+    def _wait_for_room(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
         """A record that found no room."""
         if self._raises:
             raise self.no_room(future.destination)
@@ -272,7 +272,7 @@ class _Engine(Closable):
         return left + (scheduler.close(left_over()) if scheduler else 0)
 
 
-class PriorityProducer(_Engine):
+class PriorityProducer(_BaseProducer):
     """Sends each record to the topic of its level: priority i of `orders` goes to the Kafka topic `orders-i`.
 
     For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition
@@ -329,7 +329,7 @@ class PriorityProducer(_Engine):
         future = DeliveryFuture(destination, on_delivery)
         if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future
-        return self._line_up(future, destination.queues, value, key, partition, timestamp, headers)
+        return self._wait_for_room(future, destination.queues, value, key, partition, timestamp, headers)
 
     def try_send(
         self,
@@ -348,7 +348,7 @@ class PriorityProducer(_Engine):
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
 
-class Producer(_Engine):
+class Producer(_BaseProducer):
     """Sends records to topics as they are, without levels; in all else as `PriorityProducer`."""
 
     def __init__(
@@ -381,7 +381,7 @@ class Producer(_Engine):
         future = DeliveryFuture(destination, on_delivery)
         if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future
-        return self._line_up(future, destination.queues, value, key, partition, timestamp, headers)
+        return self._wait_for_room(future, destination.queues, value, key, partition, timestamp, headers)
 
     def try_send(
         self,

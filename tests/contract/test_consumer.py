@@ -494,9 +494,12 @@ def test_ctrl_c_as_a_fetch_returns_loses_no_record(cluster: Cluster, monkeypatch
             records, interrupts = set[Place](), 0
             while len(records) < 30:
                 try:
-                    records |= {place(record) for record in consumer.poll(30)}
+                    polled = consumer.poll(30)
                 except KeyboardInterrupt:
                     interrupts += 1
+                    continue
+                assert polled
+                records |= set(map(place, polled))
             is_polled = False
     finally:
         signal.signal(signal.SIGINT, before)
