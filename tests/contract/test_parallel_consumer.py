@@ -255,6 +255,40 @@ def test_without_a_dead_letter_topic_a_record_that_failed_for_good_ends_the_run(
 # Life
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async_generator"])
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_call_that_returns_what_it_should_have_run_has_failed(
+    kafka_cluster: Cluster, kind: str, batches: bool
+) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "1")])
+    errors: list[BaseException | None] = []
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0))})
+
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[None]:
+        yield
+
+    async def async_generator() -> Any:
+        yield
+
+    def handle(record: Any, context: Any) -> Any:
+        [context] = context if batches else [context]
+        if context.attempt == 1:
+            return {"coroutine": coroutine, "generator": generator, "async_generator": async_generator}[kind]()
+        errors.append(context.last_error)
+        parallel.stop()
+        return None
+
+    if batches:
+        parallel.run_batches(handle, max_size=1)
+    else:
+        parallel.run(handle)
+    assert f"The handler returned a {kind}, of which nothing has run" in str(errors)
+
+
 def test_pause_starts_nothing_until_resume(kafka_cluster: Cluster) -> None:
     topic = plain_topic(kafka_cluster)
     handled: list[bytes] = []

@@ -147,6 +147,39 @@ def test_only_a_function_can_be_a_worker_and_only_once() -> None:
         worker("clicks", group="billing")(once)
 
 
+def test_a_handler_of_which_a_call_would_run_nothing_is_refused_when_it_is_declared() -> None:
+    def yields(record: ConsumerRecord, context: object) -> Iterator[int]:
+        yield 1
+
+    async def yields_later(record: ConsumerRecord, context: object) -> Any:
+        yield 1
+
+    for handler in (yields, yields_later):
+        with pytest.raises(ConfigError, match=f"The handler .*{handler.__name__} yields, and only run_and_produce"):
+            worker("orders", group="billing")(handler)
+
+
+def test_an_executor_that_does_not_run_the_handler_is_refused_when_it_is_declared() -> None:
+    async def bill(record: ConsumerRecord, context: object) -> None: ...
+
+    with pytest.raises(ConfigError, match="executor='process' does not run an async def"):
+        worker("orders", group="billing", executor="process")(bill)
+    with pytest.raises(ConfigError, match="executor='async' does not run a plain function"):
+        declared(executor="async")
+
+
+def test_what_a_decorator_on_top_makes_of_a_handler_is_checked_too() -> None:
+    @worker("orders", group="billing")
+    def bill(record: ConsumerRecord, context: object) -> None: ...
+
+    @functools.wraps(bill)
+    def yields(record: ConsumerRecord, context: object) -> Iterator[None]:
+        yield bill(record, context)
+
+    with pytest.raises(ConfigError, match="yields, and only run_and_produce takes that"):
+        worker_of(yields)
+
+
 # Values
 
 
