@@ -67,6 +67,7 @@ class Outputs:
                 f"A record for {topic} has {size} bytes, and message.max.bytes is {self._most_bytes}. Make it smaller, "
                 "or raise message.max.bytes in producer_config, and in the topic."
             )
+        _check_names(headers, topic)
         self._topics.check(topic, record.partition)
         partition = _ANY_PARTITION if record.partition is None else record.partition
         return Letter(topic, value, key, partition, record.timestamp or 0, headers)
@@ -106,6 +107,17 @@ def _size(field: str, written: object, topic: str) -> int:
         f"The {field} of a record for {topic} is {type(written).__name__}, not bytes or a string. "
         f"Convert it, or set {field}.serializer in producer_config."
     )
+
+
+def _check_names(headers: Iterable[Header], topic: str) -> None:
+    """Raises `SerializationError` for a header's name that is no text: with one, confluent-kafka ends the process."""
+    for header in headers:
+        try:
+            str(header[0]).encode()
+        except UnicodeEncodeError as error:
+            raise SerializationError(
+                f"A record for {topic} has a header named {header[0]!r}, which cannot be encoded: {error}. Correct it."
+            ) from error
 
 
 class _Topics:
