@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from headway import ConsumerRecord, Ordering, Retries, worker
+from headway import ConsumerRecord, Ordering, Retries, worker, workers
 from headway.cli.workers.logs import JsonLines, Seldom, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
@@ -96,6 +97,20 @@ def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the
     with pytest.raises(ConfigError, match="max_concurrency is 0"):
         found.consumer(servers)
     found.consumer(servers, concurrency=9).close()
+
+
+def test_of_an_id_of_a_member_each_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MagicMock()
+    monkeypatch.setattr(workers, "ParallelConsumer", made)
+    found = declared(config={"group.instance.id": "billing"})
+    for index in range(2):
+        found.consumer({}, index=index)
+    found.consumer({"group.instance.id": "house-7"}, index=3)
+    assert [call.args[0]["group.instance.id"] for call in made.call_args_list] == [
+        "billing-0",
+        "billing-1",
+        "house-7-3",
+    ]
 
 
 @pytest.mark.parametrize(
