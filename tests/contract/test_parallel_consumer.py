@@ -238,6 +238,27 @@ def test_a_record_that_cannot_be_read_goes_to_the_dead_letter_topic_as_it_came(k
     assert letter.value() == b"one"
 
 
+@pytest.mark.parametrize("commit_mode", ["async", "transactional"])
+def test_a_record_as_large_as_a_producer_sends_becomes_a_dead_letter_whatever_its_error_says(
+    kafka_cluster: Cluster, commit_mode: str
+) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "x" * 999_000), ("a", "last")], partition=0)
+    parallel = consumer(kafka_cluster, topic, {"dead_letter_topic": dead, "commit_mode": commit_mode})
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        if record.value == b"last":
+            parallel.stop()
+        else:
+            raise FatalError("y" * 1_100_000)
+
+    parallel.run(handle)
+    [letter] = read(kafka_cluster, dead, 1)
+    assert letter.value() == b"x" * 999_000
+    assert dict(letter.headers() or [])["headway.error.message"] == f"{'y' * 10_000} …".encode()
+    assert parallel.metrics().failed == 1
+
+
 def test_without_a_dead_letter_topic_a_record_that_failed_for_good_ends_the_run(kafka_cluster: Cluster) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "bad")], partition=0)

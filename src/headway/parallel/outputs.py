@@ -13,6 +13,7 @@ from headway.core.topics import level_topic
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
+from headway.letters import MOST_BYTES
 from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
@@ -219,5 +220,8 @@ def producer_for(settings: OutputSettings, connection: Config, transactional_id:
     """The client for outputs: idempotent, or transactional."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if transactional_id:
-        defaults["transactional.id"] = transactional_id
+        defaults |= {
+            "transactional.id": transactional_id,
+            "message.max.bytes": MOST_BYTES,
+        }  # dead letters are among them
     return ProducerClient({**defaults, **connection, **settings.kafka})
