@@ -22,7 +22,7 @@ from headway.core.topics import LevelSubscription, by_level, by_priority, level_
 from headway.errors import ClosedError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer_client import ProducerClient, in_background
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
 from headway.letters import connection_of
@@ -203,12 +203,13 @@ class ParallelConsumer:
         """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
         loop = asyncio.get_running_loop()
         calls = for_each_record(handler, None, self._dispatch)
-        running = loop.run_in_executor(None, self._run, lambda: calls, loop)
+        # Not a thread of the loop's executor: those are few, and this one is needed for as long as the consumer runs.
+        running = asyncio.wrap_future(in_background(lambda: self._run(lambda: calls, loop)))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self.stop(drain=False)
-            await running
+            await asyncio.shield(running)
             raise
 
     def run_and_produce(self, handler: Handler, on_output: OnOutput | None = None) -> None:
