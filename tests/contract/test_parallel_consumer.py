@@ -20,6 +20,7 @@ from headway import (
     FatalError,
     Ordering,
     ParallelConsumer,
+    RetriableError,
     Retries,
 )
 from headway.core.offset_map import decode
@@ -274,6 +275,26 @@ def test_without_a_dead_letter_topic_a_record_that_failed_for_good_ends_the_run(
 
 
 # Life
+
+
+def test_attempts_that_tried_nothing_leave_all_others_to_the_record(kafka_cluster: Cluster) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "bad"), ("a", "last")], partition=0)
+    attempts: list[int] = []
+    retries = Retries(fixed(0), max_attempts=2)
+    parallel = consumer(kafka_cluster, topic, {"retries": retries, "dead_letter_topic": dead})
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        if record.value == b"last":
+            parallel.stop()
+            return
+        attempts.append(context.attempt)
+        raise RetriableError("held back", untried=True) if context.attempt <= 3 else ValueError("bad")
+
+    parallel.run(handle)
+    assert attempts == [1, 2, 3, 4, 5]
+    [letter] = read(kafka_cluster, dead, 1)
+    assert dict(letter.headers() or [])["headway.error.reason"] == b"attempt 2 of 2 failed"
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
