@@ -372,13 +372,23 @@ class AsyncPriorityProducer:
 
     @asynccontextmanager
     async def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> AsyncIterator[None]:
-        """A transaction for the length of an `async with` block: committed at its end, aborted on an error."""
+        """A transaction for the length of an `async with` block: committed at its end, aborted on an error.
+
+        Cancelled while it is committed, it waits for the end of that, and is aborted only if it was refused.
+        """
         self._producer.begin_transaction()
         try:
             yield
-            await asyncio.to_thread(self._producer.commit_transaction, timeout)
         except BaseException:
-            await asyncio.to_thread(self._producer.abort_transaction, timeout)
+            await _to_its_end(self._producer.abort_transaction, timeout)
+            raise
+        await _to_its_end(self._commit_or_abort, timeout)
+
+    def _commit_or_abort(self, timeout: float) -> None:
+        try:
+            self._producer.commit_transaction(timeout)
+        except BaseException:
+            self._producer.abort_transaction(timeout)
             raise
 
     async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:
@@ -402,3 +412,17 @@ class AsyncPriorityProducer:
 async def _awaited_later(send: Callable[[], DeliveryFuture]) -> RecordMetadata:
     """A record with a due time: the first looks for topics, so not in the loop."""
     return await asyncio.wrap_future(await asyncio.to_thread(send))
+
+
+async def _to_its_end(call: Callable[[float], None], timeout: float) -> None:
+    """Run a call in a thread and wait for its end, cancelled or not: what came beside it would be in conflict."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, timeout))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        raise cancelled from running.exception()
+    running.result()

@@ -8,6 +8,10 @@ from headway.config import Config
 from headway.records import ConsumerRecord, Header
 
 PREFIX = "headway.error."
+MOST_BYTES = 2_097_152
+"""`message.max.bytes` of who sends them: with its story a dead letter is larger than its record was."""
+
+_LONGEST_MESSAGE = 10_000  # characters
 
 # The consumer's settings that say how to reach the brokers; the others would be refused, or mean something else.
 _REACH = "bootstrap. metadata.broker.list security. sasl. ssl. enable.ssl. https. socket. broker. client. reconnect. "
@@ -53,5 +57,6 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
 
 def _message(error: BaseException) -> str:
     with contextlib.suppress(Exception):  # an error's text is a user's own code
-        return str(error)
+        text = str(error)
+        return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} …"
     return ""

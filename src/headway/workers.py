@@ -20,6 +20,7 @@ from headway.core.lanes import Ordering
 from headway.core.retry import Retries
 from headway.core.topics import by_level, by_priority
 from headway.errors import ConfigError
+from headway.parallel.checks import check_handler
 from headway.parallel.consumer import ParallelConsumer
 
 Topics = str | Sequence[str] | Mapping[str, int]
@@ -119,11 +120,16 @@ class Worker:
             raise ConfigError(f"levels is {self.levels!r}; it must be a whole number, at least 1, or left out.")
         self.kafka_topics()  # which checks the priorities of a mapping
         ParallelSettings.parse(self._config({}))
+        # Here, as the command wraps it: a wrapper does not tell what is in it.
+        check_handler(self.handler, self.options.get("executor"))
 
-    def consumer(self, config: Config, concurrency: int | None = None) -> ParallelConsumer:
-        """A consumer that is ready to run the handler; `config` says where Kafka is."""
+    def consumer(self, config: Config, concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
+        """A consumer that is ready to run the handler; `config` says where Kafka is, `index` which of all this is."""
         changed = {} if concurrency is None else {"max_concurrency": concurrency}
-        consumer = ParallelConsumer(self._config(config), **{**self.options, **changed})
+        settings = self._config(config)
+        if "group.instance.id" in settings:  # those with the same one would end each other
+            settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
+        consumer = ParallelConsumer(settings, **{**self.options, **changed})
         consumer.subscribe(self.topics)
         return consumer
 

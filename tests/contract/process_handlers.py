@@ -142,6 +142,17 @@ def doubled(record: ConsumerRecord, context: Context) -> ProducerRecord:
     return ProducerRecord(os.environ["HEADWAY_TEST_TOPIC"], record.value * 2, record.key)
 
 
+def value(record: ConsumerRecord, context: Context) -> Any:
+    """The value as it came."""
+    return record.value
+
+
+def stand_still_once(record: ConsumerRecord, context: Context) -> None:
+    """Stand still at the first attempt where the value begins so."""
+    if record.value.startswith(b"stand still") and context.attempt == 1:
+        time.sleep(300)
+
+
 def give_a_lambda(record: ConsumerRecord, context: Context) -> Any:
     """What cannot be sent back, at the first attempt."""
     return (lambda: 1) if context.attempt == 1 else "sent"

@@ -1,11 +1,12 @@
 import asyncio
 import contextlib
+import threading
 import time
 
 import pytest
 
 from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
-from headway.errors import ConfigError, DeliveryError, NoRoomError, WakeupError
+from headway.errors import ConfigError, DeliveryError, KafkaError, NoRoomError, WakeupError
 from headway.records import ConsumerRecord
 
 from .conftest import LEVELS, Cluster
@@ -214,3 +215,48 @@ async def test_transactions_are_whole_or_not_at_all(kafka_cluster: Cluster) -> N
     async with consumer(kafka_cluster, topic) as reads:
         reads.subscribe(topic)
         assert [record.value for record in await take(reads, 3)] == [b"yes"] * 3
+
+
+class Commit:
+    """A producer's calls in a transaction, of which the commit takes until it may `end`."""
+
+    def __init__(self, sends: AsyncPriorityProducer, monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+        self.calls: list[str] = []
+        self.begun = threading.Event()
+        self.end = threading.Event()
+        self._error = error
+        for name, call in (("begin", lambda: None), ("commit", self._commit), ("abort", self._abort)):
+            monkeypatch.setattr(sends._producer, f"{name}_transaction", call)
+
+    def _commit(self, timeout: float) -> None:
+        self.begun.set()
+        assert self.end.wait(30)
+        self.calls.append("commit")
+        if self._error:
+            raise self._error
+
+    def _abort(self, timeout: float) -> None:
+        self.calls.append("abort")
+
+
+@pytest.mark.parametrize("error", [None, KafkaError("No.")])
+async def test_a_transaction_that_is_cancelled_during_its_commit_is_aborted_only_when_that_was_refused(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    async with AsyncPriorityProducer({"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "log_level": 0}) as sends:
+        commit = Commit(sends, monkeypatch, error)
+
+        async def transact() -> None:
+            async with sends.transaction():
+                pass
+
+        task = asyncio.create_task(transact())
+        assert await asyncio.to_thread(commit.begun.wait, 30)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        commit.end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert commit.calls == ["commit", "abort"][: 2 if error else 1]

@@ -20,6 +20,7 @@ from headway import (
     FatalError,
     Ordering,
     ParallelConsumer,
+    RetriableError,
     Retries,
 )
 from headway.core.offset_map import decode
@@ -238,6 +239,27 @@ def test_a_record_that_cannot_be_read_goes_to_the_dead_letter_topic_as_it_came(k
     assert letter.value() == b"one"
 
 
+@pytest.mark.parametrize("commit_mode", ["async", "transactional"])
+def test_a_record_as_large_as_a_producer_sends_becomes_a_dead_letter_whatever_its_error_says(
+    kafka_cluster: Cluster, commit_mode: str
+) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "x" * 999_000), ("a", "last")], partition=0)
+    parallel = consumer(kafka_cluster, topic, {"dead_letter_topic": dead, "commit_mode": commit_mode})
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        if record.value == b"last":
+            parallel.stop()
+        else:
+            raise FatalError("y" * 1_100_000)
+
+    parallel.run(handle)
+    [letter] = read(kafka_cluster, dead, 1)
+    assert letter.value() == b"x" * 999_000
+    assert dict(letter.headers() or [])["headway.error.message"] == f"{'y' * 10_000} …".encode()
+    assert parallel.metrics().failed == 1
+
+
 def test_without_a_dead_letter_topic_a_record_that_failed_for_good_ends_the_run(kafka_cluster: Cluster) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "bad")], partition=0)
@@ -253,6 +275,60 @@ def test_without_a_dead_letter_topic_a_record_that_failed_for_good_ends_the_run(
 
 
 # Life
+
+
+def test_attempts_that_tried_nothing_leave_all_others_to_the_record(kafka_cluster: Cluster) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "bad"), ("a", "last")], partition=0)
+    attempts: list[int] = []
+    retries = Retries(fixed(0), max_attempts=2)
+    parallel = consumer(kafka_cluster, topic, {"retries": retries, "dead_letter_topic": dead})
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        if record.value == b"last":
+            parallel.stop()
+            return
+        attempts.append(context.attempt)
+        raise RetriableError("held back", untried=True) if context.attempt <= 3 else ValueError("bad")
+
+    parallel.run(handle)
+    assert attempts == [1, 2, 3, 4, 5]
+    [letter] = read(kafka_cluster, dead, 1)
+    assert dict(letter.headers() or [])["headway.error.reason"] == b"attempt 2 of 2 failed"
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async_generator"])
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_call_that_returns_what_it_should_have_run_has_failed(
+    kafka_cluster: Cluster, kind: str, batches: bool
+) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "1")])
+    errors: list[BaseException | None] = []
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0))})
+
+    async def coroutine() -> None: ...
+
+    def generator() -> Iterator[None]:
+        yield
+
+    async def async_generator() -> Any:
+        yield
+
+    def handle(record: Any, context: Any) -> Any:
+        [context] = context if batches else [context]
+        if context.attempt == 1:
+            return {"coroutine": coroutine, "generator": generator, "async_generator": async_generator}[kind]()
+        errors.append(context.last_error)
+        parallel.stop()
+        return None
+
+    if batches:
+        parallel.run_batches(handle, max_size=1)
+    else:
+        parallel.run(handle)
+    assert f"The handler returned a {kind}, of which nothing has run" in str(errors)
 
 
 def test_pause_starts_nothing_until_resume(kafka_cluster: Cluster) -> None:

@@ -150,6 +150,15 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "a value of no bytes": (lambda out: ProducerRecord(out, {"n": 1}), "value of a record for .* is dict, not bytes"),
     "a key of no bytes": (lambda out: ProducerRecord(out, b"v", 7), "key of a record for .* is int, not bytes"),
     "wrong headers": (lambda out: ProducerRecord(out, b"v", headers=[("n", 1)]), "field that is not bytes"),  # type: ignore[list-item]
+    "a header that no bytes stand for": (
+        lambda out: ProducerRecord(out, b"v", headers=[("file", "x\udc80")]),
+        "could not be handed over: UnicodeEncodeError",
+    ),
+    "a header's name that no bytes stand for": (
+        lambda out: ProducerRecord(out, b"v", headers=[("x\udc80", b"v")]),
+        "has a header named .*, which cannot be encoded",
+    ),
+    "a time after all time": (lambda out: ProducerRecord(out, b"v", timestamp=2**70), "OverflowError"),
     "too large": (lambda out: ProducerRecord(out, TOO_MUCH), "has 2000 bytes, and message.max.bytes is 1500"),
     "no such topic": (lambda out: [ProducerRecord(out, b"v"), ProducerRecord(f"no-{out}")], "no-.* does not exist"),
     "no such level": (lambda out: ProducerRecord(out, b"v", priority=7), "-7 of an output does not exist"),
@@ -290,7 +299,7 @@ def test_a_handler_that_yields_is_refused_where_its_outputs_would_go_nowhere(kaf
         yield 1
 
     parallel = consumer(kafka_cluster, topic)
-    with pytest.raises(ConfigError, match="The handler yields, and only run_and_produce takes that"):
+    with pytest.raises(ConfigError, match=r"The handler .*yields yields, and only run_and_produce takes that"):
         parallel.run(yields)
     assert isinstance(parallel.failure, ConfigError)
 

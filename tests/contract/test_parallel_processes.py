@@ -235,6 +235,24 @@ def test_records_behind_one_that_does_not_end_are_done_and_count(
     assert len(handlers.calls(notes)) == count
 
 
+# More than a pipe takes unread
+
+
+@pytest.mark.parametrize(
+    ("handler", "options"), [(handlers.value, {}), (handlers.stand_still_once, {"time_limit": 0.5})]
+)
+def test_large_records_and_results_hold_up_neither_each_other_nor_the_time_limit(
+    kafka_cluster: Cluster, handler: Any, options: dict[str, Any]
+) -> None:
+    topic, count, padding = plain_topic(kafka_cluster), 400, " " * 30_000
+    values = ["stand still" if i == count // 2 else "go on" for i in range(count)]
+    send(kafka_cluster, topic, [(f"key-{i}", value + padding) for i, value in enumerate(values)], partition=0)
+    parallel = consumer(kafka_cluster, topic, PROCESSES | {"processes": 1, "max_concurrency": 80} | options)
+    until_done(parallel, count, lambda: parallel.run(handler))
+    assert parallel.metrics().failed == len(options)
+    assert committed(kafka_cluster, topic) == {0: (count, b"")}
+
+
 # Handlers that cannot be had
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -243,6 +244,18 @@ async def test_an_async_with_block_that_is_left_ends_a_run_in_a_task(kafka_clust
         await handled.wait()
     await running
     assert committed(kafka_cluster, topic) == {0: (1, b"")}
+
+
+async def test_run_async_takes_no_thread_of_the_loops_own(kafka_cluster: Cluster) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "1")])
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    parallel = consumer(kafka_cluster, topic)
+
+    async def handle(record: ConsumerRecord, context: Context) -> None:
+        await asyncio.to_thread(parallel.stop)
+
+    await asyncio.wait_for(parallel.run_async(handle), 15)
 
 
 async def test_run_async_raises_what_ended_the_run(kafka_cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
 """Members that keep their partitions while they restart (KIP-345), on a real Apache Kafka."""
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headway import ConsumerRecord, Context
+from headway.errors import KafkaError
 
 from .conftest import Cluster
 from .parallel_members import CONSUMER_PROTOCOL, COOPERATIVE, Member, consumer, plain_topic, send, wait_for
@@ -59,6 +61,31 @@ def test_a_static_member_that_restarts_moves_nothing_and_loses_nothing(
         first.stop()
         second.stop()
     assert set(handled.values()) == {1}
+
+
+@pytest.mark.parametrize("settings", [{}, COOPERATIVE], ids=["eager", "cooperative"])
+def test_a_run_ends_where_another_member_takes_over_its_id(kafka_cluster: Cluster, settings: dict[str, Any]) -> None:
+    topic = plain_topic(kafka_cluster)
+    handled = threading.Semaphore(0)
+
+    def join() -> Member:
+        own = {"group.instance.id": "only", "auto.commit.interval.ms": 100}
+        return Member(consumer(kafka_cluster, topic, **settings | own), lambda record, context: handled.release())
+
+    first = join()
+    send(kafka_cluster, topic, [("a", "1")])
+    assert handled.acquire(timeout=30)
+    second = join()
+    try:
+        wait_for(lambda: first.error)
+        with pytest.raises(
+            KafkaError, match=r"Level 0 cannot go on: .*fenced.* group\.instance\.id, give each its own"
+        ):
+            first.stop()
+        send(kafka_cluster, topic, [("a", "2")])
+        assert handled.acquire(timeout=30)
+    finally:
+        second.stop()
 
 
 def members_of(cluster: Cluster, group: str) -> list[str | None]:

@@ -16,6 +16,7 @@ import pytest
 
 from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, PriorityProducer, ProducerRecord, Retries
 from headway.broker import LocalBroker
+from headway.core.engine import Engine
 from headway.core.retry import fixed
 from headway.core.ticks import Tick
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
@@ -192,6 +193,33 @@ def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
             whole(client, *args)
 
     monkeypatch.setattr(ProducerClient, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        member(kafka_cluster, topic).run_and_produce(twice(out))
+    monkeypatch.undo()
+    with reader(kafka_cluster, out) as found:
+        second = Running(member(kafka_cluster, topic), twice(out))
+        wait_for(lambda: committed(kafka_cluster, topic) == {0: (10, b"")})
+        second.stop()
+        assert parts(found.values) == {str(i): ["a", "b"] for i in range(10)}
+
+
+@pytest.mark.parametrize("call", ["tick", "committed"])
+def test_an_interrupt_after_a_tick_is_taken_or_before_it_is_settled_neither_loses_nor_repeats_its_outputs(
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    topic, out = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", str(i)) for i in range(10)], partition=0)
+    whole: Callable[..., Any] = getattr(Engine, call)
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted(engine: Engine[Any], subject: Any) -> Any:
+        tick = whole(engine, subject) if call == "tick" else subject
+        if tick.outputs:
+            for interrupt in interrupts:
+                raise interrupt
+        return tick if call == "tick" else whole(engine, subject)
+
+    monkeypatch.setattr(Engine, call, interrupted)
     with pytest.raises(KeyboardInterrupt):
         member(kafka_cluster, topic).run_and_produce(twice(out))
     monkeypatch.undo()

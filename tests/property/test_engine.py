@@ -202,7 +202,6 @@ class EngineOfALog(RuleBasedStateMachine):
     def commit(self, succeeds: bool) -> None:
         tick = self.engine.tick()
         if not succeeds:
-            self.engine.aborted(tick)
             return
         self.store(tick)
         self.engine.committed(tick)
@@ -215,8 +214,6 @@ class EngineOfALog(RuleBasedStateMachine):
         if succeeds:
             self.store(tick)
             self.engine.committed(tick)
-        else:
-            self.engine.aborted(tick)
 
     def store(self, tick: Tick) -> None:
         self.broker |= tick.commits

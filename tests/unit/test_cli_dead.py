@@ -139,6 +139,7 @@ def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
         (["0:1", "--exception", "ValueError"], "names the letters one by one"),
         (["0:1", "--max", "1"], "names the letters one by one"),
         (["0-1"], "'0-1' is not PARTITION:OFFSET, as 0:12."),
+        (["0:9223372036854775808"], "'0:9223372036854775808' is not PARTITION:OFFSET, as 0:12."),
         (["--all", "--since", "yesterday"], "'yesterday' is no time, as 2026-05-01"),
     ],
 )

@@ -93,6 +93,7 @@ def test_a_time_that_is_none_is_no_error(time: int, shown: str) -> None:
         ("aGFsbG8=", "starts with 0x68, which is no known encoding"),
         ("bH//AA==", "claims 32767 offsets in 3 bytes"),
         ("\N{SNOWMAN}", "not Base64"),
+        ("\udcff", "not Base64"),
     ],
 )
 def test_damaged_text_is_one_sentence_and_exit_code_1(text: str, reason: str) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from headway.core.assignment import Assignment
 from headway.core.engine import Engine
 from headway.core.lanes import ALONE, Ordering
-from headway.core.offset_map import MAX_CHARACTERS, OffsetMap, decode
-from headway.core.retry import Again, DeadLetter
+from headway.core.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode
+from headway.core.retry import Again, DeadLetter, RetriableError
 from headway.core.slots import BurstSlots, StrictSlots
 from headway.core.work import Work
 from headway.records import TopicPartition
@@ -397,7 +398,7 @@ def test_missing_offsets_never_block() -> None:
     assert engine.tick().commits[ORDERS].offset == 2**40 + 5
 
 
-def test_a_result_set_rides_whole_with_its_offset_and_again_after_an_abort() -> None:
+def test_a_result_set_rides_whole_with_its_offset_and_again_until_it_is_committed() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(2)), NOW)
     first, second = engine.take(2, NOW)
@@ -405,13 +406,44 @@ def test_a_result_set_rides_whole_with_its_offset_and_again_after_an_abort() -> 
     tick = engine.tick()
     assert (tick.commits[ORDERS].offset, tick.outputs) == (1, ["a", "b", "c"])
     engine.finish(second, NOW, ["d"])
-    with pytest.raises(RuntimeError, match="neither committed nor aborted"):
-        engine.tick()
-    engine.aborted(tick)
     tick = engine.tick()
     assert (tick.commits[ORDERS].offset, tick.outputs) == (2, ["a", "b", "c", "d"])
     engine.committed(tick)
     assert engine.tick().outputs == []
+
+
+def test_what_is_done_while_a_tick_is_committed_rides_in_the_next_however_often_the_commit_is_told() -> None:
+    engine = engine_of(ORDERS)
+    engine.receive(ORDERS, records(range(2)), NOW)
+    first, second = engine.take(2, NOW)
+    engine.finish(first, NOW, ["a"])
+    tick = engine.tick()
+    engine.finish(second, NOW, ["b"])
+    engine.committed(tick)
+    engine.committed(tick)
+    assert engine.tick().outputs == ["b"]
+
+
+def test_an_interrupt_while_a_tick_is_taken_parts_no_offset_from_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TopicPartition("orders", 1)
+    engine = engine_of(ORDERS, other)
+    for partition in (ORDERS, other):
+        engine.receive(partition, records([0]), NOW)
+    for work in engine.take(2, NOW):
+        engine.finish(work, NOW, [work.partition])
+    real = Assignment.commit
+
+    def interrupt_the_second(assignment: Assignment[Any]) -> Commit:
+        if assignment.partition == other:
+            raise KeyboardInterrupt
+        return real(assignment)
+
+    monkeypatch.setattr(Assignment, "commit", interrupt_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        engine.tick()
+    monkeypatch.undo()
+    tick = engine.tick()
+    assert set(tick.commits) == set(tick.outputs) == {ORDERS, other}
 
 
 def test_a_revoked_partition_can_be_committed_alone() -> None:
@@ -425,6 +457,17 @@ def test_a_revoked_partition_can_be_committed_alone() -> None:
 
 
 # Failures
+
+
+def test_attempts_that_tried_nothing_are_counted_whatever_came_between() -> None:
+    engine = engine_of(ORDERS)
+    engine.receive(ORDERS, records([0]), NOW)
+    untried = []
+    for error in (RetriableError(untried=True), OSError(), RetriableError(untried=True), RetriableError(), None):
+        (work,) = engine.take(1, NOW)
+        untried.append((work.attempt, work.untried))
+        engine.retry(work, NOW, error, NOW)
+    assert untried == [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
 
 
 def test_a_dead_letter_keeps_its_lane_waiting_until_it_is_stored() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headway.errors import KafkaError
+from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka import producer_client
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer_client import SERVE_AFTER, ProducerClient
 
 
 @pytest.fixture
@@ -58,6 +58,31 @@ def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_retu
         threading.Event().wait(0.01)
     assert hanging._producer is not before
     hanging.close(0)
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ({"headers": [("file", "x\udc80")]}, "could not be handed over: UnicodeEncodeError"),
+        ({"timestamp": 2**70}, "could not be handed over: OverflowError"),
+        ({"partition": 2**40}, "could not be handed over: OverflowError"),
+        ({"value": 5}, "has a field that is not bytes or a string"),
+    ],
+)
+def test_whatever_librdkafka_raises_for_a_field_is_the_records_error(field: dict[str, Any], sentence: str) -> None:
+    record: dict[str, Any] = {"value": b"v", "key": b"k", "partition": -1, "timestamp": 0, "headers": []} | field
+    sending = client()
+    with pytest.raises((DeliveryError, SerializationError), match=f"A record for orders {sentence}"):
+        sending.produce("orders", on_delivery=lambda *_: None, **record)
+    sending.close(0)
+
+
+def test_a_record_for_a_closed_producer_is_refused_also_when_reports_are_due() -> None:
+    closed = client()
+    closed.close(0)
+    for _ in range(SERVE_AFTER):
+        with pytest.raises(DeliveryError, match=r"A record for orders could not be handed over: .*closed"):
+            closed.produce("orders", b"v", b"k", -1, lambda *_: None, 0, [])
 
 
 def _is_closed(producer: Any) -> bool:

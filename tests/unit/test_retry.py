@@ -102,11 +102,18 @@ def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
     assert decide(Retries(max_attempts=3), 3, busy) == DeadLetter("attempt 3 of 3 failed")
 
 
-def test_attempts_that_tried_nothing_do_not_count() -> None:
+def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with() -> None:
     retries = Retries(exponential(jitter=0), max_attempts=2)
-    assert decide(retries, 7, RetriableError(untried=7)) == Again(101.0)
-    assert decide(retries, 8, RetriableError(untried=7)) == Again(101.0)
-    assert decide(retries, 9, RetriableError(untried=7)) == DeadLetter("attempt 2 of 2 failed")
+
+    def decided(attempt: int, error: BaseException, untried: int) -> Again | DeadLetter:
+        return retries.decide("record", attempt, error, 100.0, 0.0, untried)
+
+    held_back = RetriableError(untried=True)
+    assert decided(7, held_back, 6) == Again(101.0)
+    for error in (OSError(), RetriableError()):
+        assert decided(8, error, 7) == Again(101.0)
+        assert decided(9, held_back, 7) == Again(101.0)
+        assert decided(10, error, 8) == DeadLetter("attempt 2 of 2 failed")
 
 
 def test_a_subclass_need_not_know_of_the_wait() -> None:
@@ -118,5 +125,5 @@ def test_a_subclass_need_not_know_of_the_wait() -> None:
 
 
 def test_the_wait_survives_a_copy_through_pickle() -> None:
-    copy = pickle.loads(pickle.dumps(RetriableError("busy", retry_after=3, untried=1)))  # noqa: S301 - our own bytes
-    assert (copy.args, copy.retry_after, copy.untried) == (("busy",), 3, 1)
+    copy = pickle.loads(pickle.dumps(RetriableError("busy", retry_after=3, untried=True)))  # noqa: S301 - our own bytes
+    assert (copy.args, copy.retry_after, copy.untried) == (("busy",), 3, True)

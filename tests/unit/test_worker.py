@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from headway import ConsumerRecord, Ordering, Retries, worker
+from headway import ConsumerRecord, Ordering, Retries, worker, workers
 from headway.cli.workers.logs import JsonLines, Seldom, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
@@ -98,6 +99,20 @@ def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the
     found.consumer(servers, concurrency=9).close()
 
 
+def test_of_an_id_of_a_member_each_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MagicMock()
+    monkeypatch.setattr(workers, "ParallelConsumer", made)
+    found = declared(config={"group.instance.id": "billing"})
+    for index in range(2):
+        found.consumer({}, index=index)
+    found.consumer({"group.instance.id": "house-7"}, index=3)
+    assert [call.args[0]["group.instance.id"] for call in made.call_args_list] == [
+        "billing-0",
+        "billing-1",
+        "house-7-3",
+    ]
+
+
 @pytest.mark.parametrize(
     ("topics", "levels", "kafka_topics"),
     [
@@ -145,6 +160,39 @@ def test_only_a_function_can_be_a_worker_and_only_once() -> None:
     once = worker("orders", group="billing")(lambda record, context: None)
     with pytest.raises(ConfigError, match="is a worker already"):
         worker("clicks", group="billing")(once)
+
+
+def test_a_handler_of_which_a_call_would_run_nothing_is_refused_when_it_is_declared() -> None:
+    def yields(record: ConsumerRecord, context: object) -> Iterator[int]:
+        yield 1
+
+    async def yields_later(record: ConsumerRecord, context: object) -> Any:
+        yield 1
+
+    for handler in (yields, yields_later):
+        with pytest.raises(ConfigError, match=f"The handler .*{handler.__name__} yields, and only run_and_produce"):
+            worker("orders", group="billing")(handler)
+
+
+def test_an_executor_that_does_not_run_the_handler_is_refused_when_it_is_declared() -> None:
+    async def bill(record: ConsumerRecord, context: object) -> None: ...
+
+    with pytest.raises(ConfigError, match="executor='process' does not run an async def"):
+        worker("orders", group="billing", executor="process")(bill)
+    with pytest.raises(ConfigError, match="executor='async' does not run a plain function"):
+        declared(executor="async")
+
+
+def test_what_a_decorator_on_top_makes_of_a_handler_is_checked_too() -> None:
+    @worker("orders", group="billing")
+    def bill(record: ConsumerRecord, context: object) -> None: ...
+
+    @functools.wraps(bill)
+    def yields(record: ConsumerRecord, context: object) -> Iterator[None]:
+        yield bill(record, context)
+
+    with pytest.raises(ConfigError, match="yields, and only run_and_produce takes that"):
+        worker_of(yields)
 
 
 # Values

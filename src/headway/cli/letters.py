@@ -229,4 +229,5 @@ def _number(text: str | None) -> int | None:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20  # Kafka's have at most 19 digits
+    # Kafka's have 63 bits; of more digits Python may refuse to make a number.
+    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63

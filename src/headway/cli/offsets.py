@@ -98,7 +98,8 @@ def decode(text: str, offset: int, as_json: bool) -> None:
       headway offsets decode bAAFGgA= --offset 100
       pbpaste | headway offsets decode - --offset 100
     """
-    content = (_stdin() if text == "-" else text.encode()).strip()
+    # An argument can hold any bytes, which Python has as lone surrogates.
+    content = (_stdin() if text == "-" else text.encode(errors="surrogateescape")).strip()
     metadata = read_metadata(content, offset)
     if metadata.reason is not None:
         raise OffsetMapError(metadata.reason)

@@ -19,6 +19,7 @@ from itertools import count, islice, pairwise, repeat
 from operator import lt
 from typing import Any, Generic, TypeVar
 
+from headway.core import ticks
 from headway.core.assignment import Assignment
 from headway.core.gathering import Gathering
 from headway.core.lanes import LaneNames, Ordering
@@ -27,7 +28,6 @@ from headway.core.ready import Ready
 from headway.core.retry import Again, Verdict
 from headway.core.room import Room
 from headway.core.slots import FairSlots, SlotPolicy
-from headway.core.ticks import Tick, Ticks
 from headway.core.work import Work
 from headway.records import TopicPartition
 
@@ -76,7 +76,6 @@ class Engine(Generic[R]):
         self._gathering: Gathering[R] | None = None
         self._orders = count()
         self._epochs = count(1)
-        self._ticks = Ticks()
 
     # Partitions
 
@@ -277,13 +276,13 @@ class Engine(Generic[R]):
 
     # Commits
 
-    def tick(self, partitions: Collection[TopicPartition] | None = None) -> Tick:
+    def tick(self, partitions: Collection[TopicPartition] | None = None) -> ticks.Tick:
         """What to commit now of these partitions, or of all: those for which more is done than was committed.
 
-        Until `committed` says that it was, it is due again. Outputs are handed out once, and put back by `aborted`;
-        raises `RuntimeError` while a tick with outputs is neither, for one transaction runs at a time.
+        Until `committed` says that it was, all of it is due again, the outputs too: so where there are outputs, what
+        became of a tick has to be known before the next one is committed.
         """
-        tick = self._ticks.take(
+        tick = ticks.take(
             assignment
             for partition, assignment in self._assignments.items()
             if partitions is None or partition in partitions
@@ -292,13 +291,9 @@ class Engine(Generic[R]):
             self._hold_or_free(self._assignments[partition])
         return tick
 
-    def committed(self, tick: Tick) -> None:
-        """Kafka has acknowledged the tick."""
-        self._ticks.committed(tick)
-
-    def aborted(self, tick: Tick) -> None:
-        """The tick was not committed: its outputs ride in the next one; works of lost partitions are redone there."""
-        self._ticks.aborted(tick)
+    def committed(self, tick: ticks.Tick) -> None:
+        """Kafka has acknowledged the tick; may be said again."""
+        ticks.settle(tick)
 
     # State
 

@@ -15,14 +15,14 @@ class RetriableError(Exception):
 
     Args:
         retry_after: How many seconds to wait at the least, up to a day; None leaves it to the retries.
-        untried: How many of the record's attempts, this one included, ended before anything was tried. They do not
-            count towards `max_attempts`.
+        untried: Whether the attempt ended before anything was tried. It does not count towards `max_attempts`,
+            whatever the others end with.
     """
 
     retry_after: float | None = None  # here too: a subclass may have an __init__ of its own
-    untried: int = 0
+    untried: bool = False
 
-    def __init__(self, *args: object, retry_after: float | None = None, untried: int = 0) -> None:
+    def __init__(self, *args: object, retry_after: float | None = None, untried: bool = False) -> None:
         super().__init__(*args)
         self.retry_after = retry_after
         self.untried = untried
@@ -126,13 +126,15 @@ class Retries:
     fatal: tuple[type[BaseException], ...] = ()
     delay: Delay | None = None
 
-    def decide(self, record: object, attempt: int, error: BaseException, now: float, chance: float) -> Verdict:
-        """What to do after an attempt failed."""
+    def decide(
+        self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
+    ) -> Verdict:
+        """What to do after an attempt failed, of which so many before it ended before anything was tried."""
         if isinstance(error, RetryLater):
             return DeadLetter("it is tried again later")
         if isinstance(error, (FatalError, *self.fatal)) and not isinstance(error, RetriableError):
             return DeadLetter(f"{type(error).__name__} is not retried")
-        tried = attempt - error.untried if isinstance(error, RetriableError) else attempt
+        tried = attempt - untried - was_untried(error)
         if self.max_attempts is not None and tried >= self.max_attempts:
             return DeadLetter(f"attempt {tried} of {self.max_attempts} failed")
         seconds, delay_error = self._seconds(record, max(1, tried), error, chance)
@@ -152,6 +154,11 @@ class Retries:
             return _checked(self.delay(record, attempt, error)), None
         except BaseException as delay_error:
             return default, delay_error
+
+
+def was_untried(error: BaseException) -> bool:
+    """Whether the attempt that ended with this does not count."""
+    return isinstance(error, RetriableError) and bool(error.untried)
 
 
 def _asked_for(error: BaseException) -> float:

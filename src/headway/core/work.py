@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from headway.core.retry import was_untried
 from headway.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -19,12 +20,15 @@ R = TypeVar("R")
 
 
 class Failure(NamedTuple):
-    """What became of the attempts so far: the last error and when, when the first was, and how many."""
+    """What became of the attempts so far: the last error and when, when the first was, how many, and how many of these
+    ended before anything was tried.
+    """
 
     error: BaseException
     at: float
     first_at: float
     attempts: int
+    untried: int
 
 
 class Work(Generic[R]):
@@ -89,6 +93,11 @@ class Work(Generic[R]):
         return 1 if self.failure is None else self.failure.attempts + 1
 
     @property
+    def untried(self) -> int:
+        """How many attempts before this one do not count."""
+        return 0 if self.failure is None else self.failure.untried
+
+    @property
     def first_failed_at(self) -> float | None:
         """When the first attempt failed."""
         return None if self.failure is None else self.failure.first_at
@@ -100,7 +109,7 @@ class Work(Generic[R]):
             again.failure = self.failure
         else:
             first_at = now if self.failure is None else self.failure.first_at
-            again.failure = Failure(error, now, first_at, self.attempt)
+            again.failure = Failure(error, now, first_at, self.attempt, self.untried + was_untried(error))
         again.not_before = not_before
         return again
 

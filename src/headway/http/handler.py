@@ -84,14 +84,6 @@ class HttpHandler:
 
     async def __call__(self, record: ConsumerRecord, context: Context) -> Response:
         """Send the record's request; the answer, if it means that the record is done."""
-        try:
-            return await self._handle(record)
-        except RetriableError as error:
-            # Attempts that were only held back do not count, now or later.
-            error.untried += context.last_error.untried if isinstance(context.last_error, RetriableError) else 0
-            raise
-
-    async def _handle(self, record: ConsumerRecord) -> Response:
         request = self._to_request(record)
         host = str(request.target.origin())
         client = await self._client()

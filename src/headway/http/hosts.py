@@ -65,5 +65,7 @@ class Hosts:
         left = self._held_until.get(host, 0.0) - self._clock()
         if left > 0:
             raise RetriableError(
-                f"Nothing was sent: {host} asks to be left alone for another {left:.3g} s.", retry_after=left, untried=1
+                f"Nothing was sent: {host} asks to be left alone for another {left:.3g} s.",
+                retry_after=left,
+                untried=True,
             )

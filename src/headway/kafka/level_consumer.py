@@ -247,6 +247,13 @@ class LevelConsumer:
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self.ends[self._ours(_place(message))] = _place(message).offset
+            elif error.code() == ck.KafkaError._FATAL:  # said once, and nothing is fetched any more
+                self.errors.append(
+                    KafkaError(
+                        f"Level {self.level} cannot go on: {error.str()}. Make a new consumer; if another one has the "
+                        "same group.instance.id, give each its own."
+                    )
+                )
             else:
                 self.errors.append(FetchError(self.level, error.str()))
         return [message for message in messages if message.error() is None]

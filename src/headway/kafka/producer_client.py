@@ -110,12 +110,15 @@ class ProducerClient:
         cannot be sent.
         """
         self.sends += 1
-        if self.sends % SERVE_AFTER == 0:
-            self.serve(0)
         try:
+            if self.sends % SERVE_AFTER == 0:
+                self.serve(0)
             # By position, which is quicker; None is the second name that the binding has for the callback.
             self.raw_produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
-        except (ck.KafkaException, TypeError) as error:
+        except BufferError:
+            raise
+        # What no field can hold raises errors of many kinds, and a closed producer one of its own.
+        except Exception as error:
             raise refusal(topic, error) from error
 
     @property

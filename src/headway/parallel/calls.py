@@ -4,11 +4,11 @@ An executor calls, tells what came of it, and is given the next job in return.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headway.errors import BatchError
+from headway.errors import BatchError, ConfigError
 from headway.parallel.context import Context
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.records import ConsumerRecord
@@ -32,9 +32,15 @@ class Calls(NamedTuple):
 def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch) -> Calls:
     """`handler(record, context)`, whose result `settle` takes; without it the record is done."""
     done, failed = dispatch.done, dispatch.failed
+
+    def returned(job: Job, result: Any) -> Job | None:
+        if result is not None and (error := _not_run(result)):
+            return failed(job[0], error)
+        return done(job[0])
+
     return Calls(
         lambda job: handler(job[0].record, Context(job[0])),
-        (lambda job, result: settle(job[0], result)) if settle else (lambda job, result: done(job[0])),
+        (lambda job, result: settle(job[0], result)) if settle else returned,
         lambda job, error: failed(job[0], error),
         handler,
         in_batches=False,
@@ -44,6 +50,11 @@ def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch)
 def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
     """`handler(records, contexts)`, which raises `BatchError` to tell which of them failed; else all or none did."""
 
+    def returned(job: Job, result: Any) -> Job | None:
+        if result is not None and (error := _not_run(result)):
+            return raised(job, error)
+        return dispatch.settle([(work, ()) for work in job], ())
+
     def raised(job: Job, error: BaseException) -> Job | None:
         failures = _failures(job, error)
         done = [(work, ()) for work in job if work not in failures]
@@ -51,7 +62,7 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
 
     return Calls(
         lambda job: handler([work.record for work in job], [Context(work) for work in job]),
-        lambda job, result: dispatch.settle([(work, ()) for work in job], ()),
+        returned,
         raised,
         handler,
         in_batches=True,
@@ -82,6 +93,16 @@ def is_generator_function(handler: Callable[..., Any]) -> bool:
 def is_coroutine_function(handler: Callable[..., Any]) -> bool:
     """Whether it is an `async def`, or an object with such a `__call__`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def _not_run(result: Any) -> ConfigError | None:
+    """The error for a call that gave something to run; behind a decorator or a lambda nothing shows it before."""
+    if not isinstance(result, (Coroutine, Generator, AsyncGenerator)):
+        return None
+    return ConfigError(
+        f"The handler returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
+        "around an async def, write it as an async def that awaits; if it yields, write it without yield."
+    )
 
 
 def _failures(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:

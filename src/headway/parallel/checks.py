@@ -1,12 +1,13 @@
 """The options of a parallel consumer, each bound checked with a sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headway.config import OutputSettings, ParallelSettings
 from headway.core.retry import Retries
 from headway.errors import ConfigError, DeserializationError
+from headway.parallel.calls import is_coroutine_function, is_generator_function
 from headway.parallel.committing import CommitMode
 
 
@@ -26,6 +27,19 @@ def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raises `ConfigError` for what is none of the choices."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
+
+
+def check_handler(handler: Callable[..., Any], executor: str | None) -> None:
+    """Raises `ConfigError` for a handler that a call would not run, or that the executor does not run."""
+    if is_generator_function(handler):
+        raise ConfigError(
+            f"The handler {getattr(handler, '__qualname__', repr(handler))} yields, and only run_and_produce takes "
+            "that: elsewhere nothing of it would run. Write it without yield."
+        )
+    is_async = is_coroutine_function(handler)
+    if executor not in (None, *(("async",) if is_async else ("thread", "process"))):
+        kind = "an async def" if is_async else "a plain function"
+        raise ConfigError(f"executor={executor!r} does not run {kind}. Leave it out, or choose another.")
 
 
 def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:

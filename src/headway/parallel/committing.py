@@ -68,7 +68,7 @@ class Committing:
             try:
                 self._sent = tick, self._request(tick)
             except KafkaError as error:
-                self._refused(tick, error)
+                _log_refusal(tick, error)
 
     def commit(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Commit what is done of these partitions, or of all, and wait for the answer; a refusal is logged.
@@ -76,8 +76,11 @@ class Committing:
         Raises `TransactionError`, or `HandlerError` for an output that Kafka refuses; after that nothing is committed.
         """
         transactions = self.transactions
-        if transactions and transactions.over:
-            return
+        if transactions:
+            if transactions.over:
+                return
+            if transactions.committed:  # Ctrl-C may have come before this was said, or in the midst
+                self._done(transactions.committed)
         tick = self._tick(partitions)
         if not tick.commits:
             return
@@ -88,13 +91,7 @@ class Committing:
                 self._request(tick).wait(_ANSWER_WITHIN)
             self._done(tick)
         except KafkaError as error:
-            self._refused(tick, error)
-        except BaseException as error:  # Ctrl-C, which can come when all is committed; of offsets nobody knows
-            if transactions and transactions.committed is tick:
-                self._done(tick)
-            else:
-                self._refused(tick, error)
-            raise
+            _log_refusal(tick, error)
 
     def forget(self) -> None:
         """Let go of the commit that was not answered; librdkafka wants that before its consumer is closed."""
@@ -114,7 +111,7 @@ class Committing:
             return
         self._sent = None
         if error:
-            self._refused(tick, error)
+            _log_refusal(tick, error)
         else:
             self._done(tick)
 
@@ -122,8 +119,6 @@ class Committing:
         with self._dispatch.lock:
             self._dispatch.engine.committed(tick)
 
-    def _refused(self, tick: Tick, error: BaseException) -> None:
-        with self._dispatch.lock:
-            self._dispatch.engine.aborted(tick)
-        if isinstance(error, KafkaError):
-            log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(tick.commits), error)
+
+def _log_refusal(tick: Tick, error: KafkaError) -> None:
+    log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(tick.commits), error)

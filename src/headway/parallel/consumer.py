@@ -19,10 +19,10 @@ from headway.core.lanes import Ordering
 from headway.core.retry import Retries
 from headway.core.slots import make_slots
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
-from headway.errors import ClosedError, ConfigError
+from headway.errors import ClosedError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer_client import ProducerClient, in_background
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
 from headway.letters import connection_of
@@ -35,12 +35,12 @@ from headway.parallel.calls import (
     for_batches,
     for_each_record,
     is_coroutine_function,
-    is_generator_function,
 )
 from headway.parallel.checks import (
     check_above_zero,
     check_at_least,
     check_choice,
+    check_handler,
     check_transactions,
     checked_retries,
 )
@@ -203,12 +203,13 @@ class ParallelConsumer:
         """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
         loop = asyncio.get_running_loop()
         calls = for_each_record(handler, None, self._dispatch)
-        running = loop.run_in_executor(None, self._run, lambda: calls, loop)
+        # Not a thread of the loop's executor: those are few, and this one is needed for as long as the consumer runs.
+        running = asyncio.wrap_future(in_background(lambda: self._run(lambda: calls, loop)))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self.stop(drain=False)
-            await running
+            await asyncio.shield(running)
             raise
 
     def run_and_produce(self, handler: Handler, on_output: OnOutput | None = None) -> None:
@@ -281,13 +282,8 @@ class ParallelConsumer:
             self._started = True
 
     def _make_executor(self, calls: Calls, loop: asyncio.AbstractEventLoop | None) -> Executor:
-        if is_generator_function(calls.handler):
-            raise ConfigError("The handler yields, and only run_and_produce takes that. Return a list instead.")
-        is_async = is_coroutine_function(calls.handler)
-        if self._executor_name not in (None, *(("async",) if is_async else ("thread", "process"))):
-            kind = "an async def" if is_async else "a plain function"
-            raise ConfigError(f"executor={self._executor_name!r} does not run {kind}. Leave it out, or choose another.")
-        if is_async:
+        check_handler(calls.handler, self._executor_name)
+        if is_coroutine_function(calls.handler):
             return EventLoop(calls, loop, self._time_limit)
         if self._executor_name == "process":
             return Processes(

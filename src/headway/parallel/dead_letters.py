@@ -8,7 +8,7 @@ from headway.config import Config
 from headway.core.work import Work
 from headway.errors import DeliveryError
 from headway.kafka.producer_client import ProducerClient
-from headway.letters import connection_of, letter_headers
+from headway.letters import MOST_BYTES, connection_of, letter_headers
 from headway.parallel.dispatch import RecordWork
 from headway.records import ConsumerRecord, Header
 
@@ -42,6 +42,7 @@ class DeadLetters:
         self._topic = topic
         self._stored = stored
         settings = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        settings["message.max.bytes"] = config.get("message.max.bytes", MOST_BYTES)
         self._client = ProducerClient(connection_of(config) | settings)
 
     def send(self, work: Work[ConsumerRecord], error: BaseException, reason: str) -> None:

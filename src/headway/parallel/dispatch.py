@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from headway.core.admission import Admission
 from headway.core.engine import Engine
-from headway.core.retry import Again, DeadLetter, RetriableError, Retries, RetryLater, Verdict
+from headway.core.retry import Again, DeadLetter, Retries, RetryLater, Verdict, was_untried
 from headway.core.work import Work
 from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
@@ -180,7 +180,7 @@ class Dispatch:
 
     def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         chance = random.random()  # noqa: S311 - it spreads retries
-        return self._retries.decide(work.record, work.attempt, error, now, chance)
+        return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
 
     def _tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
         """The log, or the topic for dead letters, or who runs the consumer."""
@@ -366,8 +366,7 @@ def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float
     if verdict.delay_error:
         log.error("A function of the retries failed, so a default decides: %r", verdict.delay_error)
     seconds = verdict.at - now
-    nothing_was_tried = isinstance(error, RetriableError) and error.untried
-    level = logging.DEBUG if nothing_was_tried else logging.WARNING
+    level = logging.DEBUG if was_untried(error) else logging.WARNING
     log.log(level, "%r failed at attempt %d, again in %.3g s: %r", work.record, work.attempt, seconds, error)
 
 

@@ -51,7 +51,8 @@ class Intake:
     def fetch(self, now: float, paused: bool) -> bool:
         """Take in what the engine demands and Kafka has; never waits. Whether there may be more at once.
 
-        Rebalances happen in here. Raises what one of them raised; errors of Kafka's are logged, for librdkafka goes on.
+        Rebalances happen in here. Raises what one of them raised, and `KafkaError` when a level cannot go on; other
+        errors of Kafka's are logged, for librdkafka goes on.
         """
         self._hold()
         demand = self._demand(paused)

@@ -13,6 +13,7 @@ from headway.core.topics import level_topic
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
+from headway.letters import MOST_BYTES
 from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
@@ -67,6 +68,7 @@ class Outputs:
                 f"A record for {topic} has {size} bytes, and message.max.bytes is {self._most_bytes}. Make it smaller, "
                 "or raise message.max.bytes in producer_config, and in the topic."
             )
+        _check_names(headers, topic)
         self._topics.check(topic, record.partition)
         partition = _ANY_PARTITION if record.partition is None else record.partition
         return Letter(topic, value, key, partition, record.timestamp or 0, headers)
@@ -106,6 +108,17 @@ def _size(field: str, written: object, topic: str) -> int:
         f"The {field} of a record for {topic} is {type(written).__name__}, not bytes or a string. "
         f"Convert it, or set {field}.serializer in producer_config."
     )
+
+
+def _check_names(headers: Iterable[Header], topic: str) -> None:
+    """Raises `SerializationError` for a header's name that is no text: with one, confluent-kafka ends the process."""
+    for header in headers:
+        try:
+            str(header[0]).encode()
+        except UnicodeEncodeError as error:
+            raise SerializationError(
+                f"A record for {topic} has a header named {header[0]!r}, which cannot be encoded: {error}. Correct it."
+            ) from error
 
 
 class _Topics:
@@ -207,5 +220,8 @@ def producer_for(settings: OutputSettings, connection: Config, transactional_id:
     """The client for outputs: idempotent, or transactional."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if transactional_id:
-        defaults["transactional.id"] = transactional_id
+        defaults |= {
+            "transactional.id": transactional_id,
+            "message.max.bytes": MOST_BYTES,
+        }  # dead letters are among them
     return ProducerClient({**defaults, **connection, **settings.kafka})

@@ -115,10 +115,9 @@ class Transactions:
             self.committed = tick
         except _RefusedError as refusal:
             return refusal
-        except BaseException as error:
-            if self.committed is tick or self._was_committed(error):
+        except BaseException as error:  # Ctrl-C may come when it is committed, or is about to be
+            if self.committed is not tick and self._was_committed(error):
                 self.committed = tick
-                raise  # Ctrl-C
             raise
         for output, message in delivered:
             self._outputs.delivered(output, message)

@@ -43,11 +43,11 @@ class _Task:
     run: str
     since: int
 
-    def work(self) -> "_Ended":
-        """Run the worker until the run's word is said."""
+    def work(self, index: int) -> "_Ended":
+        """Run the worker, which of them all this is, until the run's word is said."""
         try:
             [worker] = find_workers([self.worker]).values()
-            consumer = worker.consumer(self.config, self.concurrency)
+            consumer = worker.consumer(self.config, self.concurrency, index)
             connection, drain = connection_of(self.config), lambda: consumer.stop(timeout=self.drain_timeout)
             with listening(connection, CONTROL_TOPIC, self.since, self.run, drain):
                 consumer.run(worker.handler)
@@ -170,7 +170,7 @@ class ClusterWorkers:
         self._spark.setJobGroup(task.run, f"headway worker {task.worker}[{index}]")
 
         def work(_: Iterable[int]) -> Iterable[_Ended]:
-            yield task.work()
+            yield task.work(index)
 
         return self._spark.parallelize([index], 1).mapPartitions(work).collect()[0]
 

@@ -50,7 +50,8 @@ class Member:
         threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
         try:
             [worker] = find_workers([self._job.worker]).values()
-            consumer = worker.consumer(Connection(self._job.config).client_config(), self._job.concurrency)
+            config = Connection(self._job.config).client_config()
+            consumer = worker.consumer(config, self._job.concurrency, self._job.index)
             self._consumer = consumer
             if worker.options.get("executor") == "process":
                 return self._handle(consumer, HandlingElsewhere(self._job.worker, self._job.index, self._job.logs))

@@ -3,7 +3,9 @@
 import atexit
 import contextlib
 import multiprocessing
+import os
 import pickle
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -32,6 +34,10 @@ class Process:
         self._asked = False
         self._late: tuple[int, BaseException] | None = None
         self._pipe, theirs = context.Pipe()
+        with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
+            # A part of what the pipe takes unread, as some systems count their own overhead too.
+            self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
+        self._kept: bytes | None = None  # the chunk that it gets when it has ended the one before
         their_asks, self._asks = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
@@ -61,11 +67,22 @@ class Process:
             )
 
     def send(self, jobs: list[Job]) -> None:
-        """Give it another chunk; where it has died, `receive` says so."""
+        """Give it another chunk; where it has died, `receive` says so.
+
+        It does not read while it works. So a chunk that might not fit into the pipe waits here: to wait for room would
+        be to wait for a handler, past its time limit, and for ever if that has to wait for us to read its outcomes.
+        """
+        chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
+        if self.chunks and len(chunk) > self._surely_fits:
+            self._kept = chunk
+        else:
+            self._write(chunk)
         self.jobs += jobs
         self.chunks += 1
+
+    def _write(self, chunk: bytes) -> None:
         with contextlib.suppress(OSError):
-            self._pipe.send(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
+            self._pipe.send_bytes(chunk)
 
     def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> Said:
         """What it says next; raises `EOFError` if it has died."""
@@ -83,7 +100,11 @@ class Process:
         except OSError as error:
             raise EOFError from error
         self._reported += len(said.outcomes)
-        self.chunks -= said.seconds is not None
+        if said.seconds is not None:
+            self.chunks -= 1
+            if self._kept is not None:
+                self._write(self._kept)
+                self._kept = None
         return said
 
     def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
