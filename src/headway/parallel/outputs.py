@@ -220,8 +220,6 @@ def producer_for(settings: OutputSettings, connection: Config, transactional_id:
     """The client for outputs: idempotent, or transactional."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if transactional_id:
-        defaults |= {
-            "transactional.id": transactional_id,
-            "message.max.bytes": MOST_BYTES,
-        }  # dead letters are among them
+        # Dead letters are among what a transaction has.
+        defaults |= {"transactional.id": transactional_id, "message.max.bytes": MOST_BYTES}
     return ProducerClient({**defaults, **connection, **settings.kafka})
