@@ -21,7 +21,7 @@ def tell(consumer: ParallelConsumer) -> None:
     told = ""
     while True:
         metrics = consumer.metrics()
-        now = f"{metrics.done} {metrics.running}"
+        now = f"{metrics.done} {metrics.running}" + " ending" * consumer._dispatch.ending
         if now != told:
             say(now)
         told = now

@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_consumer_at_once_and_commits_what_was_written(orders: str
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=10)
+        _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr.startswith(b"1 record written and committed")
     produce(orders, b"second\n")

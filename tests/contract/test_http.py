@@ -257,7 +257,7 @@ def test_server_errors_are_tried_again_with_the_same_key_until_it_goes_well(
 def test_retry_after_holds_back_all_requests_to_that_host_and_no_others(
     kafka_cluster: Cluster, serve: Callable[..., Server], form: str
 ) -> None:
-    topic, dead, count, wait = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 30, 2
+    topic, dead, count, wait = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 30, 5
 
     def answer(seen: Seen) -> Answer:
         if len(busy.seen) > 1:
@@ -347,9 +347,9 @@ def test_a_server_that_hangs_costs_a_timeout_and_is_asked_again(
 
     server = serve(answer)
     send(kafka_cluster, topic, [("a", "1")])
-    Run(kafka_cluster, topic, 1)(post(server), timeout=0.3)
+    Run(kafka_cluster, topic, 1)(post(server), timeout=2.0)
     assert len(server.seen) == 2
-    assert f"POST {server.url}/bills had no whole answer within 0.3 s." in caplog.text
+    assert f"POST {server.url}/bills had no whole answer within 2 s." in caplog.text
 
 
 def test_a_server_that_dies_in_the_midst_and_comes_back_loses_nothing(
@@ -362,6 +362,7 @@ def test_a_server_that_dies_in_the_midst_and_comes_back_loses_nothing(
         if len(first.seen) >= count // 4:  # some are answered, some are under way
             enough.set()
             assert died.wait(30)
+            return DROP  # the dead answer nobody
         return Answer()
 
     first = serve(answer)

@@ -100,7 +100,7 @@ def test_request_commit_commits_at_once(kafka_cluster: Cluster, mode: str) -> No
         wait_for(lambda: parallel.metrics().done == 10)
         assert committed(kafka_cluster, topic) == {}
         parallel.request_commit()
-        wait_for(lambda: committed(kafka_cluster, topic) == {0: (10, b"")}, seconds=5)
+        wait_for(lambda: committed(kafka_cluster, topic) == {0: (10, b"")})
         parallel.request_commit()  # with nothing to commit
     finally:
         member.stop()

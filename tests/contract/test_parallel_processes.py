@@ -1,5 +1,6 @@
 """Handlers in processes of their own, on a real Apache Kafka."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -38,8 +39,14 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def alive(processes: list[int]) -> list[int]:
-    found = [process for process in set(processes) - {os.getpid()} if psutil.pid_exists(process)]
-    return [process for process in found if psutil.Process(process).status() != psutil.STATUS_ZOMBIE]
+    return [process for process in set(processes) - {os.getpid()} if _is_alive(process)]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def until_done(parallel: ParallelConsumer, count: int, run: Callable[[], Any]) -> None:
@@ -209,12 +216,29 @@ def test_a_call_that_takes_too_long_ends_with_its_process_and_the_pool_goes_on(
     assert first.process != second.process
 
 
-def test_what_takes_long_is_not_put_behind_another_while_a_process_is_idle(kafka_cluster: Cluster, notes: Path) -> None:
-    values = ["nothing"] * 2000 + ["sleep 1"] * 6  # after quick ones, which go in large chunks
-    calls = handle_all(kafka_cluster, values, notes, {"max_concurrency": 64})
-    begins = sorted(call.at for call in calls if call.value == "sleep 1")
-    assert begins[-1] - begins[0] < 2.7  # three rounds of two
-    assert attempts_of(calls) == [1] * len(values)
+def test_what_takes_long_is_not_put_behind_another_while_a_process_is_idle(
+    kafka_cluster: Cluster, notes: Path, tmp_path: Path
+) -> None:
+    topic, count = plain_topic(kafka_cluster), 2000
+    gates = [tmp_path / f"gate-{number}" for number in range(6)]
+    values = ["nothing"] * count + [f"await {gate}" for gate in gates]  # after quick ones, which go in large chunks
+    send(kafka_cluster, topic, [(f"key-{i}", value) for i, value in enumerate(values)], partition=0)
+    member = Member(consumer(kafka_cluster, topic, PROCESSES | {"max_concurrency": 64}), handlers.act)
+
+    def begun() -> list[str]:
+        return [call.value for call in handlers.calls(notes) if call.offset >= count]
+
+    try:
+        for number in range(2, len(gates) + 1):  # the first keeps its process to the end: the other begins all others
+            wait_for(lambda number=number: len(begun()) == number)  # type: ignore[misc]
+            if number < len(gates):
+                Path(begun()[-1].removeprefix("await ")).touch()
+    finally:
+        for gate in gates:
+            gate.touch()
+        member.stop()
+    assert committed(kafka_cluster, topic) == {0: (len(values), b"")}
+    assert attempts_of(handlers.calls(notes)) == [1] * len(values)
 
 
 def test_records_behind_one_that_does_not_end_are_done_and_count(
@@ -303,11 +327,13 @@ def test_a_program_without_a_guard_ends_with_a_sentence(kafka_cluster: Cluster, 
 # The end
 
 
-def test_stopping_waits_for_what_runs(kafka_cluster: Cluster, notes: Path) -> None:
-    topic = plain_topic(kafka_cluster)
-    send(kafka_cluster, topic, [(str(i), "sleep 1") for i in range(10)], partition=0)
+def test_stopping_waits_for_what_runs(kafka_cluster: Cluster, notes: Path, tmp_path: Path) -> None:
+    topic, gate = plain_topic(kafka_cluster), tmp_path / "gate"
+    send(kafka_cluster, topic, [(str(i), f"await {gate}") for i in range(10)], partition=0)
     member = Member(consumer(kafka_cluster, topic, PROCESSES | {"max_concurrency": 2}), handlers.act)
     wait_for(lambda: len(handlers.calls(notes)) == 2)
+    member.consumer.stop()  # nothing starts from here on
+    gate.touch()
     member.stop()
     assert len(handlers.calls(notes)) == 2
     assert committed(kafka_cluster, topic) == {0: (2, b"")}
@@ -323,7 +349,7 @@ def test_stopping_at_once_is_nobodys_failure(
     wait_for(lambda: len(handlers.calls(notes)) == 2)
     begin = time.monotonic()
     member.stop(drain=False)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert committed(kafka_cluster, topic) == {}
     assert member.consumer.metrics().failed == 0
     assert "attempt" not in caplog.text
@@ -341,7 +367,7 @@ def test_no_process_thread_or_descriptor_is_left(kafka_cluster: Cluster, notes: 
     before, threads = descriptors(), threading.active_count()
     for _ in range(2):
         once()
-    wait_for(lambda: threading.active_count() == threads)
+    wait_for(lambda: threading.active_count() <= threads)
     wait_for(lambda: descriptors() <= before)
     assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
 
@@ -362,7 +388,7 @@ def test_no_process_outlives_the_one_that_started_it(running: Program) -> None:
     assert len(family) >= 3
     running.popen.kill()
     running.ended()
-    wait_for(lambda: not alive(family), seconds=10)
+    wait_for(lambda: not alive(family))
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -371,11 +397,12 @@ def test_ctrl_c_ends_all_at_once_and_no_child_complains(running: Program, times:
     begin = time.monotonic()
     for _ in range(times):
         for process in (*family, running.popen.pid):  # as a terminal does
-            os.kill(process, signal.SIGINT)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended at the first one
+                os.kill(process, signal.SIGINT)
         time.sleep(0.05 * (times - 1))  # a person presses it again
     _, error = running.ended()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20  # the handlers take ten minutes
     assert error.rstrip().endswith("KeyboardInterrupt")
     assert "SpawnProcess" not in error
     assert times > 1 or error.count("Traceback") == 1
-    wait_for(lambda: not alive(family), seconds=10)
+    wait_for(lambda: not alive(family))

@@ -79,6 +79,7 @@ def test_sigterm_lets_what_runs_end_and_nothing_is_repeated(
         started.wait_until(done=18, running=2)
         send(kafka_cluster, topic, [("key-0", "nothing")], partition=0)  # behind what runs: it does not start
         started.popen.terminate()
+        wait_for(lambda: "18 2 ending" in started.lines)
         with pytest.raises(AssertionError):
             wait_for(lambda: started.popen.poll() is not None, seconds=0.5)
         gate.touch()
@@ -99,10 +100,10 @@ def test_a_second_sigterm_ends_it_at_once_and_what_is_done_is_committed(
         started.wait_until(done=18, running=2)
         begin = time.monotonic()
         started.popen.terminate()
-        time.sleep(0.2)  # one signal at a time is remembered
+        wait_for(lambda: "18 2 ending" in started.lines)  # one signal at a time is remembered
         started.popen.terminate()
         code, _ = started.ended()
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 20
     assert code == 0
     assert complete(kafka_cluster, topic) == EASY
 
@@ -131,7 +132,7 @@ def test_ctrl_c_ends_it_at_once_and_what_is_done_is_committed(
         begin = time.monotonic()
         started.popen.send_signal(signal.SIGINT)
         _, error = started.ended()
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 20
     assert error.endswith("KeyboardInterrupt")
     assert error.count("Traceback") == 1
     assert complete(kafka_cluster, topic) == EASY

@@ -28,7 +28,8 @@ def test_a_static_member_that_restarts_moves_nothing_and_loses_nothing(
             handled[name, record.partition] += 1
 
         own = {"group.instance.id": name, "auto.commit.interval.ms": 100}
-        return Member(consumer(kafka_cluster, topic, **settings | own), handle)
+        # For the second time "b" has as long as its session lasts.
+        return Member(consumer(kafka_cluster, topic, **{"session.timeout.ms": 45_000} | settings | own), handle)
 
     def send_to_all() -> None:
         for partition in range(4):

@@ -37,7 +37,7 @@ def test_a_record_whose_delay_cannot_be_told_is_tried_again(kafka_cluster: Clust
     send(kafka_cluster, topic, [("a", "")])
     member = Member(consumer(kafka_cluster, topic, {"retries": retries}, **OFTEN), fail_once)
     try:
-        wait_for(lambda: committed(kafka_cluster, topic) == {0: (1, b"")}, 10)
+        wait_for(lambda: committed(kafka_cluster, topic) == {0: (1, b"")})
     finally:
         member.consumer.close(timeout=1)
 
@@ -49,7 +49,7 @@ def test_a_delay_function_may_ask_the_consumer_how_much_remains(kafka_cluster: C
     retries = Retries(delay=lambda record, attempt, error: 0.01 * consumers[0].work_remaining)
     consumers.append(consumer(kafka_cluster, topic, {"retries": retries}, **OFTEN))
     member = Member(consumers[0], fail_once)
-    wait_for(lambda: committed(kafka_cluster, topic) == {0: (1, b"")}, 10)
+    wait_for(lambda: committed(kafka_cluster, topic) == {0: (1, b"")})
     member.stop()
 
 
@@ -69,7 +69,7 @@ def test_an_error_without_a_text_ends_the_run_like_any_other(kafka_cluster: Clus
 
     member = Member(consumer(kafka_cluster, topic), refuse)
     try:
-        wait_for(lambda: member.error, 10)
+        wait_for(lambda: member.error)
     finally:
         member.consumer.close(timeout=1)
     assert isinstance(member.error, HandlerError)

