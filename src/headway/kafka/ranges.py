@@ -132,10 +132,7 @@ class RangeReader(Closable):
             messages = self._consumer.consume(min(batch, remaining), 0.05)
             if has_errors := any(map(Message.error, messages)):
                 messages = self._about_partitions(messages)
-            if not messages and time.monotonic() - moved > STALL_TIMEOUT_S:
-                raise self._stalled(next(iter(unfinished.values())))
             for place, group in _by_place(messages, alone=len(wanted) == 1):
-                moved = time.monotonic()
                 if (item := unfinished.get(place)) is None:
                     continue  # what follows a range was fetched with it
                 errors = list(filter(Message.error, group)) if has_errors else []
@@ -143,6 +140,9 @@ class RangeReader(Closable):
                 if records:
                     yield item.partition, records
                 self._advance(unfinished, item, group, errors)
+                moved = time.monotonic()  # and not by what follows other ranges
+            if time.monotonic() - moved > STALL_TIMEOUT_S:
+                raise self._stalled(next(iter(unfinished.values())))
 
     def _about_partitions(self, messages: list[Message]) -> list[Message]:
         """Without errors that name no topic: those are of the group, such as not to be permitted to use it."""
