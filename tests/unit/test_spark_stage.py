@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -149,6 +150,17 @@ def test_without_a_key_nothing_waits_and_nothing_is_parked() -> None:
 
     rows = outcomes(call, ["a"] * 10, replace(SETTINGS, key=()))
     assert [row["outcome"] for row in rows] == ["failed"] * 10
+
+
+def test_rows_of_a_key_come_out_in_their_order_from_however_many_batches() -> None:
+    chance = Random(7)
+
+    async def call(row: InputRow, context: Context) -> int:
+        await asyncio.sleep(chance.random() * 0.005)
+        return 0
+
+    rows = outcomes(call, [number % 50 for number in range(2_000)], size=10)
+    assert in_order([(row["key"], row["number"]) for row in rows])
 
 
 def test_a_key_of_many_rows_does_not_hold_up_the_others() -> None:
