@@ -88,7 +88,10 @@ class Range(NamedTuple):
     start: int
     end: int
 
-    def __len__(self) -> int:
+    # Not `__len__`: to pickle a tuple takes memory for as many items as its length says, and Spark pickles all ranges.
+    @property
+    def length(self) -> int:
+        """How many offsets there are; fewer records, where there are gaps."""
         return self.end - self.start
 
 
@@ -115,7 +118,7 @@ class RangeReader(Closable):
         Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
         nothing for `STALL_TIMEOUT_S`.
         """
-        if sum(map(len, wanted)) <= TOGETHER:
+        if sum(item.length for item in wanted) <= TOGETHER:
             yield from self._read_together(wanted, TOGETHER)
             return
         # The metadata of all topics in one request: a topic that is new to a connected client waits for up to 1 s.
@@ -128,7 +131,7 @@ class RangeReader(Closable):
         unfinished = {_place(item): item for item in wanted}
         moved = time.monotonic()
         while unfinished:
-            remaining = sum(map(len, unfinished.values()))
+            remaining = sum(item.length for item in unfinished.values())
             messages = self._consumer.consume(min(batch, remaining), 0.05)
             if has_errors := any(map(Message.error, messages)):
                 messages = self._about_partitions(messages)

@@ -120,7 +120,7 @@ class Planner:
 
 def _divided(begin: Reached, planned: Reached) -> Reached:
     """With the number of tasks that suits this driver's machine now; it stays with the micro-batch."""
-    records = sum(map(len, ranges(begin, planned)))
+    records = sum(item.length for item in ranges(begin, planned))
     return replace(planned, tasks=task_count(records, os.cpu_count() or 1))
 
 

@@ -7,6 +7,7 @@ the sink knows by the number of a task which rows it has written.
 
 from collections.abc import Iterable
 from heapq import heapify, heapreplace
+from operator import attrgetter
 
 from headway.kafka.ranges import Range
 from headway.records import TopicPartition
@@ -46,7 +47,7 @@ def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
     """The ranges in at most so many groups of about equal length; none is split and no group is empty."""
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
-    for item in sorted(wanted, key=len, reverse=True):
+    for item in sorted(wanted, key=attrgetter("length"), reverse=True):
         length, number, members = groups[0]
-        heapreplace(groups, (length + len(item), number, [*members, item]))
+        heapreplace(groups, (length + item.length, number, [*members, item]))
     return [members for _, _, members in sorted(groups, key=lambda group: group[1]) if members]
