@@ -32,9 +32,9 @@ def reached(offsets: Offsets, **topic_ids: str) -> Reached:
 
 @given(offsets)
 def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
-    there = Reached(given_offsets, {"orders-0": "id"}, tasks=7)
+    there = Reached(given_offsets, {"orders-0": "id"}, tasks=7, begun=given_offsets)
     read = Reached.from_json(json.loads(json.dumps(there.to_json())))
-    assert (read, read.tasks) == (there, 7)
+    assert (read, read.tasks, read.begun) == (there, 7, given_offsets)
 
 
 @given(offsets)

@@ -6,6 +6,7 @@ the sink knows by the number of a task which rows it has written.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from heapq import heapify, heapreplace
 from operator import attrgetter
 
@@ -24,8 +25,11 @@ def ranges(start: Reached, end: Reached) -> list[Range]:
     """The ranges that are not empty, from one place to a later one.
 
     A partition that the first does not name has no range yet: it begins at the offset that the second gives it. One
-    whose topic was created again in between is read from its first offset.
+    whose topic was created again in between is read from its first offset. The end of a query's first micro-batch says
+    where that begins: the start that Spark gives is where the query would begin by now.
     """
+    if end.begun is not None:
+        start = replace(end, offsets=end.begun)
     return [
         Range(partition, begin, stop)
         for partition, stop in sorted(end.offsets.items())
