@@ -40,6 +40,12 @@ class MockBrokers:
         set_rtt.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int]
         assert set_rtt(self._cluster, broker, milliseconds) == 0
 
+    def refuse(self, request: int, error: int, times: int = 1_000) -> None:
+        """Answer requests of a kind, by Kafka's number for it, with an error."""
+        push = self._librdkafka.rd_kafka_mock_push_request_errors_array
+        push.restype, push.argtypes = None, [ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.c_void_p]
+        push(self._cluster, request, times, (ctypes.c_int * times)(*[error] * times))
+
     def close(self) -> None:
         """End them."""
         self._holder.close()

@@ -28,12 +28,24 @@ def mark(config: dict[str, str], topic: str, key: bytes, value: bytes) -> None:
         producer.commit()
 
 
-def test_the_topic_is_made_once_and_compacted(config: dict[str, str], headway_topic: str) -> None:
-    create_marker_topic(Admin(config), headway_topic)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, headway_topic)
+def settings_of(config: dict[str, str], topic: str) -> dict[str, str]:
+    with Markers(config, topic) as markers:
+        markers.partition_of(b"")  # waits until the broker has heard of the topic
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient(dict(config))
     [described] = admin.describe_configs([resource]).values()
-    assert described.result()["cleanup.policy"].value == "compact"
+    return {name: setting.value for name, setting in described.result().items()}
+
+
+def test_the_topic_is_made_once_and_compacted(config: dict[str, str], headway_topic: str) -> None:
+    create_marker_topic(Admin(config), headway_topic)
+    assert settings_of(config, headway_topic)["cleanup.policy"] == "compact"
+
+
+def test_markers_that_need_not_last_are_kept_for_a_day(config: dict[str, str], headway_topic: str) -> None:
+    create_marker_topic(Admin(config), f"{headway_topic}-unnamed", lasting=False)
+    settings = settings_of(config, f"{headway_topic}-unnamed")
+    assert (settings["cleanup.policy"], settings["retention.ms"]) == ("delete", "86400000")
 
 
 def test_the_last_committed_marker_is_found_however_far_back(config: dict[str, str], headway_topic: str) -> None:

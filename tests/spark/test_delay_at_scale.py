@@ -138,6 +138,20 @@ def test_what_was_due_before_it_was_scheduled_counts_as_without_delay(spark: Spa
     assert delays(there) == {0: 1}
 
 
+def test_of_an_id_that_is_scheduled_twice_what_is_not_due_yet_is_not_lost(spark: SparkSession) -> None:
+    due = [(id_, NOON + timedelta(hours=hours)) for id_ in ("none", "one", "both") for hours in (0, 2)]
+    came = [("one", NOON), ("both", NOON), ("both", NOON + timedelta(hours=2))]
+    scheduled = spark.createDataFrame(due, "id string, due timestamp")
+    delivered = spark.createDataFrame(came, "id string, delivered timestamp")
+
+    def verdicts(hours: int) -> dict[str, str]:
+        audited = audit(scheduled, delivered, until=NOON + timedelta(hours=hours))
+        return {row["id"]: row["verdict"] for row in audited.collect()}
+
+    assert verdicts(1) == {"none": "lost", "one": "pending", "both": "delivered"}
+    assert verdicts(3) == {"none": "lost", "one": "lost", "both": "delivered"}
+
+
 def test_an_audit_finds_each_kind_of_fault_and_tells_how_late_the_others_were(spark: SparkSession) -> None:
     def at(seconds: float) -> datetime:
         return NOON + timedelta(seconds=seconds)

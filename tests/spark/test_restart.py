@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-def run(spark: SparkSession, orders: "LevelTopics", into: "MicroBatches", checkpoint: Path) -> None:
-    reader = spark.readStream.format("headway").options(**orders.options, startingOffsets="earliest")
+def run(
+    spark: SparkSession, orders: "LevelTopics", into: "MicroBatches", checkpoint: Path, starting: str = "earliest"
+) -> None:
+    reader = spark.readStream.format("headway").options(**orders.options, startingOffsets=starting)
     frame = reader.option("maxRecordsPerTrigger", 140).load()
     writer = frame.writeStream.foreachBatch(into).option("checkpointLocation", str(checkpoint))
     writer.trigger(availableNow=True).start().awaitTermination()
@@ -58,6 +60,22 @@ def test_a_restarted_query_reads_the_same_ranges_again_and_in_all_every_record_o
     assert planned(tmp_path)[1] == plan[1]
     everything = sorted([*killed.values(0), *restarted.all_values()])
     assert everything == [*range(100), *range(1_000, 1_100), *range(2_000, 2_100), *range(3_000, 3_100)]
+
+
+def test_a_query_that_dies_in_its_first_micro_batch_still_begins_where_it_began(
+    spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
+) -> None:
+    def fail(number: int) -> None:
+        orders.send(0, range(10, 20))
+        raise RuntimeError("the driver dies here")
+
+    orders.send(0, range(10))
+    with pytest.raises(StreamingQueryException, match="the driver dies here"):
+        run(spark, orders, micro_batches(fail), tmp_path, starting="latest")
+    restarted = micro_batches()
+    run(spark, orders, restarted, tmp_path, starting="latest")
+
+    assert restarted.all_values() == list(range(10, 20))
 
 
 def test_a_micro_batch_that_is_planned_anew_on_another_machine_has_the_same_rows_in_the_same_tasks(

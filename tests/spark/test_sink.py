@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headway.broker import LocalBroker
+from headway.kafka.admin import Admin
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -96,6 +97,13 @@ def test_two_writes_without_a_name_are_two_writes(spark: SparkSession, orders: "
     for _ in range(2):
         write(numbers(spark, 10), orders, topic=topic)
     assert values(orders.servers, topic) == sorted([*range(10), *range(10)])
+
+
+def test_a_write_without_a_name_leaves_no_marker_for_ever(spark: SparkSession, orders: "LevelTopics") -> None:
+    markers = f"{orders.topic}-markers"
+    write(numbers(spark, 10), orders, topic=f"{orders.topic}-0", markerTopic=markers)
+    assert markers not in Admin({"bootstrap.servers": orders.servers}).topics()
+    assert len(committed(orders.servers, f"{markers}-unnamed")) == 2  # one of each task
 
 
 # Failures

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from headway import Relay, Settled
+from headway import Relay, Scheduler, Settled
 from headway.broker import LocalBroker
 from tests.spark.stored import committed
 
@@ -33,6 +33,7 @@ def test_the_programs_of_the_page_do_what_it_says(
         "wait(3600)": "wait(1)",
     }
     names: dict[str, Any] = {"spark": spark}
+    Scheduler({"bootstrap.servers": servers}).close()  # makes the delay lines, if no other test has
     with Relay({"bootstrap.servers": servers}).running():
         for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
             for old, new in replaced.items():

@@ -1,6 +1,7 @@
 """The ranges of a micro-batch and its tasks: properties of the pure planning."""
 
 import json
+import pickle
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,9 +32,9 @@ def reached(offsets: Offsets, **topic_ids: str) -> Reached:
 
 @given(offsets)
 def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
-    there = Reached(given_offsets, {"orders-0": "id"}, tasks=7)
+    there = Reached(given_offsets, {"orders-0": "id"}, tasks=7, begun=given_offsets)
     read = Reached.from_json(json.loads(json.dumps(there.to_json())))
-    assert (read, read.tasks) == (there, 7)
+    assert (read, read.tasks, read.begun) == (there, 7, given_offsets)
 
 
 @given(offsets)
@@ -70,13 +71,16 @@ def test_packing_splits_no_range_and_loses_none(backlog: dict[TopicPartition, tu
 def test_groups_differ_by_no_more_than_their_longest_range(
     backlog: dict[TopicPartition, tuple[int, int]], tasks: int
 ) -> None:
-    lengths = [
-        (sum(map(len, group)), max(map(len, group)))
-        for group in pack(ranges(*map(reached, start_and_end(backlog))), tasks)
-    ]
+    groups = pack(ranges(*map(reached, start_and_end(backlog))), tasks)
+    lengths = [[item.length for item in group] for group in groups]
     if len(lengths) == tasks:
-        shortest = min(length for length, _ in lengths)
-        assert all(length - longest <= shortest for length, longest in lengths)
+        shortest = min(map(sum, lengths))
+        assert all(sum(group) - max(group) <= shortest for group in lengths)
+
+
+def test_a_range_is_sent_to_a_task_in_no_more_memory_however_long_it_is() -> None:
+    longest = Range(TopicPartition("orders", 0), 0, 2**40)
+    assert len(pickle.dumps(longest)) < 1_000
 
 
 def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_this_machine_has_cores() -> None:

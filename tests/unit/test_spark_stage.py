@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -151,6 +152,17 @@ def test_without_a_key_nothing_waits_and_nothing_is_parked() -> None:
     assert [row["outcome"] for row in rows] == ["failed"] * 10
 
 
+def test_rows_of_a_key_come_out_in_their_order_from_however_many_batches() -> None:
+    chance = Random(7)
+
+    async def call(row: InputRow, context: Context) -> int:
+        await asyncio.sleep(chance.random() * 0.005)
+        return 0
+
+    rows = outcomes(call, [number % 50 for number in range(2_000)], size=10)
+    assert in_order([(row["key"], row["number"]) for row in rows])
+
+
 def test_a_key_of_many_rows_does_not_hold_up_the_others() -> None:
     async def call(row: InputRow, context: Context) -> int:
         await asyncio.sleep(0.002)
@@ -187,15 +199,24 @@ def test_a_call_that_takes_too_long_is_a_failed_attempt() -> None:
     assert by_number[1]["error"]["exception"] == "headway.errors.TimeLimitError"
 
 
-def test_a_result_of_another_type_is_a_failed_row() -> None:
+@pytest.mark.parametrize("result", ["three", 2**70])
+def test_a_result_that_does_not_fit_its_type_is_a_failed_row(result: Any) -> None:
     async def call(row: InputRow, context: Context) -> Any:
-        return "three" if row.number == 3 else row.number
+        return result if row.number == 3 else row.number
 
     rows = outcomes(call, list("abcdef"))
     assert {row["number"]: (row["outcome"], row["result"]) for row in rows} == {
         **{number: ("ok", number) for number in (0, 1, 2, 4, 5)},
         3: ("failed", None),
     }
+
+
+def test_an_error_whose_text_is_no_unicode_is_a_failed_row() -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        raise FatalError("caf\udce9")  # as the name of a file can be
+
+    [row] = outcomes(call, ["a"])
+    assert (row["outcome"], row["error"]["message"]) == ("failed", "caf?")
 
 
 @pytest.mark.parametrize("result", [{"status": 200, "body": "x"}, (200, "x"), Row(status=200, body="x")])

@@ -12,7 +12,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
-from headway.kafka.admin import Admin
+from headway.kafka.admin import Admin, describe
 from headway.kafka.making import make_client
 
 _A_DAY = {"retention.ms": "86400000"}
@@ -46,13 +46,15 @@ class ControlTopic:
             consumer.close()
 
     def say(self, word: str) -> None:
-        """Say a word to all that listen for it."""
-        producer = make_client(ck.Producer, {"log_level": 2, **self._config})
-        producer.produce(self._topic, word.encode(), partition=0)
-        left = producer.flush(_WITHIN)
+        """Say a word to all that listen for it. Raises `KafkaError` if Kafka does not take it within 20 s."""
+        reports: list[ck.KafkaError | None] = []
+        own = {"message.timeout.ms": int(_WITHIN * 1000)}
+        producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
+        producer.produce(self._topic, word.encode(), partition=0, on_delivery=lambda error, _: reports.append(error))
+        producer.flush()  # until the report comes, which says in that time what became of it
         producer.close()
-        if left:
-            raise KafkaError(f"The topic {self._topic} did not take a record within {_WITHIN:g} s.")
+        for error in filter(None, reports):
+            raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Markers: which batches of a writer's tasks are in Kafka, in a compacted topic.
+"""Markers: which batches of a writer's tasks are in Kafka, in a topic that keeps the last of each task.
 
 A marker is written in the same transaction as the records it stands for, so both are there or neither. Who has fenced
 off the earlier attempts at a task, and then looks for its marker, knows what became of them.
@@ -24,8 +24,10 @@ from headway.kafka.patience import patiently
 T = TypeVar("T")
 
 _PARTITIONS = 16
-# Only segments that are full, or old, are compacted; this is what a look-up may have to read through.
-_COMPACTION = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
+# Only segments that are full, or old, are compacted or deleted; this is what a look-up may have to read through.
+_SEGMENTS = {"segment.ms": "600000"}
+_COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
+_A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
 _ANSWER_WITHIN = 60.0
 _KNOWN_WITHIN = 10.0
@@ -35,17 +37,23 @@ _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
 
 
-def create_marker_topic(admin: Admin, topic: str) -> None:
-    """Create the topic, if it is not there. Raises `KafkaError`."""
+def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> None:
+    """Create the topic, if it is not there. Raises `KafkaError`.
+
+    It keeps the last marker of each key; if not `lasting`, all markers for a day. That is for keys that are used once,
+    of which a compacted topic would keep each for ever.
+    """
     if topic in admin.topics():
         return
+    config = _COMPACTION if lasting else _A_DAY
     try:
-        admin.create([topic], _PARTITIONS, config=_COMPACTION)
+        admin.create([topic], _PARTITIONS, config=config)
     except KafkaError as error:
         if topic not in admin.topics():  # nor has anybody else created it in this moment
             raise KafkaError(
                 f"The topic {topic}, where exactly-once delivery marks what is written, does not exist and was not "
-                f"created: {error} Create it with cleanup.policy=compact, or choose delivery=at_least_once."
+                f"created: {error} Create it with cleanup.policy={config['cleanup.policy']}, or choose "
+                "delivery=at_least_once."
             ) from error
 
 

@@ -69,6 +69,15 @@ DEFAULTS: Mapping[str, Any] = {
     "log_level": 2,
 }
 
+_LOST = (
+    ck.KafkaError._AUTO_OFFSET_RESET,
+    ck.KafkaError._UNKNOWN_PARTITION,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError.OFFSET_OUT_OF_RANGE,
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""What is said of offsets that are gone. All else, such as what may not be read, is there still."""
+
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
 
 
@@ -79,7 +88,10 @@ class Range(NamedTuple):
     start: int
     end: int
 
-    def __len__(self) -> int:
+    # Not `__len__`: to pickle a tuple takes memory for as many items as its length says, and Spark pickles all ranges.
+    @property
+    def length(self) -> int:
+        """How many offsets there are; fewer records, where there are gaps."""
         return self.end - self.start
 
 
@@ -106,7 +118,7 @@ class RangeReader(Closable):
         Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
         nothing for `STALL_TIMEOUT_S`.
         """
-        if sum(map(len, wanted)) <= TOGETHER:
+        if sum(item.length for item in wanted) <= TOGETHER:
             yield from self._read_together(wanted, TOGETHER)
             return
         # The metadata of all topics in one request: a topic that is new to a connected client waits for up to 1 s.
@@ -119,19 +131,30 @@ class RangeReader(Closable):
         unfinished = {_place(item): item for item in wanted}
         moved = time.monotonic()
         while unfinished:
-            remaining = sum(map(len, unfinished.values()))
+            remaining = sum(item.length for item in unfinished.values())
             messages = self._consumer.consume(min(batch, remaining), 0.05)
-            if not messages and time.monotonic() - moved > STALL_TIMEOUT_S:
-                raise self._stalled(next(iter(unfinished.values())))
+            if has_errors := any(map(Message.error, messages)):
+                messages = self._about_partitions(messages)
             for place, group in _by_place(messages, alone=len(wanted) == 1):
-                moved = time.monotonic()
                 if (item := unfinished.get(place)) is None:
                     continue  # what follows a range was fetched with it
-                errors = list(filter(Message.error, group))
+                errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
                 if records:
                     yield item.partition, records
                 self._advance(unfinished, item, group, errors)
+                moved = time.monotonic()  # and not by what follows other ranges
+            if time.monotonic() - moved > STALL_TIMEOUT_S:
+                raise self._stalled(next(iter(unfinished.values())))
+
+    def _about_partitions(self, messages: list[Message]) -> list[Message]:
+        """Without errors that name no topic: those are of the group, such as not to be permitted to use it."""
+        for message in messages:
+            if message.topic() is None and (error := message.error()) is not None:
+                if error.fatal():
+                    raise KafkaError(f"Kafka cannot be read: {describe(error)}.")
+                log.info("Reading needs no group and goes on: %s.", describe(error))
+        return [message for message in messages if message.topic() is not None]
 
     def _advance(
         self, unfinished: dict[_Place, Range], item: Range, messages: list[Message], errors: list[Message]
@@ -146,8 +169,10 @@ class RangeReader(Closable):
     def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
         last = messages[-1]
         for error in filter(None, map(Message.error, errors)):
-            if error.code() != ck.KafkaError._PARTITION_EOF:
+            if error.code() in _LOST:
                 return self._lost(wanted, error.str())
+            if error.code() != ck.KafkaError._PARTITION_EOF:
+                raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
         offset = last.offset()
         assert offset is not None  # noqa: S101  # records and ends of partitions have one
         if last.error() is None:

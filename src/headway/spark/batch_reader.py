@@ -36,7 +36,8 @@ class BatchReader(DataSourceReader):
         """The ranges, a group for each task."""
         with one_sentence():
             wanted = self._ranges()
-            return tasks.input_partitions(wanted, planning.task_count(sum(map(len, wanted)), _LEAST_TASKS))
+            records = sum(item.length for item in wanted)
+            return tasks.input_partitions(wanted, planning.task_count(records, _LEAST_TASKS))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one group of ranges."""

@@ -73,14 +73,14 @@ def outcome_arrays(outcomes: Sequence[Outcome], columns: StructType) -> list[pa.
 def _results(outcomes: Sequence[Outcome], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array([outcome.result for outcome in outcomes], kind)
-    except (pa.ArrowException, TypeError, ValueError):
+    except Exception:  # Arrow's, Python's (OverflowError), or of a user's own class
         return pa.concat_arrays([_result(outcome, kind) for outcome in outcomes])
 
 
 def _result(outcome: Outcome, kind: pa.DataType) -> pa.Array:
     try:
         return pa.array([outcome.result], kind)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except Exception as error:
         outcome.kind, outcome.result = "failed", None
         outcome.error = failure(error, f"the handler returned what is no {kind}")
         return pa.nulls(1, kind)
@@ -93,7 +93,7 @@ def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        return str(error).encode(errors="replace").decode()  # no lone surrogates, which Arrow does not take
     except Exception:  # a user's own code
         return ""
 

@@ -49,7 +49,10 @@ class Planner:
                 self._options.levels,
             )
         bound = self._options.start or "latest"
-        return Reached(resolve("startingOffsets", bound, partitions, self._catalog), topic_ids)
+        offsets = resolve("startingOffsets", bound, partitions, self._catalog)
+        if self._target is not None:
+            self.stop_at_what_is_there()  # again, or the end could be before the start: records may have come since
+        return Reached(offsets, topic_ids, begun=offsets)
 
     def stop_at_what_is_there(self) -> None:
         """From now on, what can be read now is all that there is."""
@@ -74,7 +77,8 @@ class Planner:
         if planned == begin:
             return self._nothing(begin)
         _log(losses)
-        return _divided(begin, planned)
+        is_first = begin.begun == begin.offsets  # as `initial` says
+        return _divided(begin, replace(planned, begun=start if is_first else None))
 
     def close(self) -> None:
         """Close the connections."""
@@ -120,7 +124,7 @@ class Planner:
 
 def _divided(begin: Reached, planned: Reached) -> Reached:
     """With the number of tasks that suits this driver's machine now; it stays with the micro-batch."""
-    records = sum(map(len, ranges(begin, planned)))
+    records = sum(item.length for item in ranges(begin, planned))
     return replace(planned, tasks=task_count(records, os.cpu_count() or 1))
 
 

@@ -6,7 +6,9 @@ the sink knows by the number of a task which rows it has written.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from heapq import heapify, heapreplace
+from operator import attrgetter
 
 from headway.kafka.ranges import Range
 from headway.records import TopicPartition
@@ -23,8 +25,11 @@ def ranges(start: Reached, end: Reached) -> list[Range]:
     """The ranges that are not empty, from one place to a later one.
 
     A partition that the first does not name has no range yet: it begins at the offset that the second gives it. One
-    whose topic was created again in between is read from its first offset.
+    whose topic was created again in between is read from its first offset. The end of a query's first micro-batch says
+    where that begins: the start that Spark gives is where the query would begin by now.
     """
+    if end.begun is not None:
+        start = replace(end, offsets=end.begun)
     return [
         Range(partition, begin, stop)
         for partition, stop in sorted(end.offsets.items())
@@ -46,7 +51,7 @@ def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
     """The ranges in at most so many groups of about equal length; none is split and no group is empty."""
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
-    for item in sorted(wanted, key=len, reverse=True):
+    for item in sorted(wanted, key=attrgetter("length"), reverse=True):
         length, number, members = groups[0]
-        heapreplace(groups, (length + len(item), number, [*members, item]))
+        heapreplace(groups, (length + item.length, number, [*members, item]))
     return [members for _, _, members in sorted(groups, key=lambda group: group[1]) if members]

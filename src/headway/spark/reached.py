@@ -18,12 +18,14 @@ class Reached:
 
     A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is by how many tasks
     at the most the micro-batch is read that ends here: a replay has the same, whatever machine it is planned on, and so
-    the same rows in the same tasks.
+    the same rows in the same tasks. `begun` is where that micro-batch begins, if it is a query's first: Spark's log has
+    no offset before it, and Spark asks anew.
     """
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
     tasks: int = field(default=1, compare=False)
+    begun: Offsets | None = field(default=None, compare=False)
 
     def same_topic(self, other: "Reached", partition: TopicPartition) -> bool:
         """Whether the offsets of a partition in both are of the same topic, as far as is known."""
@@ -34,12 +36,14 @@ class Reached:
     def to_json(self) -> dict[str, Any]:
         """The form for the checkpoint, in one order, because Spark compares it as text."""
         ids = dict(sorted(self.topic_ids.items()))
-        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks}
+        begun = {} if self.begun is None else {"begun": to_json(self.begun)}
+        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks, **begun}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "Reached":
         """The inverse of `to_json`."""
-        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"])
+        begun = from_json(form["begun"]) if "begun" in form else None
+        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"], begun)
 
 
 def to_json(offsets: Offsets) -> OffsetJson:

@@ -13,7 +13,7 @@ does anything behind `repartition(n, columns)`).
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -97,7 +97,7 @@ class BatchWriter(DataSourceArrowWriter):
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
     """The writer for a query. Raises `ConfigError` for options and columns, and `KafkaError` if Kafka refuses."""
     with one_sentence():
-        return StreamWriter(_checked(schema, for_stream(parse(given)), patience=_RESTART_WITHIN))
+        return StreamWriter(_checked(schema, for_stream(parse(given)), named=True))
 
 
 def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
@@ -106,25 +106,27 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
         if overwrite:
             raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
         options = parse(given)
-        # What has a name is one write of many, as those of `foreachBatch`.
-        return BatchWriter(_checked(schema, options, patience=_RESTART_WITHIN if options.app_id else 0.0))
+        return BatchWriter(_checked(schema, options, named=bool(options.app_id)))
 
 
-def _checked(schema: StructType, options: SinkOptions, patience: float) -> Target:
+def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target:
+    """A write that is `named` is one of many, as those of a query and of `foreachBatch`; another never comes again."""
     check_columns(schema, options)
+    if not named:
+        options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
     marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
     scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
-    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), patience))
+    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named))
 
 
 @lru_cache(maxsize=16)  # Spark makes a writer for each micro-batch
 def _prepare(
-    marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], patience: float
+    marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool
 ) -> Lines | None:
     """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines."""
-    admin = Admin(dict(kafka), patience)
+    admin = Admin(dict(kafka), _RESTART_WITHIN if named else 0.0)
     if marker_topic:
-        create_marker_topic(admin, marker_topic)
+        create_marker_topic(admin, marker_topic, lasting=named)
     else:
         admin.topics()
     return find_lines(dict(kafka), scheduler_name) if scheduler_name else None

@@ -44,6 +44,9 @@ highest level |
     | `isolation` | `read_committed` | or `read_uncommitted` |
     | `group.id` | none | the progress of the query is also committed to the level groups of this group |
     | `includeHeaders` | `false` | whether there is a column `headers` |
+
+    No group is joined. librdkafka asks brokers about one all the same, `headway-ranges`; where access control refuses
+    that, reading goes on.
     """
 
     @classmethod

@@ -211,12 +211,13 @@ class Stage:
         count = len(self._outcomes)
         if count < at_least:
             return
-        groups: dict[int, list[tuple[StageRow, Outcome]]] = defaultdict(list)
+        groups: dict[int, list[tuple[StageRow, Outcome]]] = defaultdict(list)  # by where their batch begins
         for _ in range(count):
             row, outcome = self._outcomes.popleft()
-            groups[id(row.batch)].append((row, outcome))
+            groups[row.offset - row.index].append((row, outcome))
         self._emitted += count
-        for group in groups.values():
+        # In the order of the input: a row that waited for one of an earlier batch is put out behind it.
+        for _, group in sorted(groups.items()):
             yield self._with_outcomes(group)
 
     def _with_outcomes(self, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from headway.config import Config
 from headway.core.deaths import MOST_DEATHS, Deaths
-from headway.errors import ConfigError, HandlerError, HeadwayError
+from headway.errors import ConfigError, HandlerError, HeadwayError, KafkaError
 from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
 from headway.letters import connection_of
@@ -114,10 +114,18 @@ class ClusterWorkers:
             thread.start()
 
     def stop(self) -> None:
-        """Tell all workers to drain and to leave their groups; returns at once."""
-        if not self._ending.is_set():
-            self._ending.set()
+        """Tell all workers to drain and to leave their groups; does not wait until they have.
+
+        If they cannot be told, as Kafka does not take the word, they are cancelled: what runs comes again.
+        """
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        try:
             self._control.say(self._task.run)
+        except KafkaError as error:
+            log.error("Workers of %s cannot be told to stop, and are cancelled. %s", self._task.worker, error)
+            self._spark.cancelJobGroup(self._task.run)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all have ended; False if they have not within `timeout` seconds.

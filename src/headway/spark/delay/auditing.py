@@ -26,19 +26,21 @@ def audit(
     by default now; for the rest see `FAULTS`. If a record has several faults, the first of these counts.
 
     Args:
-        scheduled: `id` and `due`, a timestamp. An id that is there twice is expected twice.
+        scheduled: `id` and `due`, a timestamp. An id that is there twice is expected twice, each when it is due.
         delivered: `id` and `delivered`, the timestamp of the record: that of the brokers, if the topic has
             message.timestamp.type=LogAppendTime.
         cancelled: `id` of what was settled as cancelled.
     """
-    expected = scheduled.groupBy("id").agg(F.min("due").alias("due"), F.count("*").alias("expected"))
+    now = F.current_timestamp() if until is None else F.lit(until)
+    expected = scheduled.groupBy("id").agg(
+        F.min("due").alias("due"), F.count("*").alias("expected"), F.count_if(F.col("due") > now).alias("not_due")
+    )
     came = delivered.groupBy("id").agg(F.min("delivered").alias("delivered"), F.count("*").alias("copies"))
     gone = _ids(cancelled, scheduled).distinct().withColumn("is_cancelled", F.lit(True))
     joined = expected.join(came, "id", "full_outer").join(gone, "id", "left")
     late = F.unix_millis("delivered") - F.unix_millis("due")
-    verdict = _verdict(F.current_timestamp() if until is None else F.lit(until))
     copies = F.coalesce("copies", F.lit(0)).alias("copies")
-    return joined.select("id", "due", "delivered", copies, late.alias("late_ms"), verdict.alias("verdict"))
+    return joined.select("id", "due", "delivered", copies, late.alias("late_ms"), _verdict().alias("verdict"))
 
 
 def summary(audited: DataFrame) -> DataFrame:
@@ -52,15 +54,15 @@ def _ids(cancelled: DataFrame | None, scheduled: DataFrame) -> DataFrame:
     return scheduled.select("id").limit(0) if cancelled is None else cancelled.select("id")
 
 
-def _verdict(now: Column) -> Column:
+def _verdict() -> Column:
     came, expected = F.coalesce("copies", F.lit(0)), F.coalesce("expected", F.lit(0))
     is_cancelled = F.col("is_cancelled").isNotNull()
     return (
         F.when(expected == 0, "never_scheduled")
         .when(is_cancelled & (came == 0), "cancelled")
         .when(is_cancelled, "delivered_though_cancelled")
-        .when((came < expected) & (F.col("due") > now), "pending")
-        .when(came < expected, "lost")
+        .when(came < expected - F.col("not_due"), "lost")
+        .when(came < expected, "pending")
         .when(came > expected, "duplicated")
         .when(F.col("delivered") < F.col("due"), "early")
         .otherwise("delivered")

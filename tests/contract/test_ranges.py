@@ -1,0 +1,89 @@
+"""Reading ranges by offset from brokers that refuse, lose leaders, and have more than was asked for."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka as ck
+import pytest
+
+from headway.errors import KafkaError
+from headway.kafka import ranges
+from headway.kafka.ranges import Range, RangeReader
+from headway.records import TopicPartition
+
+from .mock_brokers import MockBrokers, mock_brokers
+
+ORDERS = TopicPartition("orders", 0)
+FETCH, FIND_COORDINATOR = 1, 10  # requests, by Kafka's numbers
+
+
+@pytest.fixture
+def brokers() -> Iterator[MockBrokers]:
+    with mock_brokers() as brokers:
+        brokers.create("orders-0")
+        yield brokers
+
+
+def fill(brokers: MockBrokers, records: int, partition: int = 0) -> None:
+    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 1})
+    for number in range(records):
+        producer.produce("orders-0", b"%d" % number, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def count(brokers: MockBrokers, wanted: list[Range], *, skip_lost: bool) -> int:
+    """How many records of the ranges are read."""
+    with RangeReader({"bootstrap.servers": brokers.bootstrap_servers}, skip_lost=skip_lost) as reader:
+        return sum(len(records) for _, records in reader.read(wanted))
+
+
+@pytest.mark.parametrize("skip_lost", [False, True])
+@pytest.mark.parametrize("records", [100, 20_000])
+def test_who_may_read_the_topics_and_not_the_group_reads_all(
+    brokers: MockBrokers, records: int, skip_lost: bool
+) -> None:
+    fill(brokers, records)
+    brokers.refuse(FIND_COORDINATOR, ck.KafkaError.GROUP_AUTHORIZATION_FAILED)
+    assert count(brokers, [Range(ORDERS, 0, records)], skip_lost=skip_lost) == records
+
+
+def test_what_may_not_be_read_is_not_skipped_as_lost(brokers: MockBrokers) -> None:
+    fill(brokers, 100)
+    brokers.refuse(FETCH, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaError, match=r"^Partition 0 of the Kafka topic orders-0 cannot be read: .*authoriz"):
+        count(brokers, [Range(ORDERS, 0, 100)], skip_lost=True)
+
+
+@contextmanager
+def growing(brokers: MockBrokers) -> Iterator[threading.Thread]:
+    """Partition 0 gets records all the time, but not for ever."""
+    ended = threading.Event()
+
+    def grow() -> None:
+        for _ in range(500):
+            if ended.wait(0.01):
+                return
+            fill(brokers, 10)
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_partition_that_gives_nothing_is_given_up_although_another_has_ever_more_behind_its_range(
+    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "STALL_TIMEOUT_S", 0.5)
+    fill(brokers, 10)
+    fill(brokers, 10, partition=1)
+    brokers.lead("orders-0", 1)
+    wanted = [Range(ORDERS, 0, 10), Range(TopicPartition("orders", 1), 0, 10)]
+    with growing(brokers) as producing:
+        with pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 0 "):
+            count(brokers, wanted, skip_lost=False)
+        assert producing.is_alive()
