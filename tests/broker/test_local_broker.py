@@ -20,6 +20,7 @@ from headway.broker import LocalBroker, local_broker
 from headway.broker.ports import choose_ports, free_ports
 from headway.errors import LocalBrokerError
 from headway.kafka.admin import Admin
+from tests.broker.delay_cluster import MISSED_SOON
 
 pytestmark = pytest.mark.kafka
 
@@ -116,7 +117,7 @@ def test_an_ephemeral_broker_leaves_nothing() -> None:
 
 
 def test_three_nodes_lose_nothing_when_one_is_killed_and_take_it_back() -> None:
-    with LocalBroker(nodes=3, properties={"broker.session.timeout.ms": "3000"}) as broker:
+    with LocalBroker(nodes=3, properties=MISSED_SOON) as broker:
         alone = [Admin({"bootstrap.servers": f"127.0.0.1:{node.port}"}) for node in broker.nodes]
         assert [admin.broker_count() for admin in alone] == [3, 3, 3]
         create(broker, "orders")

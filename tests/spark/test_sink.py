@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headway.broker import LocalBroker
 from headway.kafka.admin import Admin
+from tests.broker.delay_cluster import MISSED_SOON
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -205,9 +206,7 @@ def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
 def test_a_broker_that_is_killed_and_started_again_costs_nothing_but_time(
     spark: SparkSession, level_topics: Any, tmp_path: Path
 ) -> None:
-    # One that comes again is let in when the one that was killed has been missed, by default 9 s later.
-    missed_soon = {"broker.session.timeout.ms": "1500", "broker.heartbeat.interval.ms": "300"}
-    with LocalBroker(properties=missed_soon) as broker:
+    with LocalBroker(properties=MISSED_SOON) as broker:
         orders = level_topics(broker.bootstrap_servers, "orders")
         orders.send(0, range(3_000))
         frame = stream(spark, orders, maxRecordsPerTrigger="150").select("key", "value")

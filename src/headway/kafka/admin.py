@@ -21,7 +21,7 @@ _CREATE_WITHIN = 30.0
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 # " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
-_COUNTERS = re.compile(r" \(after \d+ms in state [^)]*\)")
+_COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
 
 class Admin:
