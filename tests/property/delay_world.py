@@ -36,6 +36,7 @@ class World:
     draw: random.Random
     now: int = START
     room: int = 400_000
+    at_once: int = FETCH
     logs: dict[int, list[Record]] = field(default_factory=dict)
     commands: list[bytes] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)
@@ -74,10 +75,10 @@ class World:
         self.commands.append(Command(schedule.id, schedule.due, schedule.at, token, 0, to).encode())
         return token
 
-    def fetch(self, line: int, most: int = FETCH) -> None:
+    def fetch(self, line: int) -> None:
         """Let some of a line come in."""
         log, position = self.logs[line], self.positions[line]
-        records = log[position : position + most]
+        records = log[position : position + self.at_once]
         if records:
             fetched = [fetched_as(position + i, each) for i, each in enumerate(records)]
             self.relay.receive(line, fetched)

@@ -50,6 +50,20 @@ def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
     assert all(schedule.due <= at for at, schedule in world.delivered)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_an_overdue_backlog_is_worked_off_once_and_in_order_however_often_the_relay_dies_meanwhile(seed: int) -> None:
+    world = World(LADDER, random.Random(seed), at_once=150)  # more than leave in one turn
+    schedules = [world.schedule(f"{number}", world.draw.randrange(1, 9) * 100) for number in range(400)]
+    world.run_until(world.now + 50)  # all wait in memory, and leave it in quite another order than they came
+    world.now += 2000
+    while len(world.delivered) < len(schedules):
+        world.step(crash=0.1)
+    delivered_once(world, schedules)
+    for due in {schedule.due for schedule in schedules}:
+        order = [schedule.order for _, schedule in world.delivered if schedule.due == due]
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
     seed: int, monkeypatch: pytest.MonkeyPatch
