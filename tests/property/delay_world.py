@@ -37,6 +37,7 @@ class World:
     now: int = START
     room: int = 400_000
     at_once: int = FETCH
+    low_latency: bool = False  # records are there before what was done is stored
     logs: dict[int, list[Record]] = field(default_factory=dict)
     commands: list[bytes] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)
@@ -100,6 +101,9 @@ class World:
             self.relay.found(search := self.relay.searches.pop(), self._search(search), self.now)
         tick = self.relay.take(self.now, 50, 1_000_000)
         if self.draw.random() < crash:
+            if self.low_latency:
+                tick.state.clear()
+                self._commit(tick)
             self.crash()
             return Tick()
         self._commit(tick)

@@ -222,6 +222,21 @@ def test_a_recurring_schedule_fires_until_it_is_cancelled() -> None:
     assert len(world.delivered) == 9
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_with_low_latency_a_recurring_schedule_fires_once_each_time_again_after_crashes(seed: int) -> None:
+    world = World(LADDER, random.Random(seed), low_latency=True)
+    schedule = world.schedule("r", 10_000, recurrence=Recurrence(interval=10_000))
+    world.run_until(world.now + 295_000, crash=0.05)
+    assert {each.due - START for _, each in world.delivered} == {10_000 * n for n in range(1, 30)}
+    before = len(world.delivered)
+    world.run_until(world.now + 100_000)
+    assert [each.due - START for _, each in world.delivered[before:]] == [10_000 * n for n in range(30, 40)]
+    token = world.ask(schedule)
+    world.run_until(world.now + 100_000)
+    assert world.answers[token] == [Settled.CANCELLED]
+    assert len(world.delivered) == before + 10
+
+
 @pytest.mark.parametrize(("misfire", "fired"), [("coalesce", 1), ("fire", 60), ("skip", 10)])
 def test_after_downtime_a_recurring_schedule_fires_as_its_policy_says(misfire: str, fired: int) -> None:
     world = World(LADDER, random.Random(8))

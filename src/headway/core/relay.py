@@ -290,6 +290,9 @@ class PartitionRelay:
                 self._fire(fetched, schedule, schedule.recurrence, now)
 
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
+        change = self._changes.get(schedule.id)
+        if change and (change.generation, change.due) != (schedule.generation, schedule.due):
+            return  # a second copy: with low latency a relay may die between writing the first and storing that it did
         if recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
         following = recurrence.following(schedule.due, now)
