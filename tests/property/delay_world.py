@@ -46,6 +46,8 @@ class World:
     refused: list[object] = field(default_factory=list)
     writes: Counter[str] = field(default_factory=Counter)
     lines: tuple[int, ...] = ()
+    searching: list[Search] = field(default_factory=list)
+    search_ends: float = 0.5  # the chance that one does within a turn
 
     def __post_init__(self) -> None:
         for line in (MEMORY, *self.ladder.lines, *self.lines):
@@ -57,6 +59,7 @@ class World:
         self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room)
         self.positions = {line: self.relay.start(line) for line in self.logs}
         self.commands_position = self.relay.commands_start
+        self.searching.clear()
 
     def schedule(self, id_: str, delay: int, ago: int = 0, **more: object) -> Schedule:
         """Schedule a record; or store only now what was scheduled so many milliseconds ago."""
@@ -97,8 +100,10 @@ class World:
         for value in self.commands[self.commands_position :]:
             self.relay.command(self.commands_position, value, self.now)
             self.commands_position += 1
-        while self.relay.searches:
-            self.relay.found(search := self.relay.searches.pop(), self._search(search), self.now)
+        self.searching += self.relay.searches
+        self.relay.searches.clear()
+        while self.searching and self.draw.random() < self.search_ends:
+            self.relay.found(search := self.searching.pop(0), self._search(search), self.now)
         tick = self.relay.take(self.now, 50, 1_000_000)
         if self.draw.random() < crash:
             if self.low_latency:

@@ -184,6 +184,20 @@ def test_cancellations_and_reschedules_are_settled_as_they_are_answered(seed: in
     assert all(len(world.answers[token]) == 1 for each in asked.values() for token, _ in each)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_later_of_two_reschedules_wins_also_while_the_record_is_looked_for(dies: bool) -> None:
+    world = World(LADDER, random.Random(5), search_ends=0)
+    schedule = world.schedule("far", 4_000)
+    tokens = [world.ask(schedule, START + 3_000), world.ask(schedule, START + 10_000)]
+    world.step()
+    if dies:
+        world.crash()
+    world.run_until(START + 20_000)
+    assert world.answers == {token: [Settled.RESCHEDULED] for token in tokens}
+    [(at, delivered)] = world.delivered
+    assert START + 10_000 == delivered.due <= at
+
+
 def test_a_schedule_can_be_brought_forward_from_far_away() -> None:
     world = World(LADDER, random.Random(5))
     schedule = world.schedule("far", YEAR)

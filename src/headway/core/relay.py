@@ -329,11 +329,13 @@ class PartitionRelay:
     def _change_unseen(self, offset: int, command: Command, due: int) -> None:
         """The record is in a line: it comes by before it is due. But not before it is to be from now on, perhaps."""
         self._changes.change(command.id, due, command.to)
-        if command.to is None or command.to >= due:
+        # A time waits behind another that is undecided: that may be applied once more, and would win.
+        if command.to is None or (command.to >= due and command.id not in self._undecided):
             self._decide(offset, command, _outcome(command))
             return
         self._undecided.setdefault(command.id, []).append((offset, command))
-        self.searches.append(Search(command.id, due, command.at))
+        if command.to < due:
+            self.searches.append(Search(command.id, due, command.at))
 
     def _settle_before(self, schedule: Schedule) -> None:
         """A record comes by on which commands have waited: it was not delivered."""
