@@ -1,6 +1,9 @@
 """Delay lines, due times, schedules, recurrence and the brokers' clock, on their own."""
 
+import asyncio
 import random
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from zoneinfo import ZoneInfo
@@ -10,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.broker_clock import BrokerClock
+from headway.core.changes import Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import HandleParts, Schedule, read_schedule
+from headway.delay.asking import Asking
 from headway.delay.times import due_at
-from headway.errors import ConfigError, ScheduleError
+from headway.delay.topics import TopicNames
+from headway.errors import ConfigError, DeliveryError, ScheduleError
 
 
 @given(st.integers(0, 10**11))
@@ -146,3 +152,42 @@ def test_the_clock_follows_a_step_with_the_next_observation(step: int) -> None:
     clock.observe(1_000_000_000, 10.0, 10.002)
     clock.observe(1_000_001_000 + step, 11.0, 11.002)
     assert abs(clock.now(11.002) - (1_000_001_000 + step)) <= 1
+
+
+def test_an_answer_that_nobody_waits_for_any_more_ends_neither_those_that_do_nor_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Answers:
+        """In place of their reader: what the test says comes."""
+
+        def __init__(self, config: object, topic: str, partition: int, answered: Callable[[str, bytes], None]) -> None:
+            self.comes = answered
+            readers.append(self)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("headway.delay.asking.AnswerReader", Answers)
+    readers: list[Answers] = []
+    tokens: list[str] = []
+
+    def send(topic: str, value: bytes, key: str, partition: int) -> "Future[None]":
+        tokens.append(read_command(value).token)
+        stored: Future[None] = Future()
+        stored.set_result(None)
+        return stored
+
+    async def give_up(answer: "Future[Settled]") -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(answer), 0)
+
+    asking, parts = Asking({}, TopicNames("delay"), 1, send), HandleParts(0, 5, 4, "1")
+    late, never, good, left = (asking.ask(parts, None) for _ in range(4))
+    asyncio.run(give_up(late))
+    asyncio.run(give_up(never))
+    [reader] = readers
+    reader.comes(tokens[0], b"cancelled")
+    reader.comes(tokens[2], b"cancelled")
+    assert good.result(0) is Settled.CANCELLED
+    asking.close()
+    assert isinstance(left.exception(0), DeliveryError)

@@ -167,8 +167,11 @@ class Scheduler(Closable):
         if self._closed:
             return 0
         self._closed = True
-        self._asking.close()
-        return self._client.close(timeout)
+        try:
+            self._asking.close()
+        finally:
+            left = self._client.close(timeout)
+        return left
 
     def _schedule(
         self,
