@@ -225,6 +225,17 @@ def test_of_what_was_delivered_it_is_said_so_also_much_later() -> None:
     assert world.answers == {first: [Settled.DELIVERED], second: [Settled.DELIVERED]}
 
 
+def test_what_was_brought_forward_to_the_epoch_and_delivered_cannot_be_cancelled() -> None:
+    world = World(LADDER, random.Random(6))
+    schedule = world.schedule("1", 3_600_000)
+    moved = world.ask(schedule, 0)
+    world.run_until(world.now + 1_000)
+    assert [schedule.id for _, schedule in world.delivered] == ["1"]
+    cancelled = world.ask(schedule)
+    world.run_until(world.now + 1_000)
+    assert world.answers == {moved: [Settled.RESCHEDULED], cancelled: [Settled.DELIVERED]}
+
+
 def test_a_recurring_schedule_fires_until_it_is_cancelled() -> None:
     world = World(LADDER, random.Random(7))
     schedule = world.schedule("r", 10_000, recurrence=Recurrence(interval=10_000))
