@@ -13,8 +13,9 @@ from headway import Ladder, Settled
 from headway.broker import LocalBroker
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import HEADER, Schedule
+from headway.delay.handles import ScheduleHandle
 from headway.delay.topics import create_topics
-from headway.errors import ConfigError, NoRelayError
+from headway.errors import ConfigError, DeliveryError, NoRelayError
 from tests.broker.delay_cluster import DelayCluster, wait_until
 
 
@@ -58,6 +59,32 @@ def test_a_megabyte_arrives_and_so_does_nothing(cluster: DelayCluster) -> None:
     assert found[None].value() is None
     assert found[b""].value() == b""
     assert found[b""].headers() is None
+
+
+def test_the_largest_record_that_can_be_scheduled_can_be_moved_and_become_a_dead_letter(cluster: DelayCluster) -> None:
+    large = f"{cluster.target}-large"
+    cluster.create_target(large, settings={"max.message.bytes": "3000000"})
+
+    def schedule_largest(topic: str, delay: float) -> ScheduleHandle:
+        size = 2_100_000
+        for step in (10_000, 100, 1):
+            while True:
+                try:
+                    handle = scheduler.send_later("k", bytes(size), topic, delay)
+                    handle.wait()
+                    break
+                except DeliveryError:
+                    size -= step
+            size += step
+        return handle
+
+    with cluster.scheduler() as scheduler, cluster.relay():
+        moved = schedule_largest(large, 60)
+        assert scheduler.reschedule(moved, 100) is Settled.RESCHEDULED
+        assert scheduler.reschedule(moved, 0) is Settled.RESCHEDULED
+        schedule_largest("no-such-topic", 0)
+        cluster.wait_for(1, large)
+        cluster.dead_letters(3)  # the search for the largest has found two smaller ones
 
 
 def test_level_and_partition_are_those_asked_for(cluster: DelayCluster) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +20,12 @@ from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import HandleParts, Schedule, read_schedule
 from headway.delay.asking import Asking
+from headway.delay.scheduler import Scheduler
 from headway.delay.times import due_at
 from headway.delay.topics import TopicNames
+from headway.delay.writing import Writing
 from headway.errors import ConfigError, DeliveryError, ScheduleError
+from headway.spark.due_rows import find_lines
 
 
 @given(st.integers(0, 10**11))
@@ -191,3 +196,40 @@ def test_an_answer_that_nobody_waits_for_any_more_ends_neither_those_that_do_nor
     assert good.result(0) is Settled.CANCELLED
     asking.close()
     assert isinstance(left.exception(0), DeliveryError)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [("message.max.bytes", 2_031_617, "must be at most 2031616"), ("message.max.bytes", "2m", "must be a whole number"),
+     ("message.timeout.ms", 60_001, "must be from 1 to 60000"), ("delivery.timeout.ms", "abc", "whole number"),
+     ("message.timeout.ms", 0, "from 1 to 60000")]
+)  # fmt: skip
+def test_settings_with_which_a_relay_would_miss_a_record_or_could_not_move_it_are_refused(
+    setting: str, value: object, sentence: str
+) -> None:
+    config = {"bootstrap.servers": "localhost:1", setting: value}
+    with pytest.raises(ConfigError, match=f"{setting} is .*{sentence}"):
+        Scheduler(config)
+    with pytest.raises(ConfigError, match=sentence):
+        find_lines(config, "delay")
+
+
+@pytest.mark.parametrize("field", ["topic", "other", "misfire"])
+def test_what_a_dead_letter_says_of_a_forged_header_is_short_however_large_that_is(field: str) -> None:
+    recurrence = {"interval": 1000, "misfire": "x" * 1_000_000}
+    fields = {"id": "1", "due": 5, "at": 4, "order": 0, "topic": "t"} | {
+        field: recurrence if field == "misfire" else "x" * 1_000_000
+    }
+    with pytest.raises(ScheduleError) as raised:
+        read_schedule(msgspec.json.encode(fields))
+    writing = Writing(TopicNames("delay"), lambda topic, within: 1)
+    letter = writing.dead_letter(Stored(), raised.value, "of that")
+    assert sum(len(name) + len(value or "") for name, value in letter.headers or ()) < 5000
+
+
+class Stored:
+    """A record in a line."""
+
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        fields = {"topic": "delay.line-0", "partition": 0, "offset": 7, "timestamp": (2, 5), "headers": []}
+        return lambda: fields.get(name)

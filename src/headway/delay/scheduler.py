@@ -12,6 +12,7 @@ from headway.core.changes import Settled
 from headway.core.recurrence import Misfire, Recurrence
 from headway.core.schedules import HEADER, HandleParts, Schedule, partition_of
 from headway.core.topics import level_topic
+from headway.delay import storing
 from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
 from headway.delay.handles import ScheduleHandle
 from headway.delay.times import When, due_at
@@ -25,8 +26,6 @@ from headway.letters import connection_of
 from headway.records import Header
 
 _A_MOMENT = 0.1
-_STORED_WITHIN_MS = 60_000
-_DEFAULTS = {"enable.idempotence": True, "message.max.bytes": 2_097_152, "message.timeout.ms": _STORED_WITHIN_MS}
 
 
 class Scheduler(Closable):
@@ -46,14 +45,14 @@ class Scheduler(Closable):
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
         settings = OutputSettings.parse(config)
-        _check_timeout(settings.kafka)
+        storing.check(settings.kafka)
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
         layout = read_layout(connection, name) or create_topics(connection, name)
         self._partitions, self._ladder = layout.partitions, layout.ladder
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
-        self._client = ProducerClient({**_DEFAULTS, **settings.kafka})
+        self._client = ProducerClient({"enable.idempotence": True, **storing.DEFAULTS, **settings.kafka})
         lines = (0, *self._ladder.lines)
         serve = self._client.serve_until
         topics = {line: self._names.line(line) for line in lines}
@@ -241,12 +240,3 @@ def _checked(headers: Sequence[Header]) -> list[Header]:
     if any(name == HEADER for name, _ in fields):
         raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
     return fields
-
-
-def _check_timeout(config: Config) -> None:
-    timeout = int(config.get("message.timeout.ms", config.get("delivery.timeout.ms", _STORED_WITHIN_MS)))
-    if not 0 < timeout <= _STORED_WITHIN_MS:
-        raise ConfigError(
-            f"The setting message.timeout.ms is {timeout}; for schedules it must be from 1 to {_STORED_WITHIN_MS}, "
-            "since relays wait no longer for what may still be on its way."
-        )

@@ -11,7 +11,7 @@ from headway.core.line import Fetched
 from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
-from headway.errors import DeliveryError, KafkaError, ScheduleError
+from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
 from headway.letters import letter_headers
 from headway.records import ConsumerRecord, Header, Message, RecordSource
 
@@ -21,6 +21,7 @@ _ANY_PARTITION = -1
 _NOW = 0
 _ANSWER_WITHIN = 5.0
 _OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
+_MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record may be
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 
@@ -80,8 +81,9 @@ class Writing:
         command, settled = answer
         return Out(self._names.answers, settled.value, command.token, command.reply, _NOW, None)
 
-    def dead_letter(self, message: Message, error: Exception, reason: str) -> Out:
+    def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> Out:
         """The record as it lies in its line, and why it cannot be delivered."""
+        error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(_Failed(record), error, reason)
