@@ -121,6 +121,22 @@ def test_what_was_stored_long_after_it_was_scheduled_keeps_its_order(cluster: De
     assert [int(message.value()) for message in found] == list(range(6))
 
 
+def test_what_could_only_become_a_dead_letter_is_refused_when_it_is_scheduled(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler:
+        with pytest.raises(ConfigError, match="The partition is -1; it must be a number from 0"):
+            scheduler.send_later("k", b"v", cluster.target, 1, partition=-1)
+        with pytest.raises(ConfigError, match="'a b' is no name of a topic"):
+            scheduler.send_later("k", b"v", "a b", 1)
+        with pytest.raises(ConfigError, match="beyond the year 9999"):
+            scheduler.every(timedelta(days=7980 * 365), "k", b"v", cluster.target)
+        with pytest.raises(ConfigError, match=r"The rule is the time 2030-01-01.*which comes once"):
+            scheduler.every(datetime(2030, 1, 1, tzinfo=UTC), "k", b"v", cluster.target)
+        with pytest.raises(ConfigError, match="misfire is 'x'; it must be one of coalesce, fire, skip"):
+            scheduler.every(60, "k", b"v", cluster.target, misfire="x")  # type: ignore[arg-type]
+        scheduler.flush()
+    assert cluster.pending() == []
+
+
 def test_times_without_a_zone_and_our_own_header_are_refused(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
         with pytest.raises(ConfigError, match="has no time zone"):

@@ -132,7 +132,8 @@ def test_cron_follows_daylight_saving_time() -> None:
 
 @pytest.mark.parametrize(
     "wrong", [Recurrence(), Recurrence(cron="x"), Recurrence(cron="0 0 * * *", zone="Mars/Base"),
-              Recurrence(interval=5), Recurrence(interval=1000, older_than=-1)]
+              Recurrence(interval=5), Recurrence(interval=1000, older_than=-1),
+              Recurrence(interval=1000, misfire="x")]  # type: ignore[arg-type]
 )  # fmt: skip
 def test_a_recurrence_that_is_none_is_refused(wrong: Recurrence) -> None:
     with pytest.raises(ConfigError):

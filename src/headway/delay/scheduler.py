@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any
 
 from headway.config import Config, OutputSettings
@@ -88,7 +89,8 @@ class Scheduler(Closable):
             on_stored: Called with (error, metadata) when it is stored, or not, on the scheduler's own thread.
 
         Raises:
-            ConfigError: A time without a zone, or beyond the year 9999; or a header with the name that is ours.
+            ConfigError: A time without a zone, or beyond the year 9999; a topic or partition that there cannot be; or
+                a header with the name that is ours.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
         """
@@ -120,6 +122,11 @@ class Scheduler(Closable):
 
         Raises as `send_later`, and `ConfigError` for a rule that cannot be read.
         """
+        if isinstance(rule, datetime):
+            raise ConfigError(
+                f"The rule is the time {rule}, which comes once. Give a cron expression, or an interval in seconds or "
+                "as a timedelta; or call send_later."
+            )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
         recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, round(older_than * 1000))  # type: ignore[arg-type]
@@ -199,6 +206,7 @@ class Scheduler(Closable):
         order, at = next(self._orders), int(now * 1000)
         name = f"{self._token}{order:x}" if id_ is None else f"{id_}.{self._token}{order:x}"
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
+        schedule.check()
         fields.append(schedule.header())
         own = partition_of(key, order, self._partitions)
         destination = self._destinations[self._ladder.line_for(due - at)]
