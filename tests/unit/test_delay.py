@@ -106,7 +106,9 @@ def test_whatever_a_header_holds_only_a_schedule_error_is_raised(value: bytes) -
 
 @pytest.mark.parametrize(
     "change", [{"due": -1}, {"due": 10**15}, {"topic": "no/topic"}, {"partition": -1}, {"generation": -1},
-               {"recurrence": Recurrence(interval=1)}, {"recurrence": Recurrence(cron="1 2")}]
+               {"recurrence": Recurrence(interval=1)}, {"recurrence": Recurrence(cron="1 2")},
+               {"recurrence": Recurrence(cron="0 17 * * *", zone="Europe")},
+               {"recurrence": Recurrence(cron="0 17 * * *", zone="x" * 300)}]
 )  # fmt: skip
 def test_a_schedule_that_could_not_be_delivered_is_not_read(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"id": "1", "due": 5, "at": 4, "order": 0, "topic": "t"}
@@ -132,6 +134,7 @@ def test_cron_follows_daylight_saving_time() -> None:
 
 @pytest.mark.parametrize(
     "wrong", [Recurrence(), Recurrence(cron="x"), Recurrence(cron="0 0 * * *", zone="Mars/Base"),
+              Recurrence(cron="0 0 * * *", zone="Europe"), Recurrence(cron="0 0 * * *", zone="x" * 300),
               Recurrence(interval=5), Recurrence(interval=1000, older_than=-1),
               Recurrence(interval=1000, misfire="x")]  # type: ignore[arg-type]
 )  # fmt: skip

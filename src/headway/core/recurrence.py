@@ -39,7 +39,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             raise ConfigError("Missed times cannot be skipped before they are missed: older_than must not be negative.")
         try:
             self._after(0)
-        except (CronSimError, ZoneInfoNotFoundError, ValueError) as error:
+        except (CronSimError, ZoneInfoNotFoundError, ValueError, OSError) as error:  # a zone is looked up as a file
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Take five fields, as "
                 "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."
