@@ -231,6 +231,22 @@ def test_of_thousands_that_are_due_at_once_only_those_that_the_target_refuses_be
     assert all(b"was refused" in letter["headway.error.message"] for letter in letters)
 
 
+@pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
+def test_hundreds_that_the_target_refuses_keep_the_others_no_longer_than_a_few_do(
+    cluster: DelayCluster, mode: str
+) -> None:
+    small, count = f"{cluster.target}-small", 3000
+    cluster.create_target(small, settings={"max.message.bytes": "1000"})
+    with cluster.scheduler() as scheduler:
+        for number in range(count):
+            scheduler.send_later(f"{number}", b"x" * (10 if number % 2 else 1000 + number), small, 0.5)
+    with cluster.relay(mode=mode):
+        found = cluster.wait_for(count // 2, small)
+        cluster.dead_letters(count // 2)
+    assert sorted(int(message.key()) for message in found) == list(range(1, count, 2))
+    assert len(cluster.read(cluster.names.dead)) == count // 2
+
+
 def test_a_recurring_record_comes_until_it_is_cancelled(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         handle = scheduler.every(0.2, "k", b"every 0.2 s", cluster.target)

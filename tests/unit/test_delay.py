@@ -20,10 +20,11 @@ from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import HandleParts, Schedule, read_schedule
 from headway.delay.asking import Asking
+from headway.delay.refusals import is_refused_likewise
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import due_at
 from headway.delay.topics import TopicNames
-from headway.delay.writing import Writing
+from headway.delay.writing import Out, Targets, Writing
 from headway.errors import ConfigError, DeliveryError, ScheduleError
 from headway.spark.due_rows import find_lines
 
@@ -237,3 +238,49 @@ class Stored:
     def __getattr__(self, name: str) -> Callable[[], Any]:
         fields = {"topic": "delay.line-0", "partition": 0, "offset": 7, "timestamp": (2, 5), "headers": []}
         return lambda: fields.get(name)
+
+
+def refused_out(size: int = 100, key: bytes | None = b"k", topic: str = "t", partition: int = -1) -> Out:
+    return Out(topic, b"x" * size, key, partition, 0, None, source=object())
+
+
+@pytest.mark.parametrize(
+    ("error", "other", "likewise"),
+    [
+        ("TOPIC_AUTHORIZATION_FAILED", refused_out(1), True),
+        ("UNKNOWN_TOPIC_OR_PART", refused_out(1), True),
+        ("UNKNOWN_TOPIC_OR_PART", refused_out(partition=1), False),
+        ("UNKNOWN_TOPIC_OR_PART", refused_out(topic="u"), False),
+        ("UNKNOWN_TOPIC_OR_PART", Out("t", b"", b"", -1, 0, None), False),  # one of our own
+        ("MSG_SIZE_TOO_LARGE", refused_out(100), True),
+        ("MSG_SIZE_TOO_LARGE", refused_out(99), False),
+        ("MSG_SIZE_TOO_LARGE", refused_out(99, b"kk"), True),
+        ("MSG_SIZE_TOO_LARGE", refused_out(101, None), True),
+        ("MSG_SIZE_TOO_LARGE", Out("t", b"x" * 90, b"k", -1, 0, [("head", b"value")], source=object()), True),
+        ("INVALID_RECORD", refused_out(), False),
+    ],
+)
+def test_of_one_refused_record_only_what_kafka_must_refuse_likewise_is_taken_to_be_refused(
+    error: str, other: Out, likewise: bool
+) -> None:
+    assert is_refused_likewise(error, refused_out(), other) is likewise
+
+
+def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
+    assert is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out(1, key=None))
+    assert not is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out())
+
+
+def test_a_missing_target_is_asked_for_once_for_all_of_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.delay.writing._ASK_AGAIN_AFTER", 3600, raising=False)
+    asked: list[str] = []
+
+    def partitions_of(topic: str, within: float) -> int:
+        asked.append(topic)
+        return {"there": 2}.get(topic, 0)
+
+    targets = Targets(partitions_of)
+    for topic, partition in (("there", 1), ("missing", None), ("there", 2)) * 100:
+        error = targets.error(Schedule("1", 5, 4, 0, topic, partition))
+        assert (error is None) is ((topic, partition) == ("there", 1))
+    assert asked == ["there", "missing"]

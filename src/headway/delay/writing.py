@@ -1,6 +1,8 @@
 """What a relay decides, as records for Kafka, and what it has to know of a record that it reads."""
 
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ log = logging.getLogger(__name__)
 _ANY_PARTITION = -1
 _NOW = 0
 _ANSWER_WITHIN = 5.0
+_ASK_AGAIN_AFTER = 1.0
 _OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
 _MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record may be
 _REFUSED = "Kafka refuses the delivery"
@@ -101,16 +104,19 @@ class Targets:
     def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
         self._partitions_of = partitions_of
         self._partitions: dict[str, int] = {}
+        self._asked_at: dict[str, float] = {}
 
     def error(self, schedule: Schedule) -> DeliveryError | None:
         """Why a schedule's target cannot take it; what cannot be asked now, sending will show."""
         topic, least = schedule.topic, (schedule.partition or 0) + 1
         if self._partitions.get(topic, 0) >= least:
             return None
-        try:
-            self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
-        except KafkaError:
-            return None
+        if time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER:  # not for each of a burst
+            try:
+                self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
+            except KafkaError:
+                return None
+            self._asked_at[topic] = time.monotonic()
         count = self._partitions[topic]
         if count == 0:
             return DeliveryError(f"The topic {topic} of a schedule does not exist.")
