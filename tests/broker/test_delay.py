@@ -9,14 +9,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from headway import Ladder, Settled
+from headway import Ladder, Relay, Settled
 from headway.broker import LocalBroker
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import HEADER, Schedule
 from headway.delay.handles import ScheduleHandle
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, DeliveryError, NoRelayError
-from tests.broker.delay_cluster import DelayCluster, wait_until
+from headway.kafka.compacted import read_compacted
+from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
 
 
 @pytest.fixture
@@ -311,6 +312,32 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     found = cluster.read()
     assert sorted(message.key() for message in found) == sorted(dues)
     assert_not_early(found, dues)
+
+
+def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_deleted_and_comes_back(
+    cluster: DelayCluster,
+) -> None:
+    def deliver(key: bytes) -> None:
+        with cluster.scheduler() as scheduler:
+            for number in range(10):
+                scheduler.send_later(key + b"%d" % number, b"v", cluster.target, 2.5)
+        cluster.wait_for_keys({key + b"%d" % number for number in range(10)}, within=60)
+
+    def stored() -> dict[int, dict[str, bytes]]:
+        return read_compacted(cluster.config, cluster.names.state, [0, 1], 30)
+
+    line, config = cluster.names.line(2000), {**cluster.config, "topic.metadata.refresh.interval.ms": 500}
+    with Relay(config, name=cluster.name).running():
+        deliver(b"through the line")
+        assert any("line:2000" in each for each in stored().values())
+        create_topics(cluster.config, cluster.name, Ladder((1000, 4000)))
+        deliver(b"not in use")
+        cluster.admin.delete_topics([line])[line].result(30)
+        wait_until(lambda: not any("line:2000" in each for each in stored().values()), within=60)
+        deliver(b"deleted")
+        create_topics(cluster.config, cluster.name, LADDER)
+        deliver(b"there again")
+    assert len(cluster.read()) == 40
 
 
 @pytest.mark.parametrize("step", [3600, -3600])

@@ -282,6 +282,24 @@ def test_a_record_that_says_no_time_is_refused_once() -> None:
     assert len(world.refused) == 3
 
 
+def test_a_line_whose_topic_was_deleted_may_come_back_and_is_read_from_its_beginning() -> None:
+    world = World(Ladder((1_000, 4_000)), random.Random(10))
+    schedules = [world.schedule(f"{n}", 5_000) for n in range(10)]
+    world.run_until(world.now + 6_000)
+    assert "line:4000" in world.stored
+    world.ladder = Ladder((1_000,))
+    del world.logs[4_000]
+    world.crash()
+    world.step()
+    assert "line:4000" not in world.stored
+    world.ladder = Ladder((1_000, 4_000))
+    world.logs[4_000] = []
+    world.crash()
+    schedules += [world.schedule(f"new {n}", 5_000) for n in range(20)]
+    world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
+
+
 def test_lines_may_change_while_records_are_pending() -> None:
     world = World(LADDER, random.Random(10))
     schedules = [world.schedule(f"{n}", n * 997) for n in range(1, 300)]

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
@@ -18,14 +19,17 @@ from headway.core.broker_clock import BrokerClock
 from headway.core.changes import Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
 from headway.core.recurrence import Recurrence
+from headway.core.relay_ticks import Search
 from headway.core.schedules import HandleParts, Schedule, read_schedule
 from headway.delay.asking import Asking
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.scheduler import Scheduler
+from headway.delay.searching import Searcher
 from headway.delay.times import due_at
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Targets, Writing
 from headway.errors import ConfigError, DeliveryError, ScheduleError
+from headway.kafka.wake import Wake
 from headway.spark.due_rows import find_lines
 
 
@@ -284,3 +288,22 @@ def test_a_missing_target_is_asked_for_once_for_all_of_a_burst(monkeypatch: pyte
         error = targets.error(Schedule("1", 5, 4, 0, topic, partition))
         assert (error is None) is ((topic, partition) == ("there", 1))
     assert asked == ["there", "missing"]
+
+
+def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deleted:
+        def __init__(self, config: object, group: str) -> None:
+            pass
+
+        def ends(self, places: object) -> dict[object, int]:
+            return {}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("headway.delay.searching.Onlooker", Deleted)
+    with closing(Wake()) as wake, closing(Searcher({}, TopicNames("delay"), wake)) as searcher:
+        search = Search("1", 5000, 0)
+        searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7})
+        wake.wait(30)
+        assert list(searcher.results()) == [(3, search, None)]

@@ -76,7 +76,9 @@ class PartitionRelay:
         self._undecided: dict[str, list[tuple[int, Command]]] = {}
         self._undecided_dues: list[tuple[int, str]] = []
         self._recent = Recent()
-        self._tick = Tick()
+        # A line that comes back after its topic was deleted begins anew.
+        gone = state.other_lines({*lines, *ladder.lines})
+        self._tick = Tick(state={line_key(line): None for line in gone})
         self._size = 0  # of its records in bytes
         self.searches: list[Search] = []
 
