@@ -65,8 +65,8 @@ Config = Mapping[str, Any]
 # What a setting, under each of its names, must be for idempotence.
 _IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
     "acks": lambda _, value: str(value) in ("all", "-1"),
-    "max.in.flight": lambda key, value: _whole_number(key, value) <= 5,
-    "retries": lambda key, value: _whole_number(key, value) > 0,
+    "max.in.flight": lambda key, value: whole_number(key, value) <= 5,
+    "retries": lambda key, value: whole_number(key, value) > 0,
     "queuing.strategy": lambda _, value: str(value).lower() == "fifo",
 }
 _IDEMPOTENT["request.required.acks"] = _IDEMPOTENT["acks"]
@@ -262,7 +262,7 @@ class _Reader:
             near = difflib.get_close_matches(key, self.rest, n=1, cutoff=0.8)
             hint = f"; {near[0]!r} looks like it" if near else ""
             raise ConfigError(f"The setting {key} is missing{hint}. Set it to a whole number, at least {at_least}.")
-        number = _whole_number(key, value)
+        number = whole_number(key, value)
         if number < at_least:
             raise ConfigError(f"The setting {key} is {number}; it must be at least {at_least}.")
         if at_most is not None and number > at_most:
@@ -286,7 +286,7 @@ class _Reader:
         """It stays in `rest`, under either of its names: librdkafka keeps it too. As there, 0 is for ever."""
         for key in ("delivery.timeout.ms", "message.timeout.ms"):
             if key in self.rest:
-                return _whole_number(key, self.rest[key]) / 1000 or math.inf
+                return whole_number(key, self.rest[key]) / 1000 or math.inf
         return 300.0
 
     def refuse(self, key: str, why: str) -> None:
@@ -294,7 +294,8 @@ class _Reader:
             raise ConfigError(f"The setting {key} has no place here: {why}.")
 
 
-def _whole_number(key: str, value: Any) -> int:
+def whole_number(key: str, value: Any) -> int:
+    """A setting's value as a number; raises `ConfigError` for what is none."""
     try:
         if isinstance(value, (bool, float)):
             raise ValueError

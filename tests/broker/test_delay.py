@@ -9,13 +9,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from headway import Ladder, Settled
+from headway import Ladder, Relay, Settled
 from headway.broker import LocalBroker
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import HEADER, Schedule
+from headway.delay.handles import ScheduleHandle
 from headway.delay.topics import create_topics
-from headway.errors import ConfigError, NoRelayError
-from tests.broker.delay_cluster import DelayCluster, wait_until
+from headway.errors import ConfigError, DeliveryError, NoRelayError
+from headway.kafka.compacted import read_compacted
+from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
 
 
 @pytest.fixture
@@ -60,6 +62,32 @@ def test_a_megabyte_arrives_and_so_does_nothing(cluster: DelayCluster) -> None:
     assert found[b""].headers() is None
 
 
+def test_the_largest_record_that_can_be_scheduled_can_be_moved_and_become_a_dead_letter(cluster: DelayCluster) -> None:
+    large = f"{cluster.target}-large"
+    cluster.create_target(large, settings={"max.message.bytes": "3000000"})
+
+    def schedule_largest(topic: str, delay: float) -> ScheduleHandle:
+        size = 2_100_000
+        for step in (10_000, 100, 1):
+            while True:
+                try:
+                    handle = scheduler.send_later("k", bytes(size), topic, delay)
+                    handle.wait()
+                    break
+                except DeliveryError:
+                    size -= step
+            size += step
+        return handle
+
+    with cluster.scheduler() as scheduler, cluster.relay():
+        moved = schedule_largest(large, 60)
+        assert scheduler.reschedule(moved, 100) is Settled.RESCHEDULED
+        assert scheduler.reschedule(moved, 0) is Settled.RESCHEDULED
+        schedule_largest("no-such-topic", 0)
+        cluster.wait_for(1, large)
+        cluster.dead_letters(3)  # the search for the largest has found two smaller ones
+
+
 def test_level_and_partition_are_those_asked_for(cluster: DelayCluster) -> None:
     cluster.create_target(f"{cluster.target}-2", partitions=3)
     with cluster.scheduler() as scheduler, cluster.relay():
@@ -92,6 +120,22 @@ def test_what_was_stored_long_after_it_was_scheduled_keeps_its_order(cluster: De
     with cluster.relay():
         found = cluster.wait_for(6)
     assert [int(message.value()) for message in found] == list(range(6))
+
+
+def test_what_could_only_become_a_dead_letter_is_refused_when_it_is_scheduled(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler:
+        with pytest.raises(ConfigError, match="The partition is -1; it must be a number from 0"):
+            scheduler.send_later("k", b"v", cluster.target, 1, partition=-1)
+        with pytest.raises(ConfigError, match="'a b' is no name of a topic"):
+            scheduler.send_later("k", b"v", "a b", 1)
+        with pytest.raises(ConfigError, match="beyond the year 9999"):
+            scheduler.every(timedelta(days=7980 * 365), "k", b"v", cluster.target)
+        with pytest.raises(ConfigError, match=r"The rule is the time 2030-01-01.*which comes once"):
+            scheduler.every(datetime(2030, 1, 1, tzinfo=UTC), "k", b"v", cluster.target)
+        with pytest.raises(ConfigError, match="misfire is 'x'; it must be one of coalesce, fire, skip"):
+            scheduler.every(60, "k", b"v", cluster.target, misfire="x")  # type: ignore[arg-type]
+        scheduler.flush()
+    assert cluster.pending() == []
 
 
 def test_times_without_a_zone_and_our_own_header_are_refused(cluster: DelayCluster) -> None:
@@ -188,6 +232,22 @@ def test_of_thousands_that_are_due_at_once_only_those_that_the_target_refuses_be
     assert all(b"was refused" in letter["headway.error.message"] for letter in letters)
 
 
+@pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
+def test_hundreds_that_the_target_refuses_keep_the_others_no_longer_than_a_few_do(
+    cluster: DelayCluster, mode: str
+) -> None:
+    small, count = f"{cluster.target}-small", 3000
+    cluster.create_target(small, settings={"max.message.bytes": "1000"})
+    with cluster.scheduler() as scheduler:
+        for number in range(count):
+            scheduler.send_later(f"{number}", b"x" * (10 if number % 2 else 1000 + number), small, 0.5)
+    with cluster.relay(mode=mode):
+        found = cluster.wait_for(count // 2, small)
+        cluster.dead_letters(count // 2)
+    assert sorted(int(message.key()) for message in found) == list(range(1, count, 2))
+    assert len(cluster.read(cluster.names.dead)) == count // 2
+
+
 def test_a_recurring_record_comes_until_it_is_cancelled(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         handle = scheduler.every(0.2, "k", b"every 0.2 s", cluster.target)
@@ -252,6 +312,32 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     found = cluster.read()
     assert sorted(message.key() for message in found) == sorted(dues)
     assert_not_early(found, dues)
+
+
+def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_deleted_and_comes_back(
+    cluster: DelayCluster,
+) -> None:
+    def deliver(key: bytes) -> None:
+        with cluster.scheduler() as scheduler:
+            for number in range(10):
+                scheduler.send_later(key + b"%d" % number, b"v", cluster.target, 2.5)
+        cluster.wait_for_keys({key + b"%d" % number for number in range(10)}, within=60)
+
+    def stored() -> dict[int, dict[str, bytes]]:
+        return read_compacted(cluster.config, cluster.names.state, [0, 1], 30)
+
+    line, config = cluster.names.line(2000), {**cluster.config, "topic.metadata.refresh.interval.ms": 500}
+    with Relay(config, name=cluster.name).running():
+        deliver(b"through the line")
+        assert any("line:2000" in each for each in stored().values())
+        create_topics(cluster.config, cluster.name, Ladder((1000, 4000)))
+        deliver(b"not in use")
+        cluster.admin.delete_topics([line])[line].result(30)
+        wait_until(lambda: not any("line:2000" in each for each in stored().values()), within=60)
+        deliver(b"deleted")
+        create_topics(cluster.config, cluster.name, LADDER)
+        deliver(b"there again")
+    assert len(cluster.read()) == 40
 
 
 @pytest.mark.parametrize("step", [3600, -3600])

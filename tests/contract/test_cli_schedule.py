@@ -30,7 +30,7 @@ def cluster(headway_broker: LocalBroker) -> DelayCluster:
     return DelayCluster(headway_broker.bootstrap_servers)
 
 
-def run(cluster: DelayCluster, *arguments: str, text: str | None = None) -> Result:
+def run(cluster: DelayCluster, *arguments: str, text: str | bytes | None = None) -> Result:
     command = ["schedule", *arguments, "--name", cluster.name, "-b", cluster.config["bootstrap.servers"]]
     return CliRunner().invoke(cli.headway, command, input=text)
 
@@ -53,6 +53,12 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
         cancelled = run(cluster, "cancel", *handles)
     assert cancelled.output == f"{handles[0]}: cancelled\n{handles[1]}: cancelled\n"
     assert [each["handle"] for each in json.loads(run(cluster, "list", "--json").output)["schedules"]] == [later]
+
+
+def test_a_line_is_a_record_whatever_its_bytes_are(cluster: DelayCluster) -> None:
+    added = run(cluster, "add", cluster.target, "--in", "1h", text=b"caf\xe9\r\n\xff\n")
+    assert added.exit_code == 0
+    assert sorted(each.message.value() for each in cluster.pending()) == [b"caf\xe9", b"\xff"]
 
 
 def test_nobody_answers_a_cancellation_without_a_relay(cluster: DelayCluster) -> None:
@@ -88,7 +94,10 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: Delay
         (["add", "t", "--in", "soon"], "is no delay"),
         (["add", "t", "--every", "61 * * * *"], "cannot be read"),
         (["init", "--lines", "1s,1s"], "longer than the one before"),
+        (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),
+        (["add", "t", "--in", "1h", "-X", "message.timeout.ms=abc"], "must be a whole number"),
         (["cancel", "nonsense"], "is no handle"),
+        (["cancel", "nonsense", "--timeout", "inf"], "inf is not in the range"),
     ],
 )
 def test_mistakes_are_sentences(cluster: DelayCluster, arguments: list[str], sentence: str) -> None:

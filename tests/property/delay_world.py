@@ -36,6 +36,8 @@ class World:
     draw: random.Random
     now: int = START
     room: int = 400_000
+    at_once: int = FETCH
+    low_latency: bool = False  # records are there before what was done is stored
     logs: dict[int, list[Record]] = field(default_factory=dict)
     commands: list[bytes] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)
@@ -44,6 +46,8 @@ class World:
     refused: list[object] = field(default_factory=list)
     writes: Counter[str] = field(default_factory=Counter)
     lines: tuple[int, ...] = ()
+    searching: list[Search] = field(default_factory=list)
+    search_ends: float = 0.5  # the chance that one does within a turn
 
     def __post_init__(self) -> None:
         for line in (MEMORY, *self.ladder.lines, *self.lines):
@@ -55,6 +59,7 @@ class World:
         self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room)
         self.positions = {line: self.relay.start(line) for line in self.logs}
         self.commands_position = self.relay.commands_start
+        self.searching.clear()
 
     def schedule(self, id_: str, delay: int, ago: int = 0, **more: object) -> Schedule:
         """Schedule a record; or store only now what was scheduled so many milliseconds ago."""
@@ -74,10 +79,10 @@ class World:
         self.commands.append(Command(schedule.id, schedule.due, schedule.at, token, 0, to).encode())
         return token
 
-    def fetch(self, line: int, most: int = FETCH) -> None:
+    def fetch(self, line: int) -> None:
         """Let some of a line come in."""
         log, position = self.logs[line], self.positions[line]
-        records = log[position : position + most]
+        records = log[position : position + self.at_once]
         if records:
             fetched = [fetched_as(position + i, each) for i, each in enumerate(records)]
             self.relay.receive(line, fetched)
@@ -95,10 +100,15 @@ class World:
         for value in self.commands[self.commands_position :]:
             self.relay.command(self.commands_position, value, self.now)
             self.commands_position += 1
-        while self.relay.searches:
-            self.relay.found(search := self.relay.searches.pop(), self._search(search), self.now)
+        self.searching += self.relay.searches
+        self.relay.searches.clear()
+        while self.searching and self.draw.random() < self.search_ends:
+            self.relay.found(search := self.searching.pop(0), self._search(search), self.now)
         tick = self.relay.take(self.now, 50, 1_000_000)
         if self.draw.random() < crash:
+            if self.low_latency:
+                tick.state.clear()
+                self._commit(tick)
             self.crash()
             return Tick()
         self._commit(tick)

@@ -50,6 +50,20 @@ def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
     assert all(schedule.due <= at for at, schedule in world.delivered)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_an_overdue_backlog_is_worked_off_once_and_in_order_however_often_the_relay_dies_meanwhile(seed: int) -> None:
+    world = World(LADDER, random.Random(seed), at_once=150)  # more than leave in one turn
+    schedules = [world.schedule(f"{number}", world.draw.randrange(1, 9) * 100) for number in range(400)]
+    world.run_until(world.now + 50)  # all wait in memory, and leave it in quite another order than they came
+    world.now += 2000
+    while len(world.delivered) < len(schedules):
+        world.step(crash=0.1)
+    delivered_once(world, schedules)
+    for due in {schedule.due for schedule in schedules}:
+        order = [schedule.order for _, schedule in world.delivered if schedule.due == due]
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +184,20 @@ def test_cancellations_and_reschedules_are_settled_as_they_are_answered(seed: in
     assert all(len(world.answers[token]) == 1 for each in asked.values() for token, _ in each)
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_the_later_of_two_reschedules_wins_also_while_the_record_is_looked_for(dies: bool) -> None:
+    world = World(LADDER, random.Random(5), search_ends=0)
+    schedule = world.schedule("far", 4_000)
+    tokens = [world.ask(schedule, START + 3_000), world.ask(schedule, START + 10_000)]
+    world.step()
+    if dies:
+        world.crash()
+    world.run_until(START + 20_000)
+    assert world.answers == {token: [Settled.RESCHEDULED] for token in tokens}
+    [(at, delivered)] = world.delivered
+    assert START + 10_000 == delivered.due <= at
+
+
 def test_a_schedule_can_be_brought_forward_from_far_away() -> None:
     world = World(LADDER, random.Random(5))
     schedule = world.schedule("far", YEAR)
@@ -197,6 +225,17 @@ def test_of_what_was_delivered_it_is_said_so_also_much_later() -> None:
     assert world.answers == {first: [Settled.DELIVERED], second: [Settled.DELIVERED]}
 
 
+def test_what_was_brought_forward_to_the_epoch_and_delivered_cannot_be_cancelled() -> None:
+    world = World(LADDER, random.Random(6))
+    schedule = world.schedule("1", 3_600_000)
+    moved = world.ask(schedule, 0)
+    world.run_until(world.now + 1_000)
+    assert [schedule.id for _, schedule in world.delivered] == ["1"]
+    cancelled = world.ask(schedule)
+    world.run_until(world.now + 1_000)
+    assert world.answers == {moved: [Settled.RESCHEDULED], cancelled: [Settled.DELIVERED]}
+
+
 def test_a_recurring_schedule_fires_until_it_is_cancelled() -> None:
     world = World(LADDER, random.Random(7))
     schedule = world.schedule("r", 10_000, recurrence=Recurrence(interval=10_000))
@@ -206,6 +245,21 @@ def test_a_recurring_schedule_fires_until_it_is_cancelled() -> None:
     world.run_until(world.now + 95_000, crash=0.02)
     assert world.answers[token] == [Settled.CANCELLED]
     assert len(world.delivered) == 9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_low_latency_a_recurring_schedule_fires_once_each_time_again_after_crashes(seed: int) -> None:
+    world = World(LADDER, random.Random(seed), low_latency=True)
+    schedule = world.schedule("r", 10_000, recurrence=Recurrence(interval=10_000))
+    world.run_until(world.now + 295_000, crash=0.05)
+    assert {each.due - START for _, each in world.delivered} == {10_000 * n for n in range(1, 30)}
+    before = len(world.delivered)
+    world.run_until(world.now + 100_000)
+    assert [each.due - START for _, each in world.delivered[before:]] == [10_000 * n for n in range(30, 40)]
+    token = world.ask(schedule)
+    world.run_until(world.now + 100_000)
+    assert world.answers[token] == [Settled.CANCELLED]
+    assert len(world.delivered) == before + 10
 
 
 @pytest.mark.parametrize(("misfire", "fired"), [("coalesce", 1), ("fire", 60), ("skip", 10)])
@@ -226,6 +280,24 @@ def test_a_record_that_says_no_time_is_refused_once() -> None:
         world.logs[line].append(Record(world.now, b"{"))
     world.run_until(world.now + 10_000, crash=0.2)
     assert len(world.refused) == 3
+
+
+def test_a_line_whose_topic_was_deleted_may_come_back_and_is_read_from_its_beginning() -> None:
+    world = World(Ladder((1_000, 4_000)), random.Random(10))
+    schedules = [world.schedule(f"{n}", 5_000) for n in range(10)]
+    world.run_until(world.now + 6_000)
+    assert "line:4000" in world.stored
+    world.ladder = Ladder((1_000,))
+    del world.logs[4_000]
+    world.crash()
+    world.step()
+    assert "line:4000" not in world.stored
+    world.ladder = Ladder((1_000, 4_000))
+    world.logs[4_000] = []
+    world.crash()
+    schedules += [world.schedule(f"new {n}", 5_000) for n in range(20)]
+    world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
 
 
 def test_lines_may_change_while_records_are_pending() -> None:

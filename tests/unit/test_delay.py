@@ -1,20 +1,36 @@
 """Delay lines, due times, schedules, recurrence and the brokers' clock, on their own."""
 
+import asyncio
 import random
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.broker_clock import BrokerClock
+from headway.core.changes import Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
 from headway.core.recurrence import Recurrence
+from headway.core.relay_ticks import Search
 from headway.core.schedules import HandleParts, Schedule, read_schedule
+from headway.delay.asking import Asking
+from headway.delay.refusals import is_refused_likewise
+from headway.delay.scheduler import Scheduler
+from headway.delay.searching import Searcher
 from headway.delay.times import due_at
-from headway.errors import ConfigError, ScheduleError
+from headway.delay.topics import TopicNames
+from headway.delay.writing import Out, Targets, Writing
+from headway.errors import ConfigError, DeliveryError, ScheduleError
+from headway.kafka.wake import Wake
+from headway.spark.due_rows import find_lines
 
 
 @given(st.integers(0, 10**11))
@@ -95,7 +111,9 @@ def test_whatever_a_header_holds_only_a_schedule_error_is_raised(value: bytes) -
 
 @pytest.mark.parametrize(
     "change", [{"due": -1}, {"due": 10**15}, {"topic": "no/topic"}, {"partition": -1}, {"generation": -1},
-               {"recurrence": Recurrence(interval=1)}, {"recurrence": Recurrence(cron="1 2")}]
+               {"recurrence": Recurrence(interval=1)}, {"recurrence": Recurrence(cron="1 2")},
+               {"recurrence": Recurrence(cron="0 17 * * *", zone="Europe")},
+               {"recurrence": Recurrence(cron="0 17 * * *", zone="x" * 300)}]
 )  # fmt: skip
 def test_a_schedule_that_could_not_be_delivered_is_not_read(change: dict[str, object]) -> None:
     fields: dict[str, object] = {"id": "1", "due": 5, "at": 4, "order": 0, "topic": "t"}
@@ -121,7 +139,9 @@ def test_cron_follows_daylight_saving_time() -> None:
 
 @pytest.mark.parametrize(
     "wrong", [Recurrence(), Recurrence(cron="x"), Recurrence(cron="0 0 * * *", zone="Mars/Base"),
-              Recurrence(interval=5), Recurrence(interval=1000, older_than=-1)]
+              Recurrence(cron="0 0 * * *", zone="Europe"), Recurrence(cron="0 0 * * *", zone="x" * 300),
+              Recurrence(interval=5), Recurrence(interval=1000, older_than=-1),
+              Recurrence(interval=1000, misfire="x")]  # type: ignore[arg-type]
 )  # fmt: skip
 def test_a_recurrence_that_is_none_is_refused(wrong: Recurrence) -> None:
     with pytest.raises(ConfigError):
@@ -146,3 +166,144 @@ def test_the_clock_follows_a_step_with_the_next_observation(step: int) -> None:
     clock.observe(1_000_000_000, 10.0, 10.002)
     clock.observe(1_000_001_000 + step, 11.0, 11.002)
     assert abs(clock.now(11.002) - (1_000_001_000 + step)) <= 1
+
+
+def test_an_answer_that_nobody_waits_for_any_more_ends_neither_those_that_do_nor_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Answers:
+        """In place of their reader: what the test says comes."""
+
+        def __init__(self, config: object, topic: str, partition: int, answered: Callable[[str, bytes], None]) -> None:
+            self.comes = answered
+            readers.append(self)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("headway.delay.asking.AnswerReader", Answers)
+    readers: list[Answers] = []
+    tokens: list[str] = []
+
+    def send(topic: str, value: bytes, key: str, partition: int) -> "Future[None]":
+        tokens.append(read_command(value).token)
+        stored: Future[None] = Future()
+        stored.set_result(None)
+        return stored
+
+    async def give_up(answer: "Future[Settled]") -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(answer), 0)
+
+    asking, parts = Asking({}, TopicNames("delay"), 1, send), HandleParts(0, 5, 4, "1")
+    late, never, good, left = (asking.ask(parts, None) for _ in range(4))
+    asyncio.run(give_up(late))
+    asyncio.run(give_up(never))
+    [reader] = readers
+    reader.comes(tokens[0], b"cancelled")
+    reader.comes(tokens[2], b"cancelled")
+    assert good.result(0) is Settled.CANCELLED
+    asking.close()
+    assert isinstance(left.exception(0), DeliveryError)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sentence"),
+    [("message.max.bytes", 2_031_617, "must be at most 2031616"), ("message.max.bytes", "2m", "must be a whole number"),
+     ("message.timeout.ms", 60_001, "must be from 1 to 60000"), ("delivery.timeout.ms", "abc", "whole number"),
+     ("message.timeout.ms", 0, "from 1 to 60000")]
+)  # fmt: skip
+def test_settings_with_which_a_relay_would_miss_a_record_or_could_not_move_it_are_refused(
+    setting: str, value: object, sentence: str
+) -> None:
+    config = {"bootstrap.servers": "localhost:1", setting: value}
+    with pytest.raises(ConfigError, match=f"{setting} is .*{sentence}"):
+        Scheduler(config)
+    with pytest.raises(ConfigError, match=sentence):
+        find_lines(config, "delay")
+
+
+@pytest.mark.parametrize("field", ["topic", "other", "misfire"])
+def test_what_a_dead_letter_says_of_a_forged_header_is_short_however_large_that_is(field: str) -> None:
+    recurrence = {"interval": 1000, "misfire": "x" * 1_000_000}
+    fields = {"id": "1", "due": 5, "at": 4, "order": 0, "topic": "t"} | {
+        field: recurrence if field == "misfire" else "x" * 1_000_000
+    }
+    with pytest.raises(ScheduleError) as raised:
+        read_schedule(msgspec.json.encode(fields))
+    writing = Writing(TopicNames("delay"), lambda topic, within: 1)
+    letter = writing.dead_letter(Stored(), raised.value, "of that")
+    assert sum(len(name) + len(value or "") for name, value in letter.headers or ()) < 5000
+
+
+class Stored:
+    """A record in a line."""
+
+    def __getattr__(self, name: str) -> Callable[[], Any]:
+        fields = {"topic": "delay.line-0", "partition": 0, "offset": 7, "timestamp": (2, 5), "headers": []}
+        return lambda: fields.get(name)
+
+
+def refused_out(size: int = 100, key: bytes | None = b"k", topic: str = "t", partition: int = -1) -> Out:
+    return Out(topic, b"x" * size, key, partition, 0, None, source=object())
+
+
+@pytest.mark.parametrize(
+    ("error", "other", "likewise"),
+    [
+        ("TOPIC_AUTHORIZATION_FAILED", refused_out(1), True),
+        ("UNKNOWN_TOPIC_OR_PART", refused_out(1), True),
+        ("UNKNOWN_TOPIC_OR_PART", refused_out(partition=1), False),
+        ("UNKNOWN_TOPIC_OR_PART", refused_out(topic="u"), False),
+        ("UNKNOWN_TOPIC_OR_PART", Out("t", b"", b"", -1, 0, None), False),  # one of our own
+        ("MSG_SIZE_TOO_LARGE", refused_out(100), True),
+        ("MSG_SIZE_TOO_LARGE", refused_out(99), False),
+        ("MSG_SIZE_TOO_LARGE", refused_out(99, b"kk"), True),
+        ("MSG_SIZE_TOO_LARGE", refused_out(101, None), True),
+        ("MSG_SIZE_TOO_LARGE", Out("t", b"x" * 90, b"k", -1, 0, [("head", b"value")], source=object()), True),
+        ("INVALID_RECORD", refused_out(), False),
+    ],
+)
+def test_of_one_refused_record_only_what_kafka_must_refuse_likewise_is_taken_to_be_refused(
+    error: str, other: Out, likewise: bool
+) -> None:
+    assert is_refused_likewise(error, refused_out(), other) is likewise
+
+
+def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
+    assert is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out(1, key=None))
+    assert not is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out())
+
+
+def test_a_missing_target_is_asked_for_once_for_all_of_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.delay.writing._ASK_AGAIN_AFTER", 3600, raising=False)
+    asked: list[str] = []
+
+    def partitions_of(topic: str, within: float) -> int:
+        asked.append(topic)
+        return {"there": 2}.get(topic, 0)
+
+    targets = Targets(partitions_of)
+    for topic, partition in (("there", 1), ("missing", None), ("there", 2)) * 100:
+        error = targets.error(Schedule("1", 5, 4, 0, topic, partition))
+        assert (error is None) is ((topic, partition) == ("there", 1))
+    assert asked == ["there", "missing"]
+
+
+def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deleted:
+        def __init__(self, config: object, group: str) -> None:
+            pass
+
+        def ends(self, places: object) -> dict[object, int]:
+            return {}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("headway.delay.searching.Onlooker", Deleted)
+    with closing(Wake()) as wake, closing(Searcher({}, TopicNames("delay"), wake)) as searcher:
+        search = Search("1", 5000, 0)
+        searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7})
+        wake.wait(30)
+        assert list(searcher.results()) == [(3, search, None)]

@@ -124,8 +124,8 @@ def add(
         raise click.UsageError("Say when: one of --in, --at and --every.")
     more: dict[str, Any] = {"headers": list(headers), "priority": priority, "id": id_}
     with Scheduler(connection.client_config(), name=name) as scheduler:
-        for line in sys.stdin:
-            value = line.rstrip("\n")
+        for line in sys.stdin.buffer:
+            value = line.rstrip(b"\r\n")
             if rule is not None:
                 interval = DUE.seconds(rule)
                 handle = scheduler.every(rule if interval is None else interval, key, value, topic, zone=zone, **more)
@@ -161,7 +161,13 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
 
 @schedule.command()
 @click.argument("handles", nargs=-1, required=True)
-@click.option("--timeout", type=float, default=30, show_default=True, help="Seconds to wait for a relay's answer.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 86_400),
+    default=30,
+    show_default=True,
+    help="Seconds to wait for a relay's answer.",
+)
 @_NAME
 @kafka_options
 @click.pass_context

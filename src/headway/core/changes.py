@@ -115,7 +115,8 @@ class Changes:
         """A copy of the latest generation was written: those before it are not delivered any more."""
         change = self._changes[id_]
         change.live = change.generation
-        change.placed = change.due or change.placed
+        if change.due is not None:
+            change.placed = change.due
         self.changed.add(id_)
 
     def forget(self, passed: float) -> None:

@@ -1,7 +1,7 @@
 """Schedules that recur: by cron expression or interval, and what becomes of the times that were missed."""
 
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -33,11 +33,13 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             raise ConfigError("A recurring schedule takes a cron expression or an interval.")
         if self.interval is not None and self.interval < _SHORTEST_INTERVAL:
             raise ConfigError(f"The interval is {self.interval} ms; it must be at least {_SHORTEST_INTERVAL} ms.")
+        if self.misfire not in get_args(Misfire):
+            raise ConfigError(f"The misfire is {self.misfire!r}; it must be one of {', '.join(get_args(Misfire))}.")
         if self.older_than < 0:
             raise ConfigError("Missed times cannot be skipped before they are missed: older_than must not be negative.")
         try:
             self._after(0)
-        except (CronSimError, ZoneInfoNotFoundError, ValueError) as error:
+        except (CronSimError, ZoneInfoNotFoundError, ValueError, OSError) as error:  # a zone is looked up as a file
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Take five fields, as "
                 "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."

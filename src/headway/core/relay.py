@@ -76,7 +76,9 @@ class PartitionRelay:
         self._undecided: dict[str, list[tuple[int, Command]]] = {}
         self._undecided_dues: list[tuple[int, str]] = []
         self._recent = Recent()
-        self._tick = Tick()
+        # A line that comes back after its topic was deleted begins anew.
+        gone = state.other_lines({*lines, *ladder.lines})
+        self._tick = Tick(state={line_key(line): None for line in gone})
         self._size = 0  # of its records in bytes
         self.searches: list[Search] = []
 
@@ -290,6 +292,9 @@ class PartitionRelay:
                 self._fire(fetched, schedule, schedule.recurrence, now)
 
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
+        change = self._changes.get(schedule.id)
+        if change and (change.generation, change.due) != (schedule.generation, schedule.due):
+            return  # a second copy: with low latency a relay may die between writing the first and storing that it did
         if recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
         following = recurrence.following(schedule.due, now)
@@ -326,11 +331,13 @@ class PartitionRelay:
     def _change_unseen(self, offset: int, command: Command, due: int) -> None:
         """The record is in a line: it comes by before it is due. But not before it is to be from now on, perhaps."""
         self._changes.change(command.id, due, command.to)
-        if command.to is None or command.to >= due:
+        # A time waits behind another that is undecided: that may be applied once more, and would win.
+        if command.to is None or (command.to >= due and command.id not in self._undecided):
             self._decide(offset, command, _outcome(command))
             return
         self._undecided.setdefault(command.id, []).append((offset, command))
-        self.searches.append(Search(command.id, due, command.at))
+        if command.to < due:
+            self.searches.append(Search(command.id, due, command.at))
 
     def _settle_before(self, schedule: Schedule) -> None:
         """A record comes by on which commands have waited: it was not delivered."""

@@ -42,6 +42,21 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     generation: _Number = 0
     recurrence: Recurrence | None = None
 
+    def check(self) -> None:
+        """Raises `ConfigError` for what could not be read again, or not be delivered."""
+        if not isinstance(self.topic, str) or not _is_topic(self.topic):
+            raise ConfigError(
+                f"{self.topic!r} is no name of a topic. It takes 1 to 249 letters, digits, dots, underscores, hyphens."
+            )
+        if self.partition is not None and not (isinstance(self.partition, int) and 0 <= self.partition < 2**31):
+            raise ConfigError(
+                f"The partition is {self.partition!r}; it must be a number from 0. Leave it out to have the key decide."
+            )
+        if self.due > LATEST:
+            raise ConfigError(
+                f"The schedule is due {self.due} ms after 1970, beyond the year 9999. Give a time before."
+            )
+
     def header(self) -> Header:
         """As it rides with the record."""
         return HEADER, _encode(self)

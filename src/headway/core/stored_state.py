@@ -1,6 +1,6 @@
 """What a relay stores of a partition in a compacted topic, key by key, and how it is read again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -47,6 +47,11 @@ class StoredState:
     def line(self, line: int) -> OffsetMap:
         """What has left a line."""
         return _stored_map(self._stored.get(line_key(line)))
+
+    def other_lines(self, lines: Collection[int]) -> list[int]:
+        """The lines of which something is stored beside these."""
+        stored = (int(key.removeprefix(_LINE)) for key in self._stored if key.startswith(_LINE))
+        return [line for line in stored if line not in lines]
 
 
 def encode_map(offsets: OffsetMap) -> bytes:

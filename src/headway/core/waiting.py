@@ -69,7 +69,8 @@ class Waiting:
     @property
     def is_restored(self) -> bool:
         """Whether all is here again that was before a restart; until then nothing may be taken."""
-        return self._own.ended or self._own.progress.end >= self._restored.end
+        all_left = self._own.ended and self._own.head is None  # what is in the window may be delivered already, too
+        return all_left or self._own.progress.end >= self._restored.end
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
         """Whether a record of the own line was delivered before a restart."""

@@ -40,6 +40,7 @@ class Asking:
                 self._reader = AnswerReader(self._config, self._names.answers, self._reply, self._answered)
         command = Command(parts.id, parts.due, parts.at, uuid.uuid4().hex, self._reply, to)
         answer: Future[Settled] = Future()
+        answer.set_running_or_notify_cancel()  # who waits for it no more (`AsyncScheduler`) cannot end it, then
         self._waiting[command.token] = answer
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
         sent.add_done_callback(lambda sent: self._failed(command.token, sent.exception()))
@@ -58,8 +59,8 @@ class Asking:
         """Nobody is answered any more."""
         if self._reader:
             self._reader.close()
-        for answer in self._waiting.values():
-            answer.set_exception(DeliveryError("The scheduler was closed before a relay had answered."))
+        for token in list(self._waiting):
+            self._failed(token, DeliveryError("The scheduler was closed before a relay had answered."))
 
 
 def settled_within(answer: Future[Settled], timeout: float) -> Settled:

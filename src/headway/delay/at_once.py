@@ -7,6 +7,7 @@ from typing import Any
 
 from headway.core.broker_clock import BrokerClock
 from headway.delay.carrying_out import WRITTEN_WITHIN, Offsets, Ticks, connected_client, send
+from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
@@ -72,14 +73,14 @@ class AtOnce:
             for out in answers:
                 self._send(out, _Sent(1, [], {}))
 
-    def _send(self, out: Out, round_: _Sent, alone: bool = False) -> None:
+    def _send(self, out: Out, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
         def report(error: Any, message: Any) -> None:
             if error is None:
                 round_.left -= 1
             elif out.source is None or not is_the_records_own(error):
                 self._failure = KafkaError(f"A record for {out.topic} was not stored: {error.str()}.")
-            elif alone:
-                self._send(self._writing.refused_delivery(out, error.str()), round_)
+            elif refused_alone is not None:
+                refused_alone.append(error)
             else:  # what is refused may be another record of the same batch
                 self._refused.append((out, round_))
 
@@ -91,10 +92,20 @@ class AtOnce:
             self._send(self._writing.refused_delivery(out, str(error)), round_)
 
     def _try_alone(self) -> None:
+        if self._refused:
+            self._flush()
         while self._refused:
+            first, errors = self._refused.popleft(), list[Any]()
+            self._send(*first, refused_alone=errors)
             self._flush()
-            self._send(*self._refused.popleft(), alone=True)
-            self._flush()
+            for error in errors:
+                others, self._refused, refused = self._refused, deque(), [first]
+                for each in others:
+                    is_likewise = is_refused_likewise(error.name(), first[0], each[0])
+                    (refused if is_likewise else self._refused).append(each)
+                for out, round_ in refused:
+                    self._send(self._writing.refused_delivery(out, error.str()), round_)
+                self._flush()
 
     def serve(self) -> float:
         self._client.serve(0)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from headway.core.relay_ticks import Tick
+from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.delay.writing import Out
 from headway.errors import KafkaError
 from headway.kafka.native import Partition
@@ -32,7 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
     "linger.ms": 0,
     # With five, as many as brokers let a partition have, librdkafka (2.16) takes a whole core until one is answered.
     "max.in.flight": 4,
-    "message.max.bytes": 2_097_152,
+    "message.max.bytes": MAX_MESSAGE_BYTES,
     "queue.buffering.max.messages": 1_000_000,
 }
 

@@ -16,6 +16,7 @@ from headway.core.broker_clock import BrokerClock
 from headway.core.relay_ticks import Tick
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
 from headway.delay.carrying_out import WRITTEN_WITHIN, Offsets, Ticks, connect, connected_client, send
+from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
@@ -24,6 +25,7 @@ from headway.kafka.native import Partition
 from headway.kafka.producer_client import (
     HANGS_AFTER,
     ProducerClient,
+    error_name,
     in_background,
     in_slices,
     is_out_of_place,
@@ -49,6 +51,7 @@ class _Refused(NamedTuple):
 
     place: int | None
     reason: str
+    error: str  # as librdkafka calls it
 
 
 class _Uncommitted(NamedTuple):
@@ -106,7 +109,10 @@ class InTransactions:
             # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
             self._renew(batches_of_one=True)
             if refused.place is not None:
-                records[refused.place] = self._instead_of(records[refused.place], refused.reason)
+                itself = records[refused.place]
+                for place, out in enumerate(records):
+                    if out is itself or is_refused_likewise(refused.error, itself, out):
+                        records[place] = self._instead_of(out, refused.reason)
             elif len(ticks) > 1:  # the search takes its time, and a transaction has little
                 for number, tick in ticks.items():
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
@@ -142,7 +148,7 @@ class InTransactions:
             if error is None:
                 return
             if is_the_records_own(error):
-                refused.append(_Refused(place, error.str()))
+                refused.append(_Refused(place, error.str(), error.name()))
             else:
                 failures.append(KafkaError(f"A record for {message.topic()} was not stored: {error.str()}."))
 
@@ -157,7 +163,7 @@ class InTransactions:
                 send(client, out, partial(reported, place=place) if certain else reported)
             except (DeliveryError, SerializationError) as error:
                 if not refuses_all(error):
-                    return _Refused(place, str(error))
+                    return _Refused(place, str(error), error_name(error))
                 failures.append(error)  # the cause is in a report that is still to come
             if refused or failures:
                 break

@@ -44,6 +44,7 @@ _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
 _AGAIN_AFTER = 0.5
 _LOOK_AGAIN_AFTER = 0.1
+_LOOK_FOR_LINES_AGAIN_AFTER = 2.0
 _DELETE_EVERY = 10.0
 
 
@@ -184,6 +185,17 @@ class Relay(Closable):
         else:
             self._subscribe()
 
+    def _look_for_lines(self) -> None:
+        """Of no number all partitions are ours: a line's topic was deleted, or some are still to come."""
+        ladder, lines = self._layout()
+        if missing := sorted(set(ladder.lines).difference(lines)):
+            names = ", ".join(map(self._names.line, missing))
+            log.warning("Nothing is delivered: the lines of %s lack the topics %s.", self._names.name, names)
+        elif lines != self._lines:
+            self._ladder, self._lines = ladder, lines
+            self._subscribe()
+        self._begin_at = time.monotonic() + _LOOK_FOR_LINES_AGAIN_AFTER
+
     # Partitions come and go
 
     def _store_rest(self) -> None:
@@ -223,6 +235,8 @@ class Relay(Closable):
         numbers = self._owned()
         if not numbers:
             self._consumer.begin({self._ladder_place: 0})
+            if self._consumer.assigned:
+                self._look_for_lines()
             return
         stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
         room = self._memory // len(numbers)

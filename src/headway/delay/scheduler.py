@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any
 
 from headway.config import Config, OutputSettings
@@ -12,6 +13,7 @@ from headway.core.changes import Settled
 from headway.core.recurrence import Misfire, Recurrence
 from headway.core.schedules import HEADER, HandleParts, Schedule, partition_of
 from headway.core.topics import level_topic
+from headway.delay import storing
 from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
 from headway.delay.handles import ScheduleHandle
 from headway.delay.times import When, due_at
@@ -25,8 +27,6 @@ from headway.letters import connection_of
 from headway.records import Header
 
 _A_MOMENT = 0.1
-_STORED_WITHIN_MS = 60_000
-_DEFAULTS = {"enable.idempotence": True, "message.max.bytes": 2_097_152, "message.timeout.ms": _STORED_WITHIN_MS}
 
 
 class Scheduler(Closable):
@@ -46,14 +46,14 @@ class Scheduler(Closable):
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
         settings = OutputSettings.parse(config)
-        _check_timeout(settings.kafka)
+        storing.check(settings.kafka)
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
         layout = read_layout(connection, name) or create_topics(connection, name)
         self._partitions, self._ladder = layout.partitions, layout.ladder
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
-        self._client = ProducerClient({**_DEFAULTS, **settings.kafka})
+        self._client = ProducerClient({"enable.idempotence": True, **storing.DEFAULTS, **settings.kafka})
         lines = (0, *self._ladder.lines)
         serve = self._client.serve_until
         topics = {line: self._names.line(line) for line in lines}
@@ -89,7 +89,8 @@ class Scheduler(Closable):
             on_stored: Called with (error, metadata) when it is stored, or not, on the scheduler's own thread.
 
         Raises:
-            ConfigError: A time without a zone, or beyond the year 9999; or a header with the name that is ours.
+            ConfigError: A time without a zone, or beyond the year 9999; a topic or partition that there cannot be; or
+                a header with the name that is ours.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
         """
@@ -121,6 +122,11 @@ class Scheduler(Closable):
 
         Raises as `send_later`, and `ConfigError` for a rule that cannot be read.
         """
+        if isinstance(rule, datetime):
+            raise ConfigError(
+                f"The rule is the time {rule}, which comes once. Give a cron expression, or an interval in seconds or "
+                "as a timedelta; or call send_later."
+            )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
         recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, round(older_than * 1000))  # type: ignore[arg-type]
@@ -167,8 +173,11 @@ class Scheduler(Closable):
         if self._closed:
             return 0
         self._closed = True
-        self._asking.close()
-        return self._client.close(timeout)
+        try:
+            self._asking.close()
+        finally:
+            left = self._client.close(timeout)
+        return left
 
     def _schedule(
         self,
@@ -197,6 +206,7 @@ class Scheduler(Closable):
         order, at = next(self._orders), int(now * 1000)
         name = f"{self._token}{order:x}" if id_ is None else f"{id_}.{self._token}{order:x}"
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
+        schedule.check()
         fields.append(schedule.header())
         own = partition_of(key, order, self._partitions)
         destination = self._destinations[self._ladder.line_for(due - at)]
@@ -238,12 +248,3 @@ def _checked(headers: Sequence[Header]) -> list[Header]:
     if any(name == HEADER for name, _ in fields):
         raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
     return fields
-
-
-def _check_timeout(config: Config) -> None:
-    timeout = int(config.get("message.timeout.ms", config.get("delivery.timeout.ms", _STORED_WITHIN_MS)))
-    if not 0 < timeout <= _STORED_WITHIN_MS:
-        raise ConfigError(
-            f"The setting message.timeout.ms is {timeout}; for schedules it must be from 1 to {_STORED_WITHIN_MS}, "
-            "since relays wait no longer for what may still be on its way."
-        )

@@ -78,7 +78,9 @@ class Searcher:
     def _find_in(self, number: int, search: Search, stretch: Stretch, start: int) -> Fetched | None:
         self._onlooker = self._onlooker or Onlooker(self._config, self._names.name)
         place: Partition = (self._names.line(stretch.line), number)
-        end = self._onlooker.ends([place])[place]
+        end = self._onlooker.ends([place]).get(place)
+        if end is None:  # the line's topic was deleted
+            return None
         start = max(start, self._onlooker.offset_at(place, stretch.first, end))
         for message in self._onlooker.read(place, start, end):
             if message.timestamp()[1] > stretch.last:

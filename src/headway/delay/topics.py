@@ -18,8 +18,9 @@ DEFAULT_NAME = DEFAULT_SCHEDULER
 DEFAULT_PARTITIONS = 4
 
 _FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
-# A record's own megabyte, and the header that says when it is due.
-_MAX_MESSAGE_BYTES = 2_097_152
+MAX_MESSAGE_BYTES = 2_097_152
+"""Of a record in a line, and of a dead letter: a megabyte and what a schedule and its end add, and some more."""
+
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 _LADDER_KEY = "ladder"
@@ -88,8 +89,8 @@ class Layout(NamedTuple):
 
 def topics_for(names: TopicNames, ladder: Ladder, partitions: int) -> list[NewTopic]:
     """All topics of a scheduler. Lines and commands keep their records until they are done with."""
-    line = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(_MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
-    kept = {**_FOR_EVER, "max.message.bytes": str(_MAX_MESSAGE_BYTES)}
+    line = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
+    kept = {**_FOR_EVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(NewTopic(names.line(each), partitions, line) for each in (MEMORY, *ladder.lines)),
         NewTopic(names.commands, partitions, {**_FOR_EVER, **_BROKERS_TIME}),

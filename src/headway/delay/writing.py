@@ -1,6 +1,8 @@
 """What a relay decides, as records for Kafka, and what it has to know of a record that it reads."""
 
 import logging
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ from headway.core.line import Fetched
 from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
-from headway.errors import DeliveryError, KafkaError, ScheduleError
+from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
 from headway.letters import letter_headers
 from headway.records import ConsumerRecord, Header, Message, RecordSource
 
@@ -20,7 +22,9 @@ log = logging.getLogger(__name__)
 _ANY_PARTITION = -1
 _NOW = 0
 _ANSWER_WITHIN = 5.0
+_ASK_AGAIN_AFTER = 1.0
 _OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
+_MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record may be
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 
@@ -80,8 +84,9 @@ class Writing:
         command, settled = answer
         return Out(self._names.answers, settled.value, command.token, command.reply, _NOW, None)
 
-    def dead_letter(self, message: Message, error: Exception, reason: str) -> Out:
+    def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> Out:
         """The record as it lies in its line, and why it cannot be delivered."""
+        error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(_Failed(record), error, reason)
@@ -99,16 +104,19 @@ class Targets:
     def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
         self._partitions_of = partitions_of
         self._partitions: dict[str, int] = {}
+        self._asked_at: dict[str, float] = {}
 
     def error(self, schedule: Schedule) -> DeliveryError | None:
         """Why a schedule's target cannot take it; what cannot be asked now, sending will show."""
         topic, least = schedule.topic, (schedule.partition or 0) + 1
         if self._partitions.get(topic, 0) >= least:
             return None
-        try:
-            self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
-        except KafkaError:
-            return None
+        if time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER:  # not for each of a burst
+            try:
+                self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
+            except KafkaError:
+                return None
+            self._asked_at[topic] = time.monotonic()
         count = self._partitions[topic]
         if count == 0:
             return DeliveryError(f"The topic {topic} of a schedule does not exist.")

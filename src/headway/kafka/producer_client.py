@@ -397,6 +397,12 @@ def refuses_all(error: HeadwayError) -> bool:
     return cause is not None and cause.code() in _NO_MORE_RECORDS
 
 
+def error_name(error: HeadwayError) -> str:
+    """What librdkafka calls the error that was the cause, or nothing."""
+    cause = _cause(error)
+    return "" if cause is None else str(cause.name())
+
+
 def _cause(error: HeadwayError) -> ck.KafkaError | None:
     cause = error.__cause__
     return cause.args[0] if isinstance(cause, ck.KafkaException) else None

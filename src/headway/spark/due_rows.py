@@ -8,18 +8,14 @@ from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from headway.core.schedules import HEADER, LATEST, Schedule, partition_of
+from headway.delay import storing
 from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
 from headway.errors import DeliveryError
 from headway.kafka.row_producer import Columns
 from headway.kafka.uncollected import Uncollected
 from headway.letters import connection_of
 
-LINE_SETTINGS: Mapping[str, Any] = {
-    # A record's own megabyte, and the header that says when it is due.
-    "message.max.bytes": 2_097_152,
-    # Relays wait no longer for what may still be on its way.
-    "message.timeout.ms": 60_000,
-}
+LINE_SETTINGS = storing.DEFAULTS
 
 
 class Lines(NamedTuple):
@@ -30,7 +26,11 @@ class Lines(NamedTuple):
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> Lines:
-    """The lines of the scheduler of this name, which are created if there are none. Raises `KafkaError`."""
+    """The lines of the scheduler of this name, which are created if there are none.
+
+    Raises `KafkaError`, and `ConfigError` for settings that do not suit them.
+    """
+    storing.check(config)
     connection = connection_of(config)
     return Lines(name, read_layout(connection, name) or create_topics(connection, name))
 
