@@ -3,12 +3,17 @@
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # A test run in the background ignores Ctrl-C, and all that it starts would too; what Ctrl-C does is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes, or takes to be made, says how busy the machine is.
+settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headway")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

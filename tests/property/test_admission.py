@@ -180,7 +180,7 @@ def near(capacity: int, limits: list[int]) -> bool:
 
 
 @given(services)
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 def test_it_finds_the_capacity_of_a_service_and_stays_near(service: Service) -> None:
     load = Load(AdaptiveLimit(500), service)
     window = 0.2 / service.latency * service.capacity  # works in the time that a look takes at the least
@@ -189,7 +189,7 @@ def test_it_finds_the_capacity_of_a_service_and_stays_near(service: Service) -> 
 
 
 @given(services, capacities, latencies)
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 def test_it_follows_a_service_that_changes(service: Service, capacity: int, latency: float) -> None:
     load = Load(AdaptiveLimit(500), service)
     load.run(10_000)
@@ -200,7 +200,7 @@ def test_it_follows_a_service_that_changes(service: Service, capacity: int, late
 
 
 @given(st.integers(1, 300), st.sampled_from([0.01, 20.0]))
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 def test_it_grows_to_the_most_allowed_where_more_always_help_and_stays_there(most: int, latency: float) -> None:
     load = Load(AdaptiveLimit(most), Service(10_000, latency))
     load.run(int(20 * 0.2 / latency * most) + 3000)
@@ -208,7 +208,7 @@ def test_it_grows_to_the_most_allowed_where_more_always_help_and_stays_there(mos
 
 
 @given(st.floats(0.0001, 1))
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 def test_for_handlers_that_take_turns_on_one_processor_one_or_two_are_enough(seconds: float) -> None:
     load = Load(AdaptiveLimit(64), Service(1, seconds, shares=True))
     load.run(3000 + int(15 * 0.2 / seconds))

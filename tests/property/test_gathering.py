@@ -213,5 +213,5 @@ class GatheringOfBatches(RuleBasedStateMachine):
             self.take(4)
 
 
-GatheringOfBatches.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+GatheringOfBatches.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
 test_batches_are_gathered_as_a_model_of_lists_says = GatheringOfBatches.TestCase
