@@ -77,7 +77,7 @@ class InTransactions:
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._ids = deque(f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(_PRODUCERS))
+        self._ids = [f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(_PRODUCERS)]
         self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
         try:
             for transactional_id in self._ids:
@@ -122,7 +122,6 @@ class InTransactions:
         committed = in_background(partial(_commit, self._clients[0], offsets, member))
         self._uncommitted = _Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
         self._clients.rotate(-1)
-        self._ids.rotate(-1)
 
     def _renew(self, batches_of_one: bool = False) -> None:
         client = self._clients[0]
@@ -192,7 +191,7 @@ class InTransactions:
             self.done.update(offsets)
 
     def look_at_clock(self, commands: Offsets) -> None:
-        tick = Tick(state={PRODUCERS_KEY: encode_producers(list(self._ids))})
+        tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
         self.carry_out({number: tick for _, number in commands}, commands, 0)
 
     def close(self) -> None:
