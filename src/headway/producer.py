@@ -71,8 +71,12 @@ class _BaseProducer(Closable):
         )
         self.client = self._sender.client
         self.offer = self._sender.offer
-        # A schedule is stored on its own, in no transaction.
-        kafka = {key: value for key, value in settings.kafka.items() if not key.startswith("transaction")}
+        # A schedule is stored on its own, in no transaction, and the lines say how large it may be.
+        kafka = {
+            key: value
+            for key, value in settings.kafka.items()
+            if not key.startswith("transaction") and key != "message.max.bytes"
+        }
         serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
         self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
         self._scheduler_name = settings.scheduler

@@ -122,7 +122,8 @@ def test_a_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
     cluster.name = "headway-delay"
     cluster.create_target(f"{cluster.target}-1")
     reports: list[object] = []
-    with cluster.relay(), PriorityProducer({**cluster.config, "max.priority": 2}) as producer:
+    config = {**cluster.config, "max.priority": 2, "message.max.bytes": 5_000_000}  # a schedule is smaller
+    with cluster.relay(), PriorityProducer(config) as producer:
         began = time.time()
         future = producer.send(
             cluster.target, b"v", b"k", priority=1, due=0.5, on_delivery=lambda *report: reports.append(report)
