@@ -34,10 +34,10 @@ _GIVE_UP_AFTER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How fast the flights are sent and worked off: a year takes half a minute, a short run five seconds."""
+    """How fast the flights are sent and worked off: a year takes half a minute, a short run ten seconds."""
 
     records: int
-    at_least_s: float = 4.0
+    at_least_s: float = 8.0
 
     @property
     def sent_per_s(self) -> float:

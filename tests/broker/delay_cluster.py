@@ -54,7 +54,8 @@ class DelayCluster:
 
     def relay(self, **options: Any) -> AbstractContextManager[Relay]:
         """A relay in a thread."""
-        return Relay({**self.config, **QUICK}, name=self.name, **options).running()
+        unhurried = {"session.timeout.ms": 45_000}  # it leaves by itself: a pause of the machine need not expel it
+        return Relay({**self.config, **QUICK, **unhurried}, name=self.name, **options).running()
 
     def relay_process(self) -> "subprocess.Popen[bytes]":
         """A relay that can be killed."""
@@ -111,12 +112,12 @@ class DelayCluster:
         finally:
             consumer.close()
 
-    def wait_for(self, count: int, topic: str | None = None, within: float = 30.0) -> list[Any]:
+    def wait_for(self, count: int, topic: str | None = None, within: float = 60.0) -> list[Any]:
         """The records of a topic, once there are so many."""
         found: list[Any] = wait_until(lambda: len(read := self.read(topic)) >= count and read, within)
         return found
 
-    def wait_for_keys(self, keys: Collection[bytes], within: float = 30.0) -> None:
+    def wait_for_keys(self, keys: Collection[bytes], within: float = 60.0) -> None:
         """Until the target holds a record of each key."""
         wait_until(lambda: {message.key() for message in self.read()} >= set(keys), within)
 
@@ -125,7 +126,7 @@ class DelayCluster:
         return [dict(message.headers() or ()) for message in self.wait_for(count, self.names.dead)]
 
 
-def wait_until(condition: Callable[[], Any], within: float = 30.0) -> Any:
+def wait_until(condition: Callable[[], Any], within: float = 60.0) -> Any:
     """What the condition gives as soon as it is true."""
     deadline = time.monotonic() + within
     while not (result := condition()):

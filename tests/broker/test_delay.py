@@ -25,7 +25,7 @@ def cluster(headway_broker: LocalBroker) -> DelayCluster:
     return DelayCluster(headway_broker.bootstrap_servers)
 
 
-def assert_not_early(messages: list, dues: dict[bytes, float], latest: float = 15.0) -> None:  # type: ignore[type-arg]
+def assert_not_early(messages: list, dues: dict[bytes, float], latest: float = 25.0) -> None:  # type: ignore[type-arg]
     """Machines are busy, and how late is a benchmark's question; but no look at the lines was waited for (30 s)."""
     for message in messages:
         late = message.timestamp()[1] / 1000 - dues[message.key()]
@@ -150,8 +150,8 @@ def test_times_without_a_zone_and_our_own_header_are_refused(cluster: DelayClust
 
 def test_a_cancelled_record_does_not_arrive_and_a_delivered_one_is_said_to_be(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay() as relay:
-        wait_until(lambda: len(relay.partitions) == 2)
-        gone = scheduler.send_later("k", b"gone", cluster.target, 3)
+        wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)  # it has its producers too
+        gone = scheduler.send_later("k", b"gone", cluster.target, 6)
         there = scheduler.send_later("k", b"there", cluster.target, 0.1)
         cluster.wait_for(1)
         assert scheduler.cancel(gone) is Settled.CANCELLED
@@ -164,29 +164,30 @@ def test_a_cancelled_record_does_not_arrive_and_a_delivered_one_is_said_to_be(cl
 
 def test_a_reschedule_moves_to_both_sides_and_the_later_wins(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay() as relay:
-        wait_until(lambda: len(relay.partitions) == 2)
+        wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)
         sooner = scheduler.send_later("sooner", b"v", cluster.target, 3600)
-        later = scheduler.send_later("later", b"v", cluster.target, 1)
+        later = scheduler.send_later("later", b"v", cluster.target, 5)
         scheduler.flush()
         began = time.time()
-        assert scheduler.reschedule(later, 2.5) is Settled.RESCHEDULED
+        assert scheduler.reschedule(later, 7) is Settled.RESCHEDULED
         assert scheduler.reschedule(sooner, 20) is Settled.RESCHEDULED
         again = time.time()
         assert scheduler.reschedule(sooner, 1) is Settled.RESCHEDULED
         cluster.wait_for(2)
     found = {message.key(): message.timestamp()[1] / 1000 for message in cluster.read()}
     assert len(cluster.read()) == len(found) == 2
-    assert 1 <= found[b"sooner"] - again < 2.5
-    assert 2.5 <= found[b"later"] - began < 4
+    assert 1 <= found[b"sooner"] - again < 15  # and not the 20 s that were asked for first
+    assert 7 <= found[b"later"] - began < 15
 
 
 def test_without_a_relay_a_cancellation_says_so_and_is_settled_by_the_next_one(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
-        handle = scheduler.send_later("k", b"v", cluster.target, 1)
+        handle = scheduler.send_later("k", b"v", cluster.target, 5)  # not due before the relay has begun
         with pytest.raises(NoRelayError, match=r"No relay has answered within 0\.2"):
             scheduler.cancel(handle, timeout=0.2)
         with cluster.relay():
             assert scheduler.cancel(handle) is Settled.CANCELLED
+            wait_until(lambda: time.time() > handle.due + 0.3)  # for what must not come
         assert cluster.read() == []
 
 
@@ -275,7 +276,7 @@ def test_a_cron_expression_fires_and_goes_on_from_where_it_was_moved_to(cluster:
 
 
 def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_say(cluster: DelayCluster) -> None:
-    wait_until(lambda: time.time() % 60 < 53)  # so that the next minute does not begin within the test
+    wait_until(lambda: time.time() % 60 < 40)  # so that the next minute does not begin within the test
     minute = int(time.time() // 60) * 60_000
     missed = minute - 59 * 60_000  # the first of sixty times
     expected = {"coalesce": 1, "fire": 60, "skip": 10}

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,10 +46,13 @@ def die_and_go_on(
     broker: LocalBroker, mode: str, steps: Iterable[tuple[str, str]]
 ) -> list[tuple[tuple[str, str], list[bytes]]]:
     """What was delivered in spite of each death; all at the same time, since most of it is waiting."""
+    steps = list(steps)
+    all_are_ready = threading.Barrier(len(steps))  # none starts up while another has to be in time
 
     def delivered(step: tuple[str, str]) -> list[bytes]:
         cluster = DelayCluster(broker.bootstrap_servers, partitions=1)
         with dying_relay(cluster, mode, *step) as relay:
+            all_are_ready.wait(120)
             with cluster.scheduler() as scheduler:
                 for key, delay in SCHEDULED.items():
                     scheduler.send_later(key, b"v", cluster.target, delay)
@@ -57,7 +61,6 @@ def die_and_go_on(
             cluster.wait_for_keys(SCHEDULED)
         return sorted(message.key() for message in cluster.read())
 
-    steps = list(steps)
     with ThreadPoolExecutor(len(steps)) as threads:
         return list(zip(steps, threads.map(delivered, steps), strict=True))
 

@@ -24,7 +24,7 @@ from tests.broker.delay_cluster import MISSED_SOON
 
 pytestmark = pytest.mark.kafka
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def quiet(broker: LocalBroker, more: Mapping[str, Any] | None = None) -> dict[str, Any]:

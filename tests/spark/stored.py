@@ -21,7 +21,7 @@ class Stored(NamedTuple):
 
 
 def committed(servers: str, topic: str) -> list[Stored]:
-    """All records of a Kafka topic, of each partition in order; waits for transactions that are open."""
+    """All records of a Kafka topic, of each partition in order, but for transactions that are open."""
     config = {"bootstrap.servers": servers, "group.id": "readers", "enable.partition.eof": True}
     consumer = ck.Consumer({**config, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions

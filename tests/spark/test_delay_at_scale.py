@@ -79,7 +79,8 @@ def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_t
     with pytest.raises(NoRelayError, match=r"Of 10 cancellations 10 were not answered within 1 s"):
         cancel_where(spark, config, "true", orders.topic, timeout=1)
     with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
-        assert cancel_where(spark, config, "true", orders.topic) in ({}, {Settled.CANCELLED: 10})
+        settled = cancel_where(spark, config, "true", orders.topic)
+        assert settled.keys() <= {Settled.CANCELLED}  # those that are settled by now are not asked for again
     assert pending(spark, config, orders.topic).count() == 0
 
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo", "--records", "1000", "--output", str(tmp_path / "out")]
 
-    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
 
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert demo.stderr == ""
@@ -36,7 +36,7 @@ def test_ctrl_c_ends_the_demo_in_one_sentence(tmp_path: Path) -> None:
         assert demo.stdout is not None
         assert any(line.startswith("Step 1") for line in demo.stdout)
         demo.send_signal(signal.SIGINT)
-        rest, errors = demo.communicate(timeout=30)
+        rest, errors = demo.communicate(timeout=60)
 
     assert demo.returncode == 130, errors
     assert rest.endswith("\nStopped, and nothing is left running.\n")

@@ -144,7 +144,7 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", "flights"]
     command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers, "--after", "1"]
     command += ["--notices", names[0], "--follow-ups", names[1]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
 
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -206,7 +206,7 @@ def test_the_example_runs_with_spark_submit(orders: "LevelTopics", tmp_path: Pat
     program = [str(ROOT / "examples" / "flights_pipeline.py"), orders.servers, orders.topic, str(tmp_path)]
     environment = os.environ | {"JAVA_HOME": str(java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*submit, *program], env=environment, capture_output=True, text=True, timeout=110, check=False
+        [*submit, *program], env=environment, capture_output=True, text=True, timeout=250, check=False
     )
 
     assert done.returncode == 0, done.stderr[-4000:]

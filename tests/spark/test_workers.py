@@ -78,7 +78,7 @@ def test_a_worker_handles_what_comes_and_leaves_its_group_when_it_is_told_to_sto
         work.send(range(100, 150))
         await_that(lambda: len(work.handled()) == 150)
         running.stop()
-        assert running.wait(30)
+        assert running.wait(60)
 
     assert [metrics.done for metrics in running.results] == [150]
     assert (work.members(), work.lag()) == (0, 0)

@@ -157,9 +157,9 @@ def test_a_large_sparse_map_fits_because_a_bitset_was_compressed() -> None:
 
 
 def test_a_range_of_two_billion_with_few_runs_costs_as_little_as_a_short_one() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     assert encode(OffsetMap(0, (1, 2**31 - 2))) == text_of(b"e" + struct.pack(">ii", 1, 2**31 - 2))
-    assert time.perf_counter() - started < 0.1  # building the bitset takes seconds
+    assert time.thread_time() - started < 1  # building the bitset takes seconds
 
 
 def test_runs_of_zero_merge_their_neighbours() -> None:

@@ -126,9 +126,9 @@ def test_a_consumer_that_was_moved_back_is_told_so() -> None:
 def test_a_hundred_thousand_records_behind_a_stuck_one_cost_no_more_than_a_few() -> None:
     progress = Progress(OffsetMap(0))
     progress.receive(range(100_000))
-    started = time.perf_counter()
+    started = time.thread_time()
     for offset in range(1, 100_000):
         progress.complete(offset)
         assert progress.committable == 0
     assert progress.snapshot() == OffsetMap(0, (1, 99_999))
-    assert time.perf_counter() - started < 2  # a search per completion takes minutes
+    assert time.thread_time() - started < 2  # a search per completion takes minutes

@@ -231,11 +231,13 @@ def test_a_struct_is_returned_as_a_dict_a_tuple_or_a_row(result: Any) -> None:
 
 
 def test_a_task_that_is_ended_in_its_midst_cancels_what_runs() -> None:
-    cancelled = threading.Event()
+    begun, cancelled = asyncio.Event(), threading.Event()
 
     async def call(row: InputRow, context: Context) -> int:
         if row.number == 0:
+            await begun.wait()
             return 0
+        begun.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
