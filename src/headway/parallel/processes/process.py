@@ -19,6 +19,7 @@ from headway.parallel.processes.messages import NOTHING, Chunk, Said, attempts_o
 from headway.parallel.time_limit import exceeded
 
 _LONG = 0.1  # seconds at one record, while others wait behind it
+_NOTED_WITHIN = 1.0
 
 
 class Process:
@@ -141,9 +142,22 @@ class Process:
         self._process.kill()
         self._process.join()
         atexit.unregister(self._process.kill)
-        self._process.close()
+        self._close_process()
         self._pipe.close()
         self._asks.close()
+
+    def _close_process(self) -> None:
+        """Who starts a process looks after all others as well, in whichever thread: then the end of this one may be
+        known there, and said here a moment later.
+        """
+        deadline = time.monotonic() + _NOTED_WITHIN
+        while True:
+            try:
+                return self._process.close()
+            except ValueError:  # "still running"
+                if time.monotonic() > deadline:  # some other program part has waited for it: its end is never said
+                    return None
+            time.sleep(0.001)
 
     def _exit_code(self) -> int | None:
         self._process.join(1.0)
