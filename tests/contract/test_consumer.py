@@ -713,12 +713,14 @@ def waited_for_the_first(kafka_cluster: Cluster) -> float:
     while time.monotonic() < waiting + 1.5:  # for `before`; meanwhile a level of which nothing is asked would be parked
         level.fetch(0, time.monotonic())
     before.close()
-    while not level.assigned:
-        level.fetch(0, time.monotonic())
+    came: list[ConsumerRecord] = []
+    while not level.assigned:  # it may come in the same call, though nothing was asked for
+        came += level.fetch(0, time.monotonic())
     level.committed(level.assigned, 10)
     asked = time.monotonic()
-    while not level.fetch(1, time.monotonic()):
-        pass
+    while not came:
+        came += level.fetch(1, time.monotonic())
+        assert time.monotonic() - asked < 60
     waited = time.monotonic() - asked
     level.close()
     return waited
