@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], Any]
 
-_making_condition = threading.Lock()
+_making_watchers = threading.Lock()
 _counting_failures = threading.Lock()
 
 
@@ -65,6 +65,15 @@ def not_delivered(destination: Destination, error: Any) -> DeliveryError:
     return DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}.")
 
 
+class _Watchers:
+    """What a standard future is born with: the condition of those who wait, and what is to be called."""
+
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.waiters: list[Any] = []
+        self.done_callbacks: list[Any] = []
+
+
 class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` that costs little until somebody waits for it.
 
@@ -83,7 +92,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         "_partition",
         "_state",
         "_timestamp",
-        "_watched",
+        "_watchers",
         "destination",
         "queue",
         "size",
@@ -100,19 +109,19 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._state = "PENDING"
         self._exception = None
         self._on_delivery = on_delivery
-        self._watched = False
+        self._watchers: _Watchers | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        # Only what is missing comes here: what `Future.__init__` would have made.
-        if name not in ("_condition", "_waiters", "_done_callbacks"):
-            raise AttributeError(name)
-        with _making_condition:
-            if not self._watched:
-                self._waiters: list[Any] = []
-                self._done_callbacks: list[Any] = []
-                self._condition = threading.Condition()
-                self._watched = True
-        return getattr(self, name)
+    # The standard Future's own. Not by `__getattr__`: with one, whatever else is read here takes several times as long.
+    _condition: Any = property(lambda self: self._watched().condition)
+    _waiters: Any = property(lambda self: self._watched().waiters)
+    _done_callbacks: Any = property(lambda self: self._watched().done_callbacks)
+
+    def _watched(self) -> _Watchers:
+        if self._watchers is None:
+            with _making_watchers:
+                if self._watchers is None:
+                    self._watchers = _Watchers()
+        return self._watchers
 
     # The standard Future only reads it in the methods that are left to it here.
     @property
@@ -120,7 +129,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._state != "FINISHED" or self._exception is not None:
             return None
         topic, level = self.destination.topic, self.destination.level
-        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp[1])
+        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp)
 
     def __call__(self, error: Any, message: Report) -> None:
         """Take the Kafka client's report, with its error or None.
@@ -138,9 +147,9 @@ class DeliveryFuture(Future[RecordMetadata]):
         self.destination.delivered += 1
         self._partition: Any = message.partition()
         self._offset: Any = message.offset()
-        self._timestamp = message.timestamp()
+        self._timestamp = message.timestamp()[1]
         self._state = "FINISHED"
-        if self._watched or self._on_delivery is not None:
+        if self._watchers is not None or self._on_delivery is not None:
             self._announce()
 
     def fail(self, error: Exception) -> None:
@@ -179,12 +188,12 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def _announce(self) -> None:
         # A condition made from here on finds the state set; one made before has somebody to wake.
-        if self._watched:
-            with self._condition:
-                for waiter in self._waiters:
+        if self._watchers is not None:
+            with self._watchers.condition:
+                for waiter in self._watchers.waiters:
                     waiter.add_result(self) if self._exception is None else waiter.add_exception(self)
-                self._condition.notify_all()
-            self._invoke_callbacks()
+                self._watchers.condition.notify_all()
+            self._invoke_callbacks()  # type: ignore[attr-defined]
         if self._on_delivery is not None:
             self._call_back(self._on_delivery)
 

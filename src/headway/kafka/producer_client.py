@@ -27,9 +27,11 @@ _DEFAULTS = {"log_level": 3}
 _BATCHES_OF_ONE = {"batch.num.messages": 1}
 
 SERVE_AFTER = 100
-"""A thread that sends serves the reports each time the client was given so many records."""
-# Half as many sends within this time (seconds) are a stream; after it, who sent is thought to have paused.
-_QUIET = 0.005
+"""A thread that calls `produce` serves the reports at each so many records."""
+# A stream of sends serves the reports so often (seconds), since many at a time are quicker and Ctrl-C takes a
+# microsecond or ten to put off; after so long without, who sends is thought to have paused.
+_SERVE_EVERY = 0.002
+_QUIET = 0.01
 _LONGEST_WAIT = 0.1
 _A_MOMENT = 0.01
 
@@ -78,7 +80,8 @@ class ProducerClient:
         self._wake = Wake()
         wake_on_events(self._producer, self._wake.fd)
         self._after_reports = after_reports
-        self.sends = 0  # counted by who hands over: to `produce`, or to `raw_produce`
+        self._produced = 0
+        self._served_at = self._served_before = -math.inf  # by who sends: the last time, and the one before
         self._serving = threading.Lock()
         self._server: int | None = None
         self._serves_itself = False
@@ -109,10 +112,10 @@ class ProducerClient:
         Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
         cannot be sent.
         """
-        self.sends += 1
+        self._produced += 1
         try:
-            if self.sends % SERVE_AFTER == 0:
-                self.serve(0)
+            if self._produced % SERVE_AFTER == 0:
+                self.serve_in_stream()
             # By position, which is quicker; None is the second name that the binding has for the callback.
             self.raw_produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
         except BufferError:
@@ -125,6 +128,13 @@ class ProducerClient:
     def serves_here(self) -> bool:
         """Whether this is called from within a report: nobody else would take the next ones meanwhile."""
         return self._server == threading.get_ident()
+
+    def serve_in_stream(self) -> None:
+        """Take the reports that are there, on a thread that sends without a pause."""
+        now = time.monotonic()
+        if now - self._served_at >= _SERVE_EVERY:
+            self._served_before, self._served_at = self._served_at, now
+            self.serve(0)
 
     def serve(self, timeout: float) -> None:
         """Take the reports that are there, or come within `timeout` seconds; that makes room."""
@@ -344,10 +354,8 @@ class ProducerClient:
 
     def _serve_when_quiet(self) -> None:
         while not self._thread_ends:
-            seen = self.sends
             self._wake.wait(_LONGEST_WAIT)
-            while self.sends - seen > SERVE_AFTER / 2:
-                seen = self.sends
+            while time.monotonic() - self._served_before < _QUIET:
                 time.sleep(_QUIET)
             with self._serving:  # in its turn: what came while another served wakes nobody again
                 self._serves_itself = True

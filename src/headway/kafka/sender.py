@@ -16,7 +16,7 @@ from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
 from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.partitioner import DEFAULT, PARTITIONER, partitioner
-from headway.kafka.producer_client import SERVE_AFTER, ProducerClient, refusal
+from headway.kafka.producer_client import ProducerClient, refusal
 from headway.kafka.topic_watch import TopicWatch
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ class Sender:
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
         refused = None
+        in_stream = False
         # Not acquire and release, though quicker: Ctrl-C between that call and a `try` would leave it locked.
         with self._lock:
             if partition is not None and partition >= 0:
@@ -125,6 +126,7 @@ class Sender:
             else:
                 queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
             if queue.credit < size:
+                in_stream = queue.in_flight > 0  # a whole credit is used up before its first record was reported
                 is_placed = partition is not None and partition >= 0
                 queue, admitted = self._admit(topic, queue, key, size, is_placed)
                 if not admitted:
@@ -149,10 +151,8 @@ class Sender:
             except Exception as error:
                 self._accumulator.take_back(queue, size)
                 refused = refusal(topic.kafka_topic, error)
-        client = self.client
-        client.sends += 1
-        if client.sends % SERVE_AFTER == 0:
-            client.serve(0)
+        if in_stream:
+            self.client.serve_in_stream()
         if refused is not None:
             self._fail([(record, refused)])
         return True
