@@ -26,7 +26,7 @@ ALLOWED = {
     "finding": {"errors", "workers"},
     "http": {"core", "errors", "parallel", "records"},
     "broker": {"errors", "kafka"},
-    "spark": {"broker", "core", "config", "delay", "errors", "finding", "kafka", "letters", "parallel"}
+    "spark": {"broker", "core", "config", "delay", "errors", "finding", "kafka", "lazy_names", "letters", "parallel"}
     | {"records", "workers"},
     "pipelines": {"core", "delay", "errors", "kafka", "letters", "parallel", "spark"},
     "testing": {"broker"},

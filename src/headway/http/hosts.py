@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 
-from headway import RetriableError
+from headway.core.retry import RetriableError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from yarl import URL
 
-from headway import FatalError, errors
+from headway import errors
+from headway.core.retry import FatalError
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headway.errors import ConfigError
 from headway.parallel.context import Context
 from headway.pipelines.flight_outputs import Outputs
-from headway.spark.parallel_map import parallel_map
+from headway.spark.parallel_stage import parallel_map
 from headway.spark.stage import RowHandler
 from headway.spark.stamps import stamped
 

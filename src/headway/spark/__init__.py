@@ -1,18 +1,24 @@
-"""Headway in PySpark: topics by priority as source and sink, and handlers that run in parallel on the cluster."""
+"""Headway in PySpark: topics by priority as source and sink, and handlers that run in parallel on the cluster.
 
-from headway.spark.input_row import InputRow
-from headway.spark.outcomes import dead_letters
-from headway.spark.parallel_map import parallel_map
-from headway.spark.session import local_session
-from headway.spark.source import HeadwayDataSource
-from headway.spark.workers import ClusterWorkers, run_workers
+Its names are imported when they are first asked for, as those of `headway`.
+"""
 
-__all__ = [
-    "ClusterWorkers",
-    "HeadwayDataSource",
-    "InputRow",
-    "dead_letters",
-    "local_session",
-    "parallel_map",
-    "run_workers",
-]
+from headway.lazy_names import importer
+
+_MODULES = {
+    "ClusterWorkers": "headway.spark.workers",
+    "HeadwayDataSource": "headway.spark.source",
+    "InputRow": "headway.spark.input_row",
+    "dead_letters": "headway.spark.outcomes",
+    "local_session": "headway.spark.session",
+    "parallel_map": "headway.spark.parallel_stage",
+    "run_workers": "headway.spark.workers",
+}
+
+__all__ = list(_MODULES)
+
+__getattr__ = importer(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
