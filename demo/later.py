@@ -1,4 +1,4 @@
-"""Step 3: each flight whose departure was late schedules a follow-up at its actual departure, in compressed time.
+"""Step 2: each flight whose departure was late schedules a follow-up at its actual departure, in compressed time.
 
 The relay delivers them when they are due; how late is told by the brokers' own timestamps.
 """

@@ -19,7 +19,7 @@ from headway.spark.report_file import write_report
 
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
-_AT_ONCE = 120_000  # so that a year is three micro-batches, each of which costs seconds besides its flights
+_AT_ONCE = 170_000  # so that a year is two micro-batches, each of which costs seconds besides its flights
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +47,25 @@ class Outcome:
         return self.by_level and self.notices == self.expected
 
 
+def session() -> SparkSession:
+    """Spark for the demo, which takes seconds to start."""
+    return local_session("headway demo", short_lived=True)
+
+
 def run(
-    bootstrap_servers: str, topic: str, levels: int, expected: int, output_dir: Path, console: Console | None = None
+    spark: SparkSession, servers: str, topic: str, levels: int, expected: int, output_dir: Path, console: Console
 ) -> tuple[Outcome, Row]:
     """Read the flights of a topic through Structured Streaming, say what they show, draw it, and audit follow-ups.
 
-    `expected` is how many flights were sent. What an earlier run left in the directory is replaced.
+    `expected` is how many flights were sent. What an earlier run left in the directory is replaced. Stops Spark.
     """
-    console = console or Console()
-    spark = local_session("headway demo", short_lived=True)
     try:
-        kafka = {"bootstrap.servers": bootstrap_servers}
+        kafka = {"bootstrap.servers": servers}
         records = flights.source(spark, kafka, topic, levels, _AT_ONCE)
         after, name = follow_ups.AFTER, follow_ups.NAME
         outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=name)
         outputs.create_topics(topic, levels)
-        with follow_ups.relay(bootstrap_servers):
+        with follow_ups.relay(servers):
             outcome = process(spark, records, outputs, levels, expected, console)
             return outcome, follow_ups.audited(spark, outcome.parquet, outputs, levels)
     finally:

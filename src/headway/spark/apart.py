@@ -5,9 +5,9 @@ and stack traces come of it.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from pyspark import SparkContext
@@ -19,10 +19,17 @@ _ASK_AGAIN_S = 0.1
 
 def apart(work: Callable[[], T]) -> T:
     """What the work returns or raises; on Ctrl-C its Java is ended first."""
+    with beside(work) as result:
+        return result.result()
+
+
+@contextmanager
+def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
+    """The work goes on beside the block, which ends after it; on Ctrl-C its Java is ended first."""
     with ThreadPoolExecutor(1, thread_name_prefix="spark") as thread:
         future = thread.submit(work)
         try:
-            return future.result()
+            yield future
         except KeyboardInterrupt:
             _end(future)
             raise
