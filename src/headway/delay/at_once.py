@@ -108,7 +108,7 @@ class AtOnce:
                 self._flush()
 
     def serve(self) -> float:
-        self._client.serve(0)
+        self._client.serve_in_stream()
         self._try_alone()
         self._raise_failure()
         while self._sent and not self._sent[0].left:

@@ -30,8 +30,8 @@ def _is_main() -> bool:
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
     """A Ctrl-C in the block is handled at its end."""
-    handle = signal.getsignal(signal.SIGINT)
-    if not _is_main() or not callable(handle):
+    handle = signal.getsignal(signal.SIGINT) if _is_main() else None  # two microseconds, which other threads save
+    if not callable(handle):
         yield
         return
     later = _Later(handle)
