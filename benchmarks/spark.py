@@ -5,9 +5,10 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from _connector import spark_settings
 from _harness import Options, Report, main
@@ -26,6 +27,8 @@ SCHEDULING_TASKS = 8
 LIMIT = 50_000  # records of a micro-batch
 HIGH_PER_S = 100
 TRICKLE_PER_S = 200
+FEWEST = 3  # micro-batches that a figure is made of
+PATIENCE = 60.0  # seconds for them, beyond those that a query is given
 # What was found to help it: fewer and larger fetches, one partition for each core, no checksums.
 TUNED = {
     "kafka.max.poll.records": "10000",
@@ -229,18 +232,27 @@ def _running(frame: DataFrame, waits: Waits | None = None, *, once: bool = False
 
 def _times(query: StreamingQuery, seconds: float) -> list[float]:
     """What the micro-batches of the later half took in milliseconds."""
-    time.sleep(seconds)
-    progress = [each for each in query.recentProgress if each["numInputRows"]]
-    assert progress, query.exception()
+    progress = _after(query, seconds, lambda each: each["numInputRows"] > 0)
     return [each["durationMs"]["triggerExecution"] for each in progress[len(progress) // 2 :]]
 
 
 def _full(query: StreamingQuery, seconds: float) -> dict[int, float]:
     """The milliseconds of the micro-batches that the backlog filled, by number; without the first third of them."""
-    time.sleep(seconds)
-    progress = [each for each in query.recentProgress if each["numInputRows"] > 0.9 * LIMIT]
-    assert progress, query.exception()
+    progress = _after(query, seconds, lambda each: each["numInputRows"] > 0.9 * LIMIT)
     return {each["batchId"]: each["durationMs"]["triggerExecution"] for each in progress[len(progress) // 3 :]}
+
+
+def _after(query: StreamingQuery, seconds: float, counts: Callable[[Any], bool]) -> list[Any]:
+    """The micro-batches that count, once the query has run for so long and has ended some of them."""
+    began = time.monotonic()
+    while True:
+        assert query.isActive, query.exception()
+        ran = time.monotonic() - began
+        progress = [each for each in query.recentProgress if counts(each)]
+        if ran > seconds and len(progress) >= FEWEST:
+            return progress
+        assert ran < seconds + PATIENCE, f"{len(progress)} micro-batches in {ran:.0f} s: {query.lastProgress}"
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -331,7 +331,8 @@ class PriorityProducer(_BaseProducer):
         except KeyError:
             destination = self.destination(topic, priority)
         future = DeliveryFuture(destination, on_delivery)
-        if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
+        offer = self.offer
+        if offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future
         return self._wait_for_room(future, destination.queues, value, key, partition, timestamp, headers)
 
@@ -383,7 +384,8 @@ class Producer(_BaseProducer):
         except KeyError:
             destination = self.destination(topic, 0)
         future = DeliveryFuture(destination, on_delivery)
-        if self.offer(future, destination.queues, value, key, partition, timestamp, headers):
+        offer = self.offer
+        if offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future
         return self._wait_for_room(future, destination.queues, value, key, partition, timestamp, headers)
 

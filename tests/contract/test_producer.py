@@ -1,8 +1,9 @@
 import contextlib
 import json
-import threading
-from concurrent.futures import wait
+import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -197,16 +198,22 @@ def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pyt
     assert caplog.records
 
 
-def test_threads_may_send_at_once(cluster: Cluster) -> None:
-    topic = cluster.topic()
-    with cluster.producer() as producer:
-        threads = [threading.Thread(target=lambda: [producer.send(topic, b"v") for _ in range(500)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        producer.flush(30)
-        assert producer.metrics().delivered == [2000, 0, 0]
+def test_threads_may_send_at_once_and_all_room_is_free_again(cluster: Cluster) -> None:
+    topic, before = cluster.topic(), sys.getswitchinterval()
+    with cluster.producer(**{"buffer.memory": 6_000_000}) as producer, ThreadPoolExecutor(8) as threads:
+        send = partial(producer.send, topic, b"v")
+        sys.setswitchinterval(1e-6)  # so that they meet at every place where they can
+        try:
+            sending = [threads.submit(lambda key: [send(str(key)) for _ in range(5_000)], key) for key in range(8)]
+            wait(sending)
+        finally:
+            sys.setswitchinterval(before)
+        assert producer.flush(30) == 0
+        assert producer.metrics().delivered == [40_000, 0, 0]
+        assert producer._sender._accumulator.used == 0
+        for each in sending:
+            offsets = [future.result().offset for future in each.result()]
+            assert offsets == sorted(offsets)
 
 
 def test_partitions_are_those_of_all_levels(cluster: Cluster) -> None:

@@ -10,6 +10,8 @@ from headway.core.queues import Queue, TopicQueues
 from headway.core.turns import FairTurns, StrictTurns, make_turns
 from headway.errors import ConfigError
 
+CREDIT = 256 * 1024
+
 
 @dataclass(eq=False, slots=True)
 class Record:
@@ -191,12 +193,12 @@ def hand_over(accumulator: Accumulator[Record], queue: Queue[Record], size: int)
     return True
 
 
-def test_records_that_overtake_nobody_are_handed_over_at_once_on_a_requests_credit() -> None:
+def test_records_that_overtake_nobody_are_handed_over_at_once_on_credit() -> None:
     accumulator, topic = with_topic()
     assert hand_over(accumulator, topic.unplaced, 1_000)
-    assert (topic.unplaced.credit, topic.unplaced.used) == (64 * 1024 - 1_000, 64 * 1024)
+    assert (topic.unplaced.credit, topic.unplaced.used) == (CREDIT - 1_000, CREDIT)
     assert hand_over(accumulator, topic.unplaced, 1_000)
-    assert topic.unplaced.used == 64 * 1024
+    assert topic.unplaced.used == CREDIT
 
 
 def test_an_idle_queue_holds_no_credit() -> None:

@@ -25,9 +25,11 @@ from headway.core.queues import Batch, Level, Queue, R, TopicQueues
 from headway.core.turns import Turns
 from headway.core.wire import Wire
 
-# The bytes of a turn, of a credit, and of what sticks to one partition of those that any will do for: about a request.
+# The bytes of a turn, and of what sticks to one partition of those that any will do for: about a request.
 _TURN = 64 * 1024
-# A credit is at most this part of a level's memory.
+# The bytes of a credit, which is at most one of so many parts of a level's memory. To ask for one takes ten times what
+# a record takes that need not.
+_CREDIT = 256 * 1024
 _CREDITS = 64
 
 
@@ -52,7 +54,7 @@ class Accumulator(Generic[R]):
         self._reserve = limits.reserve
         self._keep = 1 - limits.reserve
         self._level_memory = limits.memory // levels
-        self._credit = min(_TURN, self._level_memory // _CREDITS)
+        self._credit = min(_CREDIT, self._level_memory // _CREDITS)
         self._levels: list[Level[R]] = [Level(index) for index in range(levels)]
         self._turns = turns
         self._wire: Wire[R] = Wire()
