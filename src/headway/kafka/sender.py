@@ -130,8 +130,8 @@ class Sender:
                 queue, admitted = self._admit(topic, queue, key, size, is_placed)
                 if not admitted:
                     return self._wait(record, queue, size, value, key, partition, timestamp, headers)
-        # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so no
-        # other thread and no signal comes in. Who has credit overtakes nobody: whoever waits has taken it away.
+        # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
+        # no other thread and no signal comes in. Who has credit overtakes nobody: whoever waits has taken it away.
         queue.credit -= size
         record.destination.sent += 1
         record.queue = queue
