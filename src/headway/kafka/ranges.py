@@ -28,6 +28,7 @@ __all__ = [
     "Offsets",
     "Range",
     "RangeReader",
+    "fetched_ahead",
     "kafka_partition",
     "name_of",
     "no_longer_holds",
@@ -63,7 +64,6 @@ DEFAULTS: Mapping[str, Any] = {
     "fetch.queue.backoff.ms": 1,
     # The broker says at once that nothing follows: the end of a range, and the move to the next, wait for that.
     "fetch.wait.max.ms": 1,
-    # What is fetched behind the end of a range is fetched for nothing.
     "queued.max.messages.kbytes": 8192,
     # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
     "log_level": 2,
@@ -79,6 +79,7 @@ _LOST = (
 """What is said of offsets that are gone. All else, such as what may not be read, is there still."""
 
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
+_LIKELY_SIZE = 64  # of a record in bytes; where they are larger, less than a range is fetched ahead
 
 
 class Range(NamedTuple):
@@ -93,6 +94,21 @@ class Range(NamedTuple):
     def length(self) -> int:
         """How many offsets there are; fewer records, where there are gaps."""
         return self.end - self.start
+
+
+def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
+    """The setting for how much is fetched before it is asked for.
+
+    What is so fetched from behind the end of a range is for nothing, and costs the broker and the client as much as
+    what is read; but with too little of it a long range is waited for.
+
+    >>> partition = TopicPartition("orders", 0)
+    >>> [fetched_ahead([Range(partition, 0, end)]) for end in (500, 30_000)]
+    [{'queued.max.messages.kbytes': 1024}, {'queued.max.messages.kbytes': 1875}]
+    """
+    longest = max((item.length for item in wanted), default=0)
+    least, most = 1024, DEFAULTS["queued.max.messages.kbytes"]
+    return {"queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024))}
 
 
 class RangeReader(Closable):

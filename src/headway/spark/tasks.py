@@ -6,7 +6,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headway.kafka.ranges import Range, RangeReader
+from headway.kafka.ranges import Range, RangeReader, fetched_ahead
 from headway.kafka.uncollected import Uncollected
 from headway.spark import columns, planning
 from headway.spark.options import Options
@@ -22,7 +22,7 @@ def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch
     """The records of one group of ranges."""
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
     schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
-    kafka = {**options.kafka, "isolation.level": options.isolation}
+    kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
     reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
     with one_sentence(), Uncollected(), reader:
         for source, records in reader.read(wanted):
