@@ -50,8 +50,14 @@ Prepare = Callable[[Any], None]
 """Turns a record's key and value into bytes, in place."""
 
 
+Offer = Callable[[Any, TopicQueues[Any], Any, Any, int | None, int | None, Any], bool]
+"""(record, topic, value, key, partition, timestamp, headers) -> whether it has room."""
+
+
 class Sender:
     """An accumulator before librdkafka.
+
+    `offer` takes a record; where it gives False there is no room, and nothing is kept. It neither waits nor does I/O.
 
     Args:
         overhead: What a record counts for besides its bytes,
@@ -73,6 +79,7 @@ class Sender:
         self._overhead = overhead
         self._least = least
         self._prepare = prepare
+        self.offer: Offer = self._offer if prepare is None else self._offer_raw
         self._mean_sizes: dict[str, float] = {}
         self._after_reports = after_reports
         self._lock = threading.Lock()
@@ -95,7 +102,7 @@ class Sender:
 
     # In
 
-    def offer(
+    def _offer(
         self,
         record: Any,
         topic: TopicQueues[Any],
@@ -105,10 +112,7 @@ class Sender:
         timestamp: int | None,
         headers: Any,
     ) -> bool:
-        """Take a record; False, and nothing is kept, where it has no room. Neither waits nor does I/O."""
         # In one piece, as it is what every record pays for.
-        if self._prepare is not None:
-            return self._wait_raw(record, topic, value, key, partition, timestamp, headers)
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
             if headers:
@@ -117,17 +121,16 @@ class Sender:
             size = self._overhead
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
-        is_placed = partition is not None and partition >= 0
-        if is_placed:
+        if partition is None or partition < 0:
+            queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
+        else:
             with self._lock:
                 queue = topic.queue(partition)
-        else:
-            queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
         in_stream = False
         while queue.credit < size:
             with self._lock:
                 in_stream = queue.in_flight > 0  # a whole credit is used up before its first record was reported
-                queue, admitted = self._admit(topic, queue, key, size, is_placed)
+                queue, admitted = self._admit(topic, queue, key, size, partition)
                 if not admitted:
                     return self._wait(record, queue, size, value, key, partition, timestamp, headers)
         # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
@@ -159,12 +162,13 @@ class Sender:
         return True
 
     def _admit(
-        self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int, is_placed: bool
+        self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int, partition: int | None
     ) -> tuple[Queue[Any], bool]:
         """The queue for a record whose first choice has no credit, and whether it may be handed over at once.
 
-        One that `is_placed` is for the partition of its queue and no other, which may be the sticky one as well.
+        One with a `partition` is for that and no other, which may be the sticky one as well.
         """
+        is_placed = partition is not None and partition >= 0
         now = time.monotonic()
         if key is None and not is_placed:
             admitted = self._accumulator.admit_any(topic, size, now)
@@ -203,7 +207,7 @@ class Sender:
             self._stirred.set()
         return True
 
-    def _wait_raw(self, record: Any, topic: TopicQueues[Any], *fields: Any) -> bool:
+    def _offer_raw(self, record: Any, topic: TopicQueues[Any], *fields: Any) -> bool:
         """Let a record wait for the thread that serialises it."""
         size = max(self._least, int(self._mean_sizes.get(topic.kafka_topic, _FIRST_GUESS)))
         with self._lock:
