@@ -12,12 +12,23 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from headway import Context, FatalError
+from headway import Context, FatalError, RetryLater
 from headway.core.retry import Retries, fixed
 from headway.spark.input_row import InputRow
-from headway.spark.outcomes import outcome_columns
+from headway.spark.outcomes import outcome_columns, result_check
 from headway.spark.stage import RowHandler, Settings, Stage
 
 SETTINGS = Settings(
@@ -209,6 +220,56 @@ def test_a_result_that_does_not_fit_its_type_is_a_failed_row(result: Any) -> Non
         **{number: ("ok", number) for number in (0, 1, 2, 4, 5)},
         3: ("failed", None),
     }
+
+
+def test_a_row_behind_one_whose_result_does_not_fit_is_parked() -> None:
+    async def call(row: InputRow, context: Context) -> Any:
+        return "three" if row.number == 0 else row.number
+
+    rows = {row["number"]: row for row in outcomes(call, ["a", "b", "a"])}
+    assert {number: row["outcome"] for number, row in rows.items()} == {0: "failed", 1: "ok", 2: "parked"}
+    assert rows[0]["attempts"] == 1
+    assert rows[0]["error"]["message"].startswith("The handler returned what is no int: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "does_not"),
+    [
+        (StringType(), ["", "é", None], [3, "\udce9"]),
+        (LongType(), [0, -(2**63), None], [2**63, "x"]),
+        (DoubleType(), [0.5, 2], ["x"]),
+        (BooleanType(), [True], [1, "x"]),
+        (ArrayType(IntegerType()), [[1], []], [["x"], 3]),
+    ],
+)
+def test_a_result_is_known_to_fit_its_type_or_not(kind: DataType, fits: list[Any], does_not: list[Any]) -> None:
+    check = result_check(kind)
+    arrow_type = to_arrow_type(kind)
+    for result in fits:
+        check(result)
+        pa.array([result], arrow_type)
+    for result in does_not:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever Arrow or Python say
+            check(result)
+
+
+def test_a_handler_cannot_put_a_row_off() -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        raise RetryLater(3600)
+
+    [row] = outcomes(call, ["a"])
+    assert (row["outcome"], row["attempts"]) == ("failed", 1)
+    assert row["error"]["message"].startswith("The handler raised RetryLater, for which a ParallelConsumer")
+
+
+def test_rows_are_read_on_when_what_filled_the_room_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.spark.stage._ROOM", 1_000 * 1_000)
+
+    async def call(row: InputRow, context: Context) -> int:
+        return 0
+
+    rows = outcomes(call, ["hot"] * 5_000)
+    assert [row["number"] for row in rows] == list(range(5_000))
 
 
 def test_an_error_whose_text_is_no_unicode_is_a_failed_row() -> None:

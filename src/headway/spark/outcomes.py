@@ -1,6 +1,6 @@
 """What became of each row of a parallel stage: columns beside its own, and dead letters made of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -8,7 +8,17 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from headway.letters import PREFIX
 
@@ -56,34 +66,45 @@ def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
     return f"{type(error).__module__}.{type(error).__qualname__}", _text(error), reason
 
 
+def result_check(kind: DataType) -> Callable[[Any], None]:
+    """A function that raises what Arrow or Python say of a result that is not of this type."""
+    arrow_type = to_arrow_type(kind, timezone="UTC")
+    plain, is_sure = _PLAIN.get(type(kind), (None, bool))
+
+    def check(result: Any) -> None:
+        # To ask Arrow takes a microsecond, which most results can be spared.
+        if not (result is None or (type(result) is plain and is_sure(result))):
+            pa.array([result], arrow_type)
+
+    return check
+
+
+def _fits(bits: int) -> Callable[[int], bool]:
+    most = 2 ** (bits - 1)
+    return lambda number: -most <= number < most
+
+
+# The types whose values are seen to fit without Arrow, and those of a type that are.
+_PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
+    StringType: (str, str.isascii),
+    IntegerType: (int, _fits(32)),
+    LongType: (int, _fits(64)),
+    DoubleType: (float, lambda _: True),
+    BooleanType: (bool, lambda _: True),
+}
+
+
 def outcome_arrays(outcomes: Sequence[Outcome], columns: StructType) -> list[pa.Array]:
-    """The columns of these outcomes. A result that is not of its type makes its outcome a failed one."""
+    """The columns of these outcomes, whose results are of their type."""
     types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
-    results = _results(outcomes, types[0])
     return [
-        results,
+        pa.array([outcome.result for outcome in outcomes], types[0]),
         pa.array([outcome.kind for outcome in outcomes], types[1]),
         pa.array([outcome.attempts for outcome in outcomes], types[2]),
         pa.array([outcome.error for outcome in outcomes], types[3]),
         _timestamps([outcome.started for outcome in outcomes], types[4]),
         _timestamps([outcome.done for outcome in outcomes], types[5]),
     ]
-
-
-def _results(outcomes: Sequence[Outcome], kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array([outcome.result for outcome in outcomes], kind)
-    except Exception:  # Arrow's, Python's (OverflowError), or of a user's own class
-        return pa.concat_arrays([_result(outcome, kind) for outcome in outcomes])
-
-
-def _result(outcome: Outcome, kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array([outcome.result], kind)
-    except Exception as error:
-        outcome.kind, outcome.result = "failed", None
-        outcome.error = failure(error, f"the handler returned what is no {kind}")
-        return pa.nulls(1, kind)
 
 
 def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:

@@ -23,7 +23,7 @@ from headway.core.admission import Admission
 from headway.core.engine import Engine
 from headway.core.lanes import ALONE
 from headway.core.offset_map import OffsetMap
-from headway.core.retry import Retries
+from headway.core.retry import FatalError, Retries, RetryLater
 from headway.kafka.wake import Wake
 from headway.parallel.calls import Calls, is_coroutine_function
 from headway.parallel.context import Context
@@ -34,7 +34,7 @@ from headway.parallel.loop import EventLoop
 from headway.parallel.threads import Threads
 from headway.records import TopicPartition
 from headway.spark.input_row import Columns, InputRow
-from headway.spark.outcomes import Outcome, failure, outcome_arrays
+from headway.spark.outcomes import Outcome, failure, outcome_arrays, result_check
 
 RowHandler = Callable[[InputRow, Context], Any]
 
@@ -48,6 +48,10 @@ _NEVER = 2**62
 
 _PARKED: Any = object()
 _BEHIND = "a row of its key failed before it"
+_NOT_LATER = (
+    "The handler raised RetryLater, for which a ParallelConsumer schedules its record; a row has no topic to come from "
+    "again. Raise RetriableError, or schedule it with the sink's column due."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,9 @@ class Stage:
     def __init__(self, handler: RowHandler, settings: Settings) -> None:
         self._handler = handler
         self._settings = settings
+        kind = settings.columns["result"].dataType
+        self._check_result = result_check(kind)
+        self._no_result = f"The handler returned what is no {kind.simpleString()}"
         self._wake = Wake()
         buffer = self._buffer = max(_LEAST_BUFFER, 2 * settings.concurrency)
         names = (
@@ -141,6 +148,7 @@ class Stage:
 
     def _has_room(self) -> bool:
         with self._dispatch.lock:
+            self._engine.held()  # else what was full once stays so
             return self._engine.demand()[0] > 0
 
     # Handling
@@ -173,12 +181,16 @@ class Stage:
         row: StageRow = work.record
         if result is _PARKED:
             self._put(row, Outcome("parked", error=(None, None, _BEHIND)))
-        else:
-            self._put(row, Outcome("ok", work.attempt, result, None, row.started, time.time()))
+            return self._dispatch.done(work)
+        try:
+            self._check_result(result)
+        except Exception as error:  # Arrow's, Python's (OverflowError), or of a user's own class
+            return self._dispatch.failed(work, FatalError(f"{self._no_result}: {error}"))
+        self._put(row, Outcome("ok", work.attempt, result, None, row.started, time.time()))
         return self._dispatch.done(work)
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
-        return self._dispatch.failed(job[0], error)
+        return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if isinstance(error, RetryLater) else error)
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """A row has failed for good: as the engine sees it, its dead letter is to be stored."""
