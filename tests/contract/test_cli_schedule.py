@@ -61,11 +61,21 @@ def test_a_line_is_a_record_whatever_its_bytes_are(cluster: DelayCluster) -> Non
     assert sorted(each.message.value() for each in cluster.pending()) == [b"caf\xe9", b"\xff"]
 
 
-def test_nobody_answers_a_cancellation_without_a_relay(cluster: DelayCluster) -> None:
-    [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
-    result = run(cluster, "cancel", handle, "--timeout", "0.2")
+def test_without_a_relay_all_cancellations_are_stored_and_settled_by_the_next(cluster: DelayCluster) -> None:
+    handles = run(cluster, "add", cluster.target, "--in", "1h", text="one\ntwo\n").output.split()
+    result = run(cluster, "cancel", *handles, "--timeout", "0.2")
     assert result.exit_code == 1
+    assert "".join(f"{handle}: not answered\n" for handle in handles) in result.output
     assert "No relay has answered within 0.2 s" in result.output
+    with cluster.relay():
+        wait_until(lambda: not cluster.pending())
+
+
+def test_a_mistake_in_one_handle_cancels_none(cluster: DelayCluster) -> None:
+    [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
+    with cluster.relay():
+        assert "is no handle" in run(cluster, "cancel", handle, "nonsense").output
+        assert f"{handle}: cancelled\n" in run(cluster, "cancel", handle).output
 
 
 def test_fitting_proposes_lines_and_puts_them_in_use(cluster: DelayCluster) -> None:

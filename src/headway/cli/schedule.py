@@ -4,7 +4,8 @@ import heapq
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,18 @@ from headway.cli.spark_command import master_option, on_spark
 from headway.cli.tables import show_table
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder, fit, rounded, writes_per_record
+from headway.core.schedules import HandleParts
+from headway.delay.asking import no_relay, settled_within
 from headway.delay.pending import Pending, layout_of, read_pending
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, create_topics, missing_topics
+from headway.errors import HeadwayError, NoRelayError
+from headway.kafka.closing import counting_down
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _BAR = 40
+_UNANSWERED = "not answered"
 
 
 @click.group()
@@ -171,19 +177,26 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
 @_NAME
 @kafka_options
 @click.pass_context
-def cancel(context: click.Context, handles: Iterable[str], timeout: float, name: str, connection: Connection) -> None:
-    """Cancel schedules, and say what became of that.
+def cancel(context: click.Context, handles: Sequence[str], timeout: float, name: str, connection: Connection) -> None:
+    """Cancel schedules, and say for each what became of that.
 
     The exit code is 0 if all are cancelled, and 1 if one was delivered already, or no relay has answered.
 
     \b
       headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
     """
+    for handle in handles:
+        HandleParts.read(handle)  # a mistake in one asks for none
     with Scheduler(connection.client_config(), name=name) as scheduler:
-        settled = [scheduler.cancel(handle, timeout) for handle in handles]
-    for handle, outcome in zip(handles, settled, strict=True):
+        # For all before the first answer is waited for: without a relay they are stored all the same.
+        asked = [scheduler.ask_to_cancel(handle) for handle in handles]
+        left = counting_down(timeout)
+        outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
+    for handle, outcome in zip(handles, outcomes, strict=True):
         click.echo(f"{handle}: {outcome}")
-    context.exit(0 if all(outcome is Settled.CANCELLED for outcome in settled) else 1)
+    if _UNANSWERED in outcomes:
+        raise no_relay(timeout)
+    context.exit(0 if all(outcome is Settled.CANCELLED for outcome in outcomes) else 1)
 
 
 @schedule.command()
@@ -276,6 +289,15 @@ def _draw(title: str, counts: Mapping[str, int]) -> None:
         most = max(counts.values())
         columns = [Column(title), Column("pending", justify="right"), Column("")]
         show_table(columns, ((name, str(n), "█" * max(1, n * _BAR // most)) for name, n in counts.items()))
+
+
+def _outcome(answer: Future[Settled], timeout: float) -> Settled | str:
+    try:
+        return settled_within(answer, timeout)
+    except NoRelayError:
+        return _UNANSWERED
+    except HeadwayError as error:
+        return str(error)
 
 
 def _describe(pending: Pending) -> dict[str, object]:
