@@ -16,9 +16,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
-from headway.broker import LocalBroker, local_broker
+from headway.broker import LocalBroker, local_broker, node, ports
 from headway.broker.ports import choose_ports, free_ports
-from headway.errors import LocalBrokerError
+from headway.errors import LocalBrokerError, PortTakenError
 from headway.kafka.admin import Admin
 from tests.broker.delay_cluster import MISSED_SOON
 
@@ -140,6 +140,18 @@ def test_ports_that_are_taken_before_kafka_listens_on_them_are_chosen_again(monk
             create(broker, "orders")
             produce(broker, "orders", b"one")
             assert consume(broker, "orders", 1) == [b"one"]
+
+
+def test_a_port_that_another_takes_while_java_starts_is_an_error_though_somebody_listens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (ports, node):
+        monkeypatch.setattr(module, "require_free", lambda port: None)  # it was free a moment ago
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        broker = LocalBroker(data_dir=tmp_path, port=other.getsockname()[1])
+        with pytest.raises(PortTakenError, match="was taken while it started"):
+            broker.start()
+        assert not broker.running
 
 
 def test_a_node_is_started_once(headway_broker: LocalBroker) -> None:

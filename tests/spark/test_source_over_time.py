@@ -91,8 +91,9 @@ def test_the_records_that_compaction_leaves_are_read(
     assert set(range(sent - KEYS, sent)) <= set(seen.all_values()) <= set(left)
 
 
+@pytest.mark.parametrize("selection", ["subscribe", "subscribePattern"])
 def test_a_query_goes_on_when_the_broker_was_restarted(
-    spark: SparkSession, level_topics: Any, micro_batches: type["MicroBatches"], tmp_path: Path
+    selection: str, spark: SparkSession, level_topics: Any, micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
     [port] = free_ports(1)
     broker = LocalBroker(data_dir=tmp_path / "broker", port=port).start()
@@ -101,7 +102,10 @@ def test_a_query_goes_on_when_the_broker_was_restarted(
         first, second = Event(), Event()
         seen = micro_batches(lambda _: (second if 11 in seen.all_values() else first).set())
         orders.send(0, range(10))
-        frame = spark.readStream.format("headway").options(**orders.options, startingOffsets="earliest").load()
+        options = {**orders.options, selection: orders.options["subscribe"], "startingOffsets": "earliest"}
+        if selection != "subscribe":
+            del options["subscribe"]
+        frame = spark.readStream.format("headway").options(**options).load()
         query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
             assert first.wait(60)

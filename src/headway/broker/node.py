@@ -82,7 +82,7 @@ class Node:
 
     def wait_until_ready(self, deadline: float) -> None:
         """Return when the node serves clients: Kafka opens its port once it has joined the cluster."""
-        while not is_listening(self.port):
+        while not (is_listening(self.port) and self._has_port()):
             if not self.running:
                 raise diagnose(self)
             if time.monotonic() > deadline:
@@ -90,6 +90,19 @@ class Node:
             time.sleep(_POLL_SECONDS)
         if loss := missing_metadata(self):
             raise LocalBrokerError(loss)
+
+    def _has_port(self) -> bool:
+        """Whether it is this node that listens, and not another program that took the port while Java started."""
+        process = self._running_process()
+        if process is None:
+            return False
+        try:
+            open_sockets = process.net_connections("tcp")
+        except psutil.AccessDenied:  # a hardened system shows it to nobody
+            return True
+        except psutil.NoSuchProcess:
+            return False
+        return any(each.status == psutil.CONN_LISTEN and each.laddr[1:] == (self.port,) for each in open_sockets)
 
     def terminate(self) -> None:
         """Ask the process to stop, without waiting for it."""

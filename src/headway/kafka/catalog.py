@@ -59,8 +59,8 @@ class TopicLevels(NamedTuple):
 class Catalog(Admin):
     """An admin client that knows levels and offsets.
 
-    Every method raises `KafkaError` when no broker answers, at once if none ever did. `isolation` says which offsets
-    can be read: with `read_committed` none of a transaction that is not finished, nor behind it.
+    Every method raises `KafkaError` when no broker answers, at once if none ever did, else in a minute. `isolation`
+    says which offsets can be read: with `read_committed` none of a transaction that is not finished, nor behind it.
     """
 
     def __init__(self, config: Mapping[str, Any], isolation: str = "read_committed") -> None:
@@ -128,11 +128,16 @@ class Catalog(Admin):
             raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer)
         return int(answer.offset)
 
+    def _ask_patiently(self) -> Any:
+        metadata = super()._ask_patiently()
+        self._connected = True
+        self._patience = _ANSWER_WITHIN
+        return metadata
+
     def _patiently(self, ask: "Callable[[], Mapping[K, Future[Any]]]") -> dict[K, Any]:
         """The answers, of which some can be errors that waiting does not mend; asks again after those that pass."""
         if not self._connected:
             self._ask_patiently()
-            self._connected = True
         deadline = time.monotonic() + _ANSWER_WITHIN
         while True:
             answers = {key: _settled(future) for key, future in ask().items()}
