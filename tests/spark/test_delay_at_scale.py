@@ -153,6 +153,26 @@ def test_of_an_id_that_is_scheduled_twice_what_is_not_due_yet_is_not_lost(spark:
     assert verdicts(3) == {"none": "lost", "one": "lost", "both": "delivered"}
 
 
+def test_each_copy_of_an_id_that_is_scheduled_twice_has_its_own_time(spark: SparkSession) -> None:
+    scheduled = spark.createDataFrame(
+        [(id_, NOON + timedelta(hours=hours)) for id_ in ("in time", "at once") for hours in (0, 2)],
+        "id string, due timestamp",
+    )
+    came = [("in time", 2), ("in time", 0), ("at once", 0), ("at once", 0)]
+    delivered = spark.createDataFrame(
+        [(id_, NOON + timedelta(hours=hours)) for id_, hours in came], "id string, delivered timestamp"
+    )
+    audited = audit(scheduled, delivered, until=NOON + timedelta(hours=3))
+    assert {row["id"]: row["verdict"] for row in audited.collect()} == {"in time": "delivered", "at once": "early"}
+
+
+def test_what_came_before_it_was_due_is_early_though_it_is_not_due_yet(spark: SparkSession) -> None:
+    scheduled = spark.createDataFrame([("1", NOON), ("1", NOON + timedelta(hours=1))], "id string, due timestamp")
+    delivered = spark.createDataFrame([("1", NOON - timedelta(hours=1))], "id string, delivered timestamp")
+    [row] = audit(scheduled, delivered, until=NOON - timedelta(minutes=1)).collect()
+    assert row["verdict"] == "early"
+
+
 def test_an_audit_finds_each_kind_of_fault_and_tells_how_late_the_others_were(spark: SparkSession) -> None:
     def at(seconds: float) -> datetime:
         return NOON + timedelta(seconds=seconds)

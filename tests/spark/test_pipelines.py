@@ -18,6 +18,7 @@ from headway import Ladder
 from headway.broker.java import find_java, java_home
 from headway.delay.topics import TopicNames, create_topics
 from headway.errors import ConfigError
+from headway.kafka.admin import Admin
 from headway.parallel.context import Context
 from headway.pipelines import flights
 from headway.pipelines.flight_outputs import Outputs, follow_ups, notices
@@ -154,6 +155,29 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 5
     assert not re.search(r"https?://|<script|<link", page.replace("http://www.w3.org", ""))
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (["--levels", "4"], "The Kafka topic {topic}-3, level 3 of {topic}, does not exist. Create it (`head"),
+        (["-X", "group.id=x"], "The option kafka.group.id cannot be set. Use the option group.id."),
+    ],
+)
+def test_a_mistake_of_the_command_is_one_sentence_and_creates_nothing(
+    orders: "LevelTopics", mistake: list[str], sentence: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", "flights"]
+    command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers]
+    command += ["--notices", f"{orders.topic}-notices", *mistake]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+
+    assert done.returncode == 1
+    assert sentence.format(topic=orders.topic) in done.stderr
+    assert "Traceback" not in done.stderr
+    there = Admin({"bootstrap.servers": orders.servers}).topics()
+    assert not [name for name in there if name.startswith(f"{orders.topic}-notices")]
 
 
 @pytest.mark.slow

@@ -45,6 +45,14 @@ def test_lag_is_what_was_produced_and_is_not_done(records: DataFrame) -> None:
     ]
 
 
+def test_a_backlog_of_days_counts_from_the_first_window_in_which_something_was_done(records: DataFrame) -> None:
+    old = records.withColumn("produced_at", F.expr("produced_at - interval 3 days"))
+    rows = report.lag(old, 5).collect()
+    assert [(row["level"], row["window"].second, row["lag"]) for row in rows] == [
+        *((0, 0, 2), (2, 0, 1), (0, 5, 1), (0, 10, 0), (2, 10, 0))
+    ]
+
+
 def test_windows_are_as_short_as_sixty_of_them_allow(records: DataFrame) -> None:
     assert report.window_seconds(records) == 1
     assert report.window_seconds(records.withColumn("done_at", F.expr("done_at + make_interval(0,0,0,level)"))) == 3_600

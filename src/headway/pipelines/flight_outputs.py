@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 
 from headway.core.topics import level_topic
 from headway.delay.topics import DEFAULT_NAME
-from headway.kafka.admin import Admin
+from headway.kafka.catalog import Catalog
 from headway.letters import connection_of
 
 LATE_MINUTES = 60
@@ -36,15 +36,17 @@ class Outputs:
     def create_topics(self, like: str, levels: int) -> None:
         """Create the level topics that are not there, each with as many partitions as that of the topic `like`.
 
-        Brokers stamp the follow-ups, which so say when they were delivered.
+        Brokers stamp the follow-ups, which so say when they were delivered. Raises `KafkaError`, and creates none, when
+        a level of `like` does not exist.
         """
-        admin = Admin(connection_of(self.kafka))
-        existing = admin.topics()
+        catalog = Catalog(connection_of(self.kafka))
+        catalog.find([like], levels)
+        existing = catalog.topics()
         for level in range(levels):
-            partitions = existing.get(level_topic(like, level), 1)
+            partitions = existing[level_topic(like, level)]
             for name, settings in ((self.notices, {}), (self.follow_ups, _BROKERS_TIME)):
                 if (topic := level_topic(name, level)) not in existing:
-                    admin.create([topic], partitions, config=settings)
+                    catalog.create([topic], partitions, config=settings)
 
     def write(self, handled: DataFrame, batch: int) -> None:
         """A function for `foreachBatch`: what is there of a micro-batch already is replaced, or not written again."""

@@ -53,8 +53,13 @@ def by_window(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def lag(records: DataFrame, seconds: int) -> DataFrame:
-    """Per level and window how many records had been produced but were not done at its end."""
-    changes = _counts(records, PRODUCED, seconds, 1).unionByName(_counts(records, DONE, seconds, -1))
+    """Per level and window how many records had been produced but were not done at its end.
+
+    The windows are those from the first in which a record was done: a backlog of days counts from there on.
+    """
+    first = records.select(F.min(DONE).alias("first"))
+    produced = records.crossJoin(first).withColumn(PRODUCED, F.greatest(PRODUCED, "first"))
+    changes = _counts(produced, PRODUCED, seconds, 1).unionByName(_counts(records, DONE, seconds, -1))
     per_window = changes.groupBy("level", "window").agg(F.sum("change").alias("change"))
     until_then = Window.partitionBy("level").orderBy("window")
     return per_window.select("level", "window", F.sum("change").over(until_then).alias("lag")).orderBy(

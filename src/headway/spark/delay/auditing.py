@@ -8,8 +8,8 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
-FAULTS = ("lost", "duplicated", "early", "delivered_though_cancelled", "never_scheduled")
-"""The verdicts that should not be."""
+FAULTS = ("never_scheduled", "delivered_though_cancelled", "lost", "duplicated", "early")
+"""The verdicts that should not be; of a record that has several, the first."""
 
 VERDICTS = ("delivered", "cancelled", "pending", *FAULTS)
 
@@ -23,19 +23,27 @@ def audit(
     """A row for each id, with a `verdict` and the milliseconds that its first copy was late.
 
     `delivered` is once and not early; `cancelled` did not come; `pending` did not come, and is not due before `until`,
-    by default now; for the rest see `FAULTS`. If a record has several faults, the first of these counts.
+    by default now; for the rest see `FAULTS`.
 
     Args:
-        scheduled: `id` and `due`, a timestamp. An id that is there twice is expected twice, each when it is due.
+        scheduled: `id` and `due`, a timestamp. An id that is there twice is expected twice, each when it is due: the
+            first that came is held against the first that was due, and so on.
         delivered: `id` and `delivered`, the timestamp of the record: that of the brokers, if the topic has
             message.timestamp.type=LogAppendTime.
         cancelled: `id` of what was settled as cancelled.
     """
     now = F.current_timestamp() if until is None else F.lit(until)
     expected = scheduled.groupBy("id").agg(
-        F.min("due").alias("due"), F.count("*").alias("expected"), F.count_if(F.col("due") > now).alias("not_due")
+        F.min("due").alias("due"),
+        F.count("*").alias("expected"),
+        F.count_if(F.col("due") > now).alias("not_due"),
+        F.sort_array(F.collect_list("due")).alias("all_due"),
     )
-    came = delivered.groupBy("id").agg(F.min("delivered").alias("delivered"), F.count("*").alias("copies"))
+    came = delivered.groupBy("id").agg(
+        F.min("delivered").alias("delivered"),
+        F.count("*").alias("copies"),
+        F.sort_array(F.collect_list("delivered")).alias("all_delivered"),
+    )
     gone = _ids(cancelled, scheduled).distinct().withColumn("is_cancelled", F.lit(True))
     joined = expected.join(came, "id", "full_outer").join(gone, "id", "left")
     late = F.unix_millis("delivered") - F.unix_millis("due")
@@ -62,8 +70,12 @@ def _verdict() -> Column:
         .when(is_cancelled & (came == 0), "cancelled")
         .when(is_cancelled, "delivered_though_cancelled")
         .when(came < expected - F.col("not_due"), "lost")
-        .when(came < expected, "pending")
         .when(came > expected, "duplicated")
-        .when(F.col("delivered") < F.col("due"), "early")
+        .when(F.exists(F.arrays_zip("all_delivered", "all_due"), _is_early), "early")
+        .when(came < expected, "pending")
         .otherwise("delivered")
     )
+
+
+def _is_early(pair: Column) -> Column:
+    return pair["all_delivered"] < pair["all_due"]
