@@ -15,7 +15,8 @@ from headway.core.recurrence import Recurrence
 from headway.core.schedules import HEADER, Schedule
 from headway.delay.handles import ScheduleHandle
 from headway.delay.topics import create_topics
-from headway.errors import ConfigError, DeliveryError, NoRelayError
+from headway.delivery import DeliveryFuture
+from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, SerializationError
 from headway.kafka.compacted import read_compacted
 from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
 
@@ -183,6 +184,7 @@ def test_a_reschedule_moves_to_both_sides_and_the_later_wins(cluster: DelayClust
 def test_without_a_relay_a_cancellation_says_so_and_is_settled_by_the_next_one(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
         handle = scheduler.send_later("k", b"v", cluster.target, 5)  # not due before the relay has begun
+        handle.wait(30)
         with pytest.raises(NoRelayError, match=r"No relay has answered within 0\.2"):
             scheduler.cancel(handle, timeout=0.2)
         with cluster.relay():
@@ -352,3 +354,22 @@ def test_a_step_of_the_relays_clock_changes_nothing(
         monkeypatch.setattr(time, "time", lambda: right() + step)
         found = cluster.wait_for(100)
     assert_not_early(found, dues)
+
+
+def test_a_key_that_is_no_bytes_is_a_sentence(cluster: DelayCluster) -> None:
+    with (
+        cluster.scheduler() as scheduler,
+        pytest.raises(SerializationError, match="The key of a schedule is neither bytes nor a string"),
+    ):
+        scheduler.send_later(5, b"value", cluster.target, 60)
+
+
+def test_who_cancels_what_is_not_stored_yet_waits_no_longer_than_asked_for(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler:
+        stored = scheduler.send_later(b"k", b"v", cluster.target, 60)
+        stored.wait(30)
+        on_its_way = ScheduleHandle(
+            stored._partition, stored._schedule, DeliveryFuture(stored.future.destination, None)
+        )
+        with pytest.raises(KafkaError, match=r"is not stored yet: Kafka has not answered within 0\.2 s"):
+            scheduler.cancel(on_its_way, 0.2)

@@ -15,9 +15,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from headway import Relay, Settled
 from headway.broker import LocalBroker
 from headway.delay import in_transactions
+from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Mode
 from headway.delay.in_transactions import InTransactions
-from headway.errors import ClosedError
+from headway.errors import ClosedError, KafkaError
 from headway.kafka.producer_client import ProducerClient
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
 
@@ -131,6 +132,53 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
         dues = schedule_over(cluster, 2000, 6)
         assert_exactly_once(cluster, dues)
     assert failed
+
+
+def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_relay_out(
+    cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, store_rest, failed = InTransactions.finish, Relay._store_rest, threading.Event()
+    handing_over: set[int] = set()
+
+    def store(relay: Relay) -> None:
+        handing_over.add(threading.get_ident())
+        store_rest(relay)
+        handing_over.clear()
+
+    def fail_once(carrier: InTransactions) -> None:
+        if threading.get_ident() in handing_over and not failed.is_set():
+            failed.set()
+            raise KafkaError("The broker is away.")
+        finish(carrier)
+
+    monkeypatch.setattr(Relay, "_store_rest", store)
+    with cluster.relay() as first:
+        wait_until(lambda: len(first.partitions) == 2)
+        monkeypatch.setattr(InTransactions, "finish", fail_once)
+        with cluster.relay() as second:
+            wait_until(lambda: len(first.partitions) == len(second.partitions) == 1)
+            assert failed.is_set()
+            assert_exactly_once(cluster, schedule_over(cluster, 200, 2))
+
+
+def test_what_brokers_have_not_taken_yet_is_bounded_with_low_latency(
+    cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, carry_out = [0], AtOnce.carry_out
+
+    def note(carrier: AtOnce, *args: Any) -> None:
+        assert carrier.under_way < 2**21
+        carry_out(carrier, *args)
+        most.append(carrier.under_way)
+
+    monkeypatch.setattr(AtOnce, "carry_out", note)
+    with cluster.scheduler() as scheduler:
+        due = time.time() + 3
+        for number in range(20_000):
+            scheduler.send_later(str(number), b"x" * 1_000, cluster.target, datetime.fromtimestamp(due, UTC))
+    with cluster.relay(mode="low-latency", memory=2**22):
+        wait_until(lambda: len(cluster.read()) == 20_000)
+    assert 2**20 < max(most) < 3 * 2**22
 
 
 def test_a_group_whose_offsets_have_expired_loses_and_doubles_nothing(cluster: DelayCluster) -> None:

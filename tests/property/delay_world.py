@@ -120,7 +120,7 @@ class World:
         for log in self.logs.values():
             for offset, record in enumerate(log):
                 schedule = read_schedule(record.header)
-                if schedule.id == search.id and schedule.due == search.due:
+                if search.is_for(schedule):
                     return fetched_as(offset, record)
         return None
 

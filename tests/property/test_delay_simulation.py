@@ -9,6 +9,7 @@ from headway.core.changes import Settled
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.recurrence import Recurrence
 from headway.core.schedules import Schedule
+from headway.core.stored_state import change_key
 from tests.property.delay_world import START, Record, World
 
 YEAR = 365 * 86_400_000
@@ -311,3 +312,64 @@ def test_lines_may_change_while_records_are_pending() -> None:
     world.run_until(world.now + 400_000, crash=0.05)
     delivered_once(world, schedules)
     assert all(schedule.due <= at <= schedule.due + 100 for at, schedule in world.delivered)
+
+
+def test_what_was_cancelled_stays_so_through_a_crash_amid_an_overdue_backlog() -> None:
+    world = World(LADDER, random.Random(1), at_once=1_000)
+    others = [world.schedule(f"{number}", 500) for number in range(400)]
+    gone = world.schedule("gone", 900)
+    token = world.ask(gone)
+    world.now += 120_000  # no relay has run
+    fetch, slow = world.fetch, world.ladder.lines[0]
+    world.fetch = lambda line: None if line == slow else fetch(line)  # type: ignore[method-assign]
+    for _ in range(20):  # all leave their line, and wait for what that one may hold
+        world.step()
+    assert world.relay.held == len(others)
+    world.fetch = fetch  # type: ignore[method-assign]
+    world.step()
+    assert 0 < len(world.delivered) < len(others)
+    world.crash()
+    world.run_until(world.now + 200_000)
+    assert world.answers[token] == [Settled.CANCELLED]
+    delivered_once(world, others)
+    assert not [key for key in world.stored if key.startswith(change_key(""))]
+
+
+def test_many_changes_are_forgotten_some_at_a_time() -> None:
+    world = World(Ladder.exponential(1, 2, 3), random.Random(2), at_once=5_000, room=10_000_000)
+    for number in range(5_000):
+        world.ask(world.schedule(f"{number}", 3_000))
+    most = 0
+    while world.now < START + 200_000:
+        tick = world.step()
+        if not tick:
+            world.now += 500
+        most = max(most, sum(value is None for value in tick.state.values()))
+    assert 0 < most <= 2_000
+    assert not [key for key in world.stored if key.startswith(change_key(""))]
+    assert not world.delivered
+
+
+def test_what_was_delivered_is_said_to_be_though_the_clock_steps_back() -> None:
+    world = World(LADDER, random.Random(3))
+    schedule = world.schedule("1", 5_000)
+    world.run_until(world.now + 6_000)
+    world.now -= 30_000
+    tokens = [world.ask(schedule), world.ask(schedule, world.now + 3_600_000)]
+    world.run_until(world.now + 10_000)
+    assert [world.answers[token] for token in tokens] == [[Settled.DELIVERED], [Settled.DELIVERED]]
+
+
+def test_what_is_brought_forward_put_back_and_brought_forward_again_comes_when_it_was_said_last() -> None:
+    world = World(LADDER, random.Random(4), search_ends=1.0)
+    schedule = world.schedule("1", 1_000_000)
+    world.run_until(world.now + 1_000)
+    tokens = [world.ask(schedule, world.now + 60_000)]
+    world.run_until(world.now + 1_000)
+    tokens.append(world.ask(schedule, schedule.due))
+    world.run_until(world.now + 70_000)
+    last = world.now + 20_000
+    tokens.append(world.ask(schedule, last))
+    world.run_until(schedule.due + 100_000)
+    assert [world.answers[token] for token in tokens] == [[Settled.RESCHEDULED]] * 3
+    assert [at // 100 for at, _ in world.delivered] == [last // 100]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.broker_clock import BrokerClock
-from headway.core.changes import Settled, read_command
+from headway.core.changes import Changes, Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder, fit, time_in
 from headway.core.recurrence import Recurrence
 from headway.core.relay_ticks import Search
@@ -24,7 +24,7 @@ from headway.core.schedules import HandleParts, Schedule, read_schedule
 from headway.delay.asking import Asking
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.scheduler import Scheduler
-from headway.delay.searching import Searcher
+from headway.delay.searching import Searcher, stretches
 from headway.delay.times import due_at
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Targets, Writing
@@ -303,7 +303,27 @@ def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest
 
     monkeypatch.setattr("headway.delay.searching.Onlooker", Deleted)
     with closing(Wake()) as wake, closing(Searcher({}, TopicNames("delay"), wake)) as searcher:
-        search = Search("1", 5000, 0)
-        searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7})
+        search = Search("1", 5000, 0, 0)
+        searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7}, now=2000)
         wake.wait(30)
         assert list(searcher.results()) == [(3, search, None)]
+
+
+def test_a_search_begins_where_the_record_is_now_and_tries_each_line_once_more() -> None:
+    ladder, day = Ladder((1_000, 60_000, 3_600_000)), 86_400_000
+    search = Search("1", due=30 * day, at=0, live=0)
+    first, *others = stretches(search, ladder, [MEMORY, *ladder.lines], now=10 * day)
+    assert first.line == 3_600_000
+    assert 0 <= 10 * day - first.first <= 3_600_000
+    assert [stretch.line for stretch in others] == list(ladder.lines)
+
+
+def test_a_change_that_is_made_again_and_again_is_to_be_forgotten_once() -> None:
+    changes = Changes()
+    changes.change("1", was_due=1_000, due=10**9)
+    for time in range(1_000):
+        changes.recurs("1", 2, time)
+    assert len(changes._expiries) == 1
+    assert changes.forget(10**9, most=10) == 0
+    assert changes.forget(10**9 + 1, most=10) == 1
+    assert changes.get("1") is None

@@ -10,7 +10,6 @@ in `_REMEMBERED` seconds; after a step, either way, the next observation puts it
 
 import math
 
-_STALE_AFTER = 1.0  # seconds; so long a step of the brokers' clock may go unseen
 _REMEMBERED = 10.0  # seconds; a clock that gains a ten thousandth gains 1 ms in it
 
 
@@ -34,9 +33,9 @@ class BrokerClock:
         """Whether anything was observed yet."""
         return self._offset > -math.inf
 
-    def is_stale(self, monotonic: float) -> bool:
-        """Whether the last observation is so old that another one should come before it is relied on."""
-        return monotonic - self._observed > _STALE_AFTER
+    def age(self, monotonic: float) -> float:
+        """How many seconds ago the last observation was."""
+        return monotonic - self._observed
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
         """A broker stamped a record that was sent and acknowledged at these monotonic times."""

@@ -119,18 +119,26 @@ class Changes:
             change.placed = change.due
         self.changed.add(id_)
 
-    def forget(self, passed: float) -> None:
-        """Forget those of which no copy can come any more: all records due before `passed` have come by."""
-        while self._expiries and self._expiries[0][0] < passed:
+    def forget(self, passed: float, most: int) -> int:
+        """Forget those of which no copy can come any more, as all records due before `passed` have come by; how many.
+
+        At most so many, since each is one more thing to be stored.
+        """
+        forgotten = 0
+        while forgotten < most and self._expiries and self._expiries[0][0] < passed:
             expires, id_ = heappop(self._expiries)
             if id_ in self._changes and self._changes[id_].expires == expires:
                 del self._changes[id_]
                 self.changed.add(id_)
+                forgotten += 1
+        return forgotten
 
     def next_expiry(self) -> int | None:
         """When the first of them can be forgotten, at the soonest."""
         return self._expiries[0][0] if self._expiries else None
 
     def _set(self, id_: str, change: Change) -> None:
+        before = self._changes.get(id_)
         self._changes[id_] = change
-        heappush(self._expiries, (change.expires, id_))
+        if before is None or before.expires != change.expires:
+            heappush(self._expiries, (change.expires, id_))

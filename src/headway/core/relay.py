@@ -41,6 +41,7 @@ _MOST_HELD_OF_A_LINE = 20_000
 
 # How many records leave their lines, about a millisecond's worth, while others are due.
 _LEAVE_BESIDE = 200
+_FORGET_AT_ONCE = 2_000  # changes, each of which is a record that is written
 
 
 class PartitionRelay:
@@ -153,7 +154,7 @@ class PartitionRelay:
             is_time = left > 0
             self._deliver(now, limit, most_bytes)
         self._settle_undecided(now)
-        self._changes.forget(self._passed(now))
+        self._forget_changes(now)
         if stores or self._tick.answers:
             self._store()
         tick, self._tick = self._tick, Tick()
@@ -314,9 +315,11 @@ class PartitionRelay:
             self._waiting.remove(held)
             self._change_held(held, command, now)
             self._decide(offset, command, _outcome(command))
+        elif command.id in self._recent:  # whatever a clock says that was put back
+            self._decide(offset, command, Settled.DELIVERED)
         elif (due := change.placed if change else command.due) > now:
             self._change_unseen(offset, command, due)
-        elif command.id in self._recent or due < self._passed(now):
+        elif due < self._passed(now):
             self._decide(offset, command, Settled.DELIVERED)
         else:
             self._undecided.setdefault(command.id, []).append((offset, command))
@@ -330,14 +333,14 @@ class PartitionRelay:
 
     def _change_unseen(self, offset: int, command: Command, due: int) -> None:
         """The record is in a line: it comes by before it is due. But not before it is to be from now on, perhaps."""
-        self._changes.change(command.id, due, command.to)
+        change = self._changes.change(command.id, due, command.to)
         # A time waits behind another that is undecided: that may be applied once more, and would win.
         if command.to is None or (command.to >= due and command.id not in self._undecided):
             self._decide(offset, command, _outcome(command))
             return
         self._undecided.setdefault(command.id, []).append((offset, command))
         if command.to < due:
-            self.searches.append(Search(command.id, due, command.at))
+            self.searches.append(Search(command.id, due, command.at, change.live))
 
     def _settle_before(self, schedule: Schedule) -> None:
         """A record comes by on which commands have waited: it was not delivered."""
@@ -366,10 +369,19 @@ class PartitionRelay:
         self._tick.answers.append(Answer(command, settled))
 
     def _passed(self, now: int) -> float:
-        """All records due before this time have come by, even if they were long on their way into their lines."""
+        """All records due before this time have come by and wait no more, even if they were long on their way."""
         own = self._lines[MEMORY]
-        read = self._waiting.is_restored and own.head is None and own.ended
-        return min(self._frontier, now) - STORED_WITHIN if read else -math.inf
+        if not (self._waiting.is_restored and own.head is None and own.ended):
+            return -math.inf
+        first = self._waiting.first_due
+        return min(self._frontier, now, math.inf if first is None else first) - STORED_WITHIN
+
+    def _forget_changes(self, now: int) -> None:
+        """Those of which no copy can come any more, nor after a crash: what was cancelled is then as if delivered."""
+        passed = self._passed(now)
+        if self._changes.forget(passed, _FORGET_AT_ONCE):
+            self._waiting.passed(int(passed))
+            self._lines[MEMORY].changed = True
 
     # What is stored
 

@@ -33,11 +33,19 @@ class Answer(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A schedule to be looked for in the lines, to be told to `found`: it was rescheduled to before it comes by."""
+    """A schedule to be looked for in the lines, to be told to `found`: it was rescheduled to before it comes by.
+
+    Copies of a generation below `live` may lie there, too, and are dead.
+    """
 
     id: str
     due: int
     at: int
+    live: int
+
+    def is_for(self, schedule: Schedule) -> bool:
+        """Whether this is what is looked for."""
+        return (schedule.id, schedule.due) == (self.id, self.due) and schedule.generation >= self.live
 
 
 @dataclass(slots=True)

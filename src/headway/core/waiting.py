@@ -112,6 +112,10 @@ class Waiting:
         self._is_done(held)
         return held
 
+    def passed(self, until: int) -> None:
+        """What was due before this time is delivered or was cancelled, and none of it waits."""
+        self._last = max(self._last, (until, -1, -1, -1))
+
     def _first(self) -> _Entry | None:
         """The next one that still waits; what was removed before it is forgotten."""
         while True:

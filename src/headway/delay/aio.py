@@ -14,6 +14,7 @@ from headway.delay.handles import ScheduleHandle
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delay.topics import DEFAULT_NAME
+from headway.kafka.closing import counting_down
 from headway.records import Header
 
 
@@ -63,12 +64,16 @@ class AsyncScheduler:
     async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Do not deliver a schedule; see `Scheduler.cancel`."""
         scheduler = await self._made()
-        return await _settled(await asyncio.to_thread(scheduler.ask_to_cancel, handle), timeout)
+        left = counting_down(timeout)
+        return await _settled(await asyncio.to_thread(scheduler.ask_to_cancel, handle, timeout), left() or 0.0)
 
     async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time; see `Scheduler.reschedule`."""
         scheduler = await self._made()
-        return await _settled(await asyncio.to_thread(scheduler.ask_to_reschedule, handle, when), timeout)
+        left = counting_down(timeout)
+        return await _settled(
+            await asyncio.to_thread(scheduler.ask_to_reschedule, handle, when, timeout), left() or 0.0
+        )
 
     async def close(self) -> None:
         """Store what was scheduled and let go."""

@@ -74,6 +74,6 @@ def settled_within(answer: Future[Settled], timeout: float) -> Settled:
 def no_relay(timeout: float) -> NoRelayError:
     """The error where nobody has answered."""
     return NoRelayError(
-        f"No relay has answered within {timeout:g} s. What was asked is stored, and settled as soon as one runs "
+        f"No relay has answered within {timeout:.3g} s. What was asked is stored, and settled as soon as one runs "
         "(`headway relay`). Ask again then, to learn how."
     )

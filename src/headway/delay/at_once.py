@@ -19,6 +19,7 @@ _LONGEST_WAIT = 10.0
 _STORE_EVERY = 0.25
 _LOOK_AGAIN_AFTER = 0.02
 _A_MOMENT = 0.5
+_OVERHEAD = 2_000  # bytes of a record besides its value: what it was made of, and what is to be done when it is there
 
 
 class _Sent:
@@ -48,11 +49,16 @@ class AtOnce:
         self._stored_at = 0.0
         self._is_behind = False  # something was done since that is not to be stored yet
         self._failure: KafkaError | None = None
+        self._under_way = 0
         self.done: dict[Partition, int] = {}
 
     @property
     def wants_state(self) -> bool:
         return time.monotonic() - self._stored_at >= _STORE_EVERY
+
+    @property
+    def under_way(self) -> int:
+        return self._under_way
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         self._raise_failure()
@@ -74,7 +80,10 @@ class AtOnce:
                 self._send(out, _Sent(1, [], {}))
 
     def _send(self, out: Out, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
+        size = _OVERHEAD + len(out.value or b"")
+
         def report(error: Any, message: Any) -> None:
+            self._under_way -= size
             if error is None:
                 round_.left -= 1
             elif out.source is None or not is_the_records_own(error):
@@ -84,9 +93,11 @@ class AtOnce:
             else:  # what is refused may be another record of the same batch
                 self._refused.append((out, round_))
 
+        self._under_way += size
         try:
             send(self._client, out, report)
         except (DeliveryError, SerializationError) as error:
+            self._under_way -= size
             if out.source is None:
                 raise
             self._send(self._writing.refused_delivery(out, str(error)), round_)

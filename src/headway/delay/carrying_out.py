@@ -51,6 +51,10 @@ class Carrier(Protocol):
     def wants_state(self) -> bool:
         """Whether the next ticks are to say what is to be stored."""
 
+    @property
+    def under_way(self) -> int:
+        """The bytes of what was sent and is not there yet."""
+
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         """Do it, or begin to; this, or a later call, raises `KafkaError` where all has to be begun anew."""
 

@@ -5,6 +5,7 @@ number; here they are fed, carried out, and begun anew from what is stored when 
 """
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 5000  # records fetched, and of each partition moved, in one turn
 _BYTES_AT_ONCE = 4 * 2**20
 _LONGEST_WAIT = 1.0
+_STALE_AFTER = 1.0  # seconds; so long a step of the brokers' clock may go unseen,
+_LOOK_EVERY = 15.0  # and so long while nothing comes and nothing is due
 _PRECISELY = 0.001
 _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
@@ -277,10 +280,8 @@ class Relay(Closable):
         return sorted(number for number, count in counts.items() if count == len(topics))
 
     def _producer_config(self) -> dict[str, Any]:
-        if self._mode == "low-latency":
-            return self._connection
-        own = {key: value for key, value in self._config.items() if key.startswith("transaction.")}
-        return {**self._connection, **own}
+        prefixes = ("compression.", "transaction.") if self._mode == "exactly-once" else ("compression.",)
+        return {**self._connection, **{key: value for key, value in self._config.items() if key.startswith(prefixes)}}
 
     # A turn
 
@@ -299,7 +300,7 @@ class Relay(Closable):
         if not self._relays or self._carrier is None:
             self._receive(messages, 0)
             return False
-        if self._clock.is_stale(time.monotonic()) and (messages or self._wakes_at(self._now()) < self._now() + _SOON):
+        if self._is_clock_wanted(bool(messages)):
             self._look_at_clock(self._carrier)
         now = self._now()
         self._receive(messages, now)
@@ -309,6 +310,14 @@ class Relay(Closable):
         self._hold()
         self._delete()
         return did or bool(messages)
+
+    def _is_clock_wanted(self, something_came: bool) -> bool:
+        """Whether to ask for the brokers' time: before it is relied on, and now and then, since it may be put on."""
+        seconds = self._clock.age(time.monotonic())
+        if seconds < _STALE_AFTER:
+            return False
+        wakes_at = self._wakes_at(self._now())
+        return something_came or wakes_at < self._now() + _SOON or (seconds > _LOOK_EVERY and wakes_at < math.inf)
 
     def _now(self) -> int:
         return self._clock.now(time.monotonic())
@@ -337,14 +346,14 @@ class Relay(Closable):
     def _search(self, now: int) -> None:
         for number, relay in self._relays.items():
             for search in relay.searches:
-                self._searcher.search(number, search, self._ladder, relay.committable())
+                self._searcher.search(number, search, self._ladder, relay.committable(), now)
             relay.searches.clear()
         for number, search, fetched in self._searcher.results():
             if number in self._relays:
                 self._relays[number].found(search, fetched, now)
 
     def _carry_out(self, now: int) -> bool:
-        if self._carrier is None:
+        if self._carrier is None or not self._has_room(self._carrier):
             return False
         stores = self._carrier.wants_state
         taken = ((number, relay.take(now, _AT_ONCE, _BYTES_AT_ONCE, stores)) for number, relay in self._relays.items())
@@ -358,6 +367,10 @@ class Relay(Closable):
                 self.counts["refused"] += len(tick.refusals)
             self.counts["rounds"] += 1
         return bool(ticks)
+
+    def _has_room(self, carrier: Carrier) -> bool:
+        """Whether more may be sent: what a broker does not take waits here, and no more than has room."""
+        return carrier.under_way < self._memory // 2
 
     def _offsets(self, ticks: Mapping[int, Tick]) -> dict[Partition, int]:
         """What is done: the group's own offsets, which fence and inform, but are not relied on."""
@@ -382,7 +395,7 @@ class Relay(Closable):
             self._deletion.delete_before(self._carrier.done)
 
     def _wakes_at(self, now: int) -> float:
-        return min((relay.next_wake(now) for relay in self._relays.values()), default=float("inf"))
+        return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
 
     def _wait(self) -> None:
         seconds = _LONGEST_WAIT
@@ -390,8 +403,8 @@ class Relay(Closable):
             seconds = min(seconds, self._begin_at - time.monotonic())
         if self._relays and self._carrier:
             seconds = min(seconds, self._carrier.serve())
-            wake = self._wakes_at(self._now())
-            if wake < float("inf"):
+            wake = self._wakes_at(self._now()) if self._has_room(self._carrier) else math.inf
+            if wake < math.inf:
                 seconds = min(seconds, self._clock.monotonic_at(int(max(wake, 0))) - time.monotonic())
         if seconds > _PRECISELY:
             self._wake.wait(seconds - _PRECISELY)  # which may be late by a millisecond

@@ -19,8 +19,8 @@ from headway.delay.handles import ScheduleHandle
 from headway.delay.times import When, due_at
 from headway.delay.topics import DEFAULT_NAME, TopicNames, create_topics, read_layout
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.errors import ClosedError, ConfigError
-from headway.kafka.closing import Closable
+from headway.errors import ClosedError, ConfigError, KafkaError, SerializationError
+from headway.kafka.closing import Closable, counting_down
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.letters import connection_of
@@ -147,22 +147,26 @@ class Scheduler(Closable):
                 is not delivered by then.
             ConfigError: The text is no handle.
         """
-        return settled_within(self.ask_to_cancel(handle), timeout)
+        left = counting_down(timeout)
+        return settled_within(self.ask_to_cancel(handle, timeout), left() or 0.0)
 
     def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time, sooner or later; the handle stays good.
 
         `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
-        return settled_within(self.ask_to_reschedule(handle, when), timeout)
+        left = counting_down(timeout)
+        return settled_within(self.ask_to_reschedule(handle, when, timeout), left() or 0.0)
 
-    def ask_to_cancel(self, handle: ScheduleHandle | str) -> Future[Settled]:
-        """As `cancel`, without waiting for the answer."""
-        return self._ask(handle, None)
+    def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
+        """As `cancel`, without waiting for the answer; only for the schedule itself to be stored, so many seconds."""
+        return self._ask(handle, None, timeout)
 
-    def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When) -> Future[Settled]:
-        """As `reschedule`, without waiting for the answer."""
-        return self._ask(handle, due_at(when, time.time()))
+    def ask_to_reschedule(
+        self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
+    ) -> Future[Settled]:
+        """As `reschedule`, without waiting for the answer; only for the schedule itself, as `ask_to_cancel` does."""
+        return self._ask(handle, due_at(when, time.time()), timeout)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all that was scheduled is stored; how many are not, after `timeout` seconds."""
@@ -208,7 +212,7 @@ class Scheduler(Closable):
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         schedule.check()
         fields.append(schedule.header())
-        own = partition_of(key, order, self._partitions)
+        own = _partition_of(key, order, self._partitions)
         destination = self._destinations[self._ladder.line_for(due - at)]
         future = DeliveryFuture(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
@@ -224,11 +228,11 @@ class Scheduler(Closable):
             except BufferError:
                 self._client.serve(_A_MOMENT)
 
-    def _ask(self, handle: ScheduleHandle | str, to: int | None) -> Future[Settled]:
+    def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
         if self._closed:
             raise ClosedError("The scheduler is closed. Make a new one to go on.")
         if isinstance(handle, ScheduleHandle):
-            handle.wait(ANSWER_WITHIN)
+            _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))
         if parts.partition >= self._partitions:
             raise ConfigError(
@@ -241,6 +245,25 @@ class Scheduler(Closable):
         future = DeliveryFuture(Destination(topic, 0, topic, self._client.serve_until), None)
         self._send(topic, value, key, partition, future, None)
         return future
+
+
+def _await_stored(handle: ScheduleHandle, timeout: float) -> None:
+    try:
+        handle.wait(timeout)
+    except TimeoutError:
+        raise KafkaError(
+            f"The schedule {handle} is not stored yet: Kafka has not answered within {timeout:g} s. Nothing was asked; "
+            "look whether a broker is up, and ask again."
+        ) from None
+
+
+def _partition_of(key: Any, order: int, partitions: int) -> int:
+    try:
+        return partition_of(key, order, partitions)
+    except (TypeError, ValueError) as error:  # neither bytes nor text that can be bytes
+        raise SerializationError(
+            f"The key of a schedule is neither bytes nor a string ({error}). Convert it, or set key.serializer."
+        ) from error
 
 
 def _checked(headers: Sequence[Header]) -> list[Header]:

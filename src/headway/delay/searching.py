@@ -5,8 +5,10 @@ is read, once, beside the relay's own work.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from headway.core.delay_lines import MEMORY, Ladder
@@ -42,10 +44,12 @@ class Searcher:
         self._thread = ThreadPoolExecutor(1, "headway-search")
         self._running: list[tuple[int, Search, Future[Fetched | None]]] = []
         self._onlooker: Onlooker | None = None
+        self._closing = False
 
-    def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int]) -> None:
+    def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
         """Begin a search in a partition, in what of each line is not done."""
-        future = self._thread.submit(self._find, number, search, ladder, dict(starts))
+        where = stretches(search, ladder, list(starts), now)
+        future = self._thread.submit(self._find, number, search, where, dict(starts))
         self._running.append((number, search, future))
         future.add_done_callback(lambda _: self._wake.set())
 
@@ -61,13 +65,14 @@ class Searcher:
         self._running.clear()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and what it is at."""
+        self._closing = True
         self._thread.shutdown(cancel_futures=True)
         if self._onlooker:
             self._onlooker.close()
 
-    def _find(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int]) -> Fetched | None:
-        for stretch in stretches(search, ladder, list(starts)):
+    def _find(self, number: int, search: Search, where: Iterable[Stretch], starts: Mapping[int, int]) -> Fetched | None:
+        for stretch in where:
             try:
                 if found := self._find_in(number, search, stretch, starts[stretch.line]):
                     return found
@@ -83,18 +88,19 @@ class Searcher:
             return None
         start = max(start, self._onlooker.offset_at(place, stretch.first, end))
         for message in self._onlooker.read(place, start, end):
-            if message.timestamp()[1] > stretch.last:
+            if self._closing or message.timestamp()[1] > stretch.last:
                 return None
             found = fetched_from(message)
             schedule = found.schedule
-            if isinstance(schedule, Schedule) and (schedule.id, schedule.due) == (search.id, search.due):
+            if isinstance(schedule, Schedule) and search.is_for(schedule):
                 return found
         return None
 
 
-def stretches(search: Search, ladder: Ladder, lines: list[int]) -> Iterator[Stretch]:
-    """Where it can be: first where it is if it was never held up, and then anywhere else."""
-    for elapsed, line in ladder.path(search.due - search.at):
+def stretches(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[Stretch]:
+    """Where it can be: first where it is now if it was never held up, and then anywhere else."""
+    so_far = takewhile(lambda step: search.at + step[0] <= now, ladder.path(search.due - search.at))
+    for elapsed, line in deque(so_far, maxlen=1):
         if line in lines:
             yield Stretch(line, search.at + elapsed - 1000, search.at + elapsed + 10_000)
     for line in lines:

@@ -67,6 +67,9 @@ class LineConsumer:
 
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
+            # Who assigns within this callback, as to read nothing after a failure, is not given leave by the binding,
+            # and the group would wait for ever: so leave is asked for here.
+            consumer.unassign()
             self._on_leave(consumer, partitions)
 
         self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=on_revoke, on_lost=self._on_leave)
