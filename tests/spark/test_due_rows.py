@@ -9,6 +9,8 @@ from pyspark.sql import functions as sf
 
 from headway import Ladder, Relay
 from headway.delay.topics import TopicNames, create_topics
+from headway.errors import ConfigError
+from headway.spark.due_rows import find_lines
 from tests.spark.stored import Stored, committed
 
 if TYPE_CHECKING:
@@ -82,3 +84,10 @@ def test_a_task_that_fails_leaves_nothing_to_fire(spark: SparkSession, orders: "
     with pytest.raises(Exception, match="Kafka has no topic"):
         write(frame.withColumn("due", sf.current_timestamp() + sf.expr("INTERVAL 1 HOUR")), orders)
     assert in_lines(orders) == []
+
+
+def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"transaction\.timeout\.ms is 300000; with a column due it must be at most 45000"
+    ):
+        find_lines({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")

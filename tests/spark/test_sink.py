@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headway.broker import LocalBroker
+from headway.errors import TransactionError
 from headway.kafka.admin import Admin
+from headway.kafka.markers import create_marker_topic
+from headway.spark.sink import Part, Target, _write
+from headway.spark.sink_options import parse
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.spark.stored import committed
 
@@ -200,6 +205,22 @@ def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
     assert values(orders.servers, topic) == list(range(200))
     with pytest.raises(ck.KafkaException, match="fenced"):
         zombie.commit_transaction(30)
+
+
+def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_for_nobody(
+    orders: "LevelTopics",
+) -> None:
+    settings = {"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0"}
+    options = parse({**settings, "kafka.transaction.timeout.ms": "1000"})
+    create_marker_topic(Admin({"bootstrap.servers": orders.servers}), options.marker_topic, lasting=True)
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        for _ in range(60):  # the broker looks for what takes too long every ten seconds
+            yield pa.RecordBatch.from_pydict({"value": pa.array(["x"])})
+            time.sleep(0.5)
+
+    with pytest.raises(TransactionError, match=r"A task took \d+ s, and its transaction may take 1 s"):
+        _write(Target(options, None), slowly(), Part(orders.topic, 0, 0))
 
 
 @pytest.mark.slow

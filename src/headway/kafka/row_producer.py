@@ -73,6 +73,7 @@ class RowProducer:
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
+        self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
         self._trouble = "no answer"
         self._is_transactional = transactional_id is not None

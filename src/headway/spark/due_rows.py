@@ -7,15 +7,21 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
+from headway.config import whole_number
 from headway.core.schedules import HEADER, LATEST, Schedule, partition_of
 from headway.delay import storing
 from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
-from headway.errors import DeliveryError
+from headway.errors import ConfigError, DeliveryError
 from headway.kafka.row_producer import Columns
 from headway.kafka.uncollected import Uncollected
 from headway.letters import connection_of
 
-LINE_SETTINGS = storing.DEFAULTS
+# Relays wait a minute for what may still be on its way into a line, and brokers look for transactions that have run out
+# of time every ten seconds.
+_MOST_TRANSACTION_MS = 45_000
+_TRANSACTION = "transaction.timeout.ms"
+
+LINE_SETTINGS: Mapping[str, Any] = {**storing.DEFAULTS, _TRANSACTION: _MOST_TRANSACTION_MS}
 
 
 class Lines(NamedTuple):
@@ -31,6 +37,12 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
     Raises `KafkaError`, and `ConfigError` for settings that do not suit them.
     """
     storing.check(config)
+    if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
+        raise ConfigError(
+            f"The option kafka.{_TRANSACTION} is {timeout}; with a column due it must be at most "
+            f"{_MOST_TRANSACTION_MS}, since relays wait no longer for what may still be on its way. Divide the rows "
+            "into more tasks."
+        )
     connection = connection_of(config)
     return Lines(name, read_layout(connection, name) or create_topics(connection, name))
 

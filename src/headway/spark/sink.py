@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headway.errors import ConfigError, FencedError
+from headway.errors import ConfigError, FencedError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import RowProducer
@@ -32,7 +32,6 @@ from headway.spark.sentences import one_sentence
 from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
 from headway.spark.sink_rows import chunks
 
-_OTHER_WITHIN = 300.0  # seconds, as a transaction may take
 _LOOK_EVERY = 0.5
 _RESTART_WITHIN = 60.0  # seconds that a broker may be away between two micro-batches
 
@@ -152,25 +151,31 @@ def _write_once(target: Target, first: pa.RecordBatch, others: Iterator[pa.Recor
     ):
         if _version_of(markers.last(key)) >= part.version:
             return Written(0)
+        began, may_take = time.monotonic(), producer.transaction_timeout
         try:
             rows = _send(producer, target, first, others)
             value = msgspec.json.encode({"version": part.version, "rows": rows})
             producer.mark(options.marker_topic, markers.partition_of(key), key, value)
             producer.commit()
-        except FencedError:
-            if not _other_attempt_commits(markers, key, part.version):
+        except FencedError as error:
+            if (took := time.monotonic() - began) > may_take:
+                raise TransactionError(
+                    f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
+                    "tasks, or raise the option kafka.transaction.timeout.ms."
+                ) from error
+            if not _other_attempt_commits(markers, key, part.version, may_take):
                 raise
             return Written(0)
         return Written(rows)
 
 
-def _other_attempt_commits(markers: Markers, key: bytes, version: int) -> bool:
+def _other_attempt_commits(markers: Markers, key: bytes, version: int, within: float) -> bool:
     """Wait for the attempt that has fenced off this one.
 
     A task that failed here would be started once more, and fence off the other in turn: with speculation, two attempts
     would end each other until Spark gives up.
     """
-    deadline = time.monotonic() + _OTHER_WITHIN
+    deadline = time.monotonic() + within
     while _version_of(markers.last(key)) < version:
         if time.monotonic() > deadline:
             return False
