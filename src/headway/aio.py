@@ -21,10 +21,11 @@ from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName
 from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, Report, not_delivered
-from headway.errors import ConfigError
+from headway.errors import ConfigError, DeliveryError
+from headway.kafka.closing import counting_down
 from headway.kafka.level_consumers import Partitions
 from headway.producer import PriorityProducer, ProducerMetrics
-from headway.records import ConsumerRecord, Header, RecordMetadata, TopicPartition
+from headway.records import UNKNOWN_OFFSET, ConsumerRecord, Header, RecordMetadata, TopicPartition
 
 T = TypeVar("T")
 
@@ -226,7 +227,7 @@ class _Sent:
             self.awaited.set_exception(self.error)
             return
         partition, offset, timestamp = self.place
-        to = self.destination
+        to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
         self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))
 
 
@@ -265,6 +266,7 @@ class AsyncPriorityProducer:
         self._reported: deque[_Sent] = deque()
         self._room = asyncio.Event()
         self._waiters: dict[_Place, _Waiters] = {}
+        self._waiting: dict[asyncio.Task[RecordMetadata], _Sent] = {}  # for room, and then for their delivery
         self._producer = PriorityProducer(
             config, policy=policy, distributor=distributor, after_reports=self._after_reports
         )
@@ -313,6 +315,7 @@ class AsyncPriorityProducer:
         self._producer.client.serve_in(loop)
         self._room = asyncio.Event()
         self._waiters.clear()
+        self._waiting.clear()
         self._loop, self._thread = loop, threading.get_ident()
 
     def _wait_for_room(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
@@ -322,20 +325,22 @@ class AsyncPriorityProducer:
         waiters = self._waiters.setdefault(place, _Waiters())
         waiters.count += 1
         waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, *fields))
-        waiting.add_done_callback(lambda _: self._leave(place, waiters))
+        self._waiting[waiting] = record
+        waiting.add_done_callback(lambda _: self._leave(waiting, place, waiters))
         return waiting
 
-    def _leave(self, place: _Place, waiters: _Waiters) -> None:
+    def _leave(self, waiting: "asyncio.Task[RecordMetadata]", place: _Place, waiters: _Waiters) -> None:
+        self._waiting.pop(waiting, None)
         waiters.count -= 1
         if not waiters.count:
             del self._waiters[place]
 
     async def _wait(self, waiters: _Waiters, record: _Sent, *fields: Any) -> RecordMetadata:
-        producer = self._producer
+        producer, taken = self._producer, False
         try:
             async with asyncio.timeout(producer.max_block), waiters.first:
                 self._room.clear()
-                while not producer.offer(record, *fields):
+                while record.error is None and not (taken := producer.offer(record, *fields)):
                     await self._room.wait()
                     self._room.clear()
         except TimeoutError:
@@ -343,7 +348,26 @@ class AsyncPriorityProducer:
             record.destination.count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
             raise producer.no_room(record.destination, within) from None
+        if record.error is not None and not taken:  # it was given up
+            record.destination.count_unsent()
+            record.destination.count_failure()
+            raise record.error
         return await record.awaited
+
+    async def _have_no_waiting(self, timeout: float | None, topic: str | None = None, level: int | None = None) -> int:
+        """Wait for those that found no room, of which the producer knows nothing yet; how many there still are."""
+        of_these = {
+            task
+            for task, record in self._waiting.items()
+            if topic in (None, record.destination.topic) and level in (None, record.destination.level)
+        }
+        return len((await asyncio.wait(of_these, timeout=timeout))[1]) if of_these else 0
+
+    def _give_up_waiting(self) -> None:
+        """Those that found no room yet are not sent any more."""
+        for record in self._waiting.values():
+            record.error = record.error or DeliveryError("A record was not sent: its transaction was aborted.")
+        self._room.set()
 
     def _after_reports(self) -> None:
         if threading.get_ident() == self._thread:
@@ -360,7 +384,9 @@ class AsyncPriorityProducer:
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
         """Wait until what was sent is delivered or failed; see `PriorityProducer.flush`."""
-        return await asyncio.to_thread(self._producer.flush, timeout, topic=topic, level=level)
+        left_over = counting_down(timeout)
+        waiting = await self._have_no_waiting(timeout, topic, level)
+        return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
@@ -379,7 +405,12 @@ class AsyncPriorityProducer:
         self._producer.begin_transaction()
         try:
             yield
+            if left := await self._have_no_waiting(timeout):
+                raise DeliveryError(
+                    f"{left} records of the transaction found no room within {timeout:g} seconds, and it is aborted."
+                )
         except BaseException:
+            self._give_up_waiting()
             await _to_its_end(self._producer.abort_transaction, timeout)
             raise
         await _to_its_end(self._commit_or_abort, timeout)
@@ -397,8 +428,10 @@ class AsyncPriorityProducer:
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver what was sent and let go; how many records were not, after `timeout` seconds."""
+        left_over = counting_down(timeout)
+        left = await self._have_no_waiting(timeout)
         self._producer.client.leave_loop()
-        return await asyncio.to_thread(self._producer.close, timeout)
+        return left + await asyncio.to_thread(self._producer.close, left_over())
 
     async def __aenter__(self) -> Self:
         return self

@@ -194,6 +194,8 @@ class ProducerSettings:
     def parse(cls, config: Config, *, with_levels: bool = True) -> Self:
         """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
         reader = _Reader(config)
+        for key in ("delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb"):
+            reader.refuse(key, "Futures need every report, and take it. Remove it, and use on_delivery of send")
         if not with_levels:
             reader.refuse("max.priority", "A Producer has no levels. Remove it, or make a PriorityProducer")
         kilobytes = reader.integer("queue.buffering.max.kbytes", default=64 * 1024)  # librdkafka's name for it

@@ -378,7 +378,8 @@ class PriorityConsumer:
         self._commits.forget()
         try:
             for level in self._levels:
-                level.wake(None)
+                level.wake(None)  # all, before anything can end this: they would write to what is closed
+            for level in self._levels:
                 level.close()  # this revokes its partitions, and the listener commits
         finally:
             self._closed = True

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from headway.errors import DeliveryError
-from headway.records import RecordMetadata
+from headway.records import UNKNOWN_OFFSET, RecordMetadata
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         if self._state != "FINISHED" or self._exception is not None:
             return None
         topic, level = self.destination.topic, self.destination.level
-        return RecordMetadata(topic, self._partition, level, self._offset, self._timestamp)
+        offset = UNKNOWN_OFFSET if self._offset is None else self._offset
+        return RecordMetadata(topic, self._partition, level, offset, self._timestamp)
 
     def __call__(self, error: Any, message: Report) -> None:
         """Take the Kafka client's report, with its error or None.

@@ -83,6 +83,7 @@ class _BaseProducer(Closable):
         self._scheduler: Scheduler | None = None
         self._making_scheduler = threading.Lock()
         self._closed = False
+        self._failed_before = 0  # when the transaction began
 
     def _kafka_topic(self, topic: str, level: int) -> str:
         raise NotImplementedError
@@ -225,6 +226,7 @@ class _BaseProducer(Closable):
     def begin_transaction(self) -> None:
         """Start a transaction: what is sent from now on is read all or not at all."""
         self.client.begin_transaction()
+        self._failed_before = self._failed()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
@@ -249,6 +251,14 @@ class _BaseProducer(Closable):
                 f"{left} records of the transaction could not be handed over within {timeout:g} seconds. Abort it, or "
                 "give it more time."
             )
+        if failed := self._failed() - self._failed_before:  # librdkafka knows only of those that it was given
+            raise DeliveryError(
+                f"{failed} records of the transaction were not sent; their futures say why. Abort it, which is all "
+                "that can be done with it."
+            )
+
+    def _failed(self) -> int:
+        return sum(each.failed for each in self._those())
 
     @contextmanager
     def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
@@ -320,9 +330,12 @@ class PriorityProducer(_BaseProducer):
 
         With a `due` time (see `Scheduler.send_later`) a relay delivers it then, and the future is about its delay line.
         `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
-        a thread of the producer's. Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a
-        priority that is not a level, and nothing is sent; what fails later, serialisation too, fails the future.
-        Not to be called from a signal handler, which may have interrupted a `send`: have it tell a thread.
+        a thread of the producer's, or on one that sends, flushes or waits for a result, within that call: so it must
+        not wait for a lock that such a thread holds.
+
+        Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a priority that is not a level, and
+        nothing is sent; what fails later, serialisation too, fails the future. Not to be called from a signal handler,
+        which may have interrupted a `send`: have it tell a thread.
         """
         if due is not None:
             return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)

@@ -21,8 +21,12 @@ class TopicPartition(NamedTuple):
     level: int = 0
 
 
+UNKNOWN_OFFSET = -1
+"""The offset of a record that was delivered, of which the broker does not say where: with `acks=0`, or twice sent."""
+
+
 class RecordMetadata(NamedTuple):
-    """Where a delivered record is; `timestamp` is in milliseconds since the epoch."""
+    """Where a delivered record is, maybe at `UNKNOWN_OFFSET`; `timestamp` is in milliseconds since the epoch."""
 
     topic: str
     partition: int

@@ -217,6 +217,33 @@ async def test_transactions_are_whole_or_not_at_all(kafka_cluster: Cluster) -> N
         assert [record.value for record in await take(reads, 3)] == [b"yes"] * 3
 
 
+async def test_what_has_to_wait_for_room_is_part_of_its_transaction(kafka_cluster: Cluster) -> None:
+    topic, small = kafka_cluster.topic(), {"buffer.memory": 300_000}
+    async with producer(kafka_cluster, **{"transactional.id": topic, **small}) as sends:
+        await sends.init_transactions()
+        with contextlib.suppress(ZeroDivisionError):
+            async with sends.transaction():
+                dropped = [sends.send(topic, b"no" * 1_000) for _ in range(500)]
+                raise ZeroDivisionError
+        async with sends.transaction():
+            sent = [sends.send(topic, b"yes" * 1_000) for _ in range(500)]
+        assert {type(each) for each in await asyncio.gather(*dropped, return_exceptions=True)} == {DeliveryError}
+        assert len(await asyncio.gather(*sent)) == 500
+    async with consumer(kafka_cluster, topic) as reads:
+        reads.subscribe(topic)
+        assert {record.value for record in await take(reads, 500)} == {b"yes" * 1_000}
+
+
+async def test_flushing_and_closing_wait_for_what_has_no_room_yet(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    async with producer(kafka_cluster, **{"buffer.memory": 300_000}) as sends:
+        first = [sends.send(topic, b"x" * 1_000) for _ in range(1_000)]
+        assert await sends.flush() == 0
+        assert all(each.done() for each in first)
+        last = [sends.send(topic, b"x" * 1_000) for _ in range(1_000)]
+    assert len(await asyncio.gather(*first, *last)) == 2_000
+
+
 class Commit:
     """A producer's calls in a transaction, of which the commit takes until it may `end`."""
 

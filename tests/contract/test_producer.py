@@ -1,6 +1,7 @@
 import contextlib
 import json
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 from enum import Enum
 from functools import partial
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 
 from headway.delivery import DeliveryFuture
-from headway.errors import ClosedError, ConfigError, DeliveryError, SerializationError
+from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, SerializationError
 from headway.producer import PriorityProducer
-from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
+from headway.records import UNKNOWN_OFFSET, ConsumerRecord, RecordMetadata, TopicPartition
 
 from .conftest import Cluster
 
@@ -212,7 +213,7 @@ def test_threads_may_send_at_once_and_all_room_is_free_again(cluster: Cluster) -
         assert producer.metrics().delivered == [40_000, 0, 0]
         assert producer._sender._accumulator.used == 0
         for each in sending:
-            offsets = [future.result().offset for future in each.result()]
+            offsets = [offset for future in each.result() if (offset := future.result().offset) != UNKNOWN_OFFSET]
             assert offsets == sorted(offsets)
 
 
@@ -255,6 +256,70 @@ def test_an_aborted_transaction_is_not_read_and_a_committed_one_is_whole(kafka_c
                 producer.send(topic, b"yes", priority=level)
     assert [record.value for record in read_all(kafka_cluster, topic, 3)] == [b"yes"] * 3
     assert dropped.done()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lost", [{"value": b"x" * 2_000_000}, {"value": object()}, {"value": b"v", "partition": 99}])
+def test_a_transaction_of_which_a_record_could_not_be_sent_is_not_committed(
+    kafka_cluster: Cluster, lost: dict[str, Any]
+) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"transactional.id": topic}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"no")
+        producer.send(topic, **lost, on_delivery=lambda *_: None)
+        with pytest.raises((DeliveryError, KafkaError)):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"yes")
+    assert [record.value for record in read_all(kafka_cluster, topic, 1)] == [b"yes"]
+
+
+@pytest.mark.kafka
+def test_what_is_reported_within_a_commit_gives_its_room_back(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"transactional.id": topic, "linger.ms": 100}) as producer:
+        producer.init_transactions()
+        for _ in range(3):
+            with producer.transaction():
+                sent = [producer.send(topic, b"x" * 1_000, priority=number % 3) for number in range(3_000)]
+            assert all(future.done() for future in sent)
+            assert producer._sender._accumulator.used == 0
+
+
+@pytest.mark.kafka
+def test_headers_are_any_sequence_of_pairs(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer() as producer:
+        for headers in ((), (("a", b"b"),), [("a", b"b")], None):
+            producer.send(topic, b"v", headers=headers).result(30)
+    assert Counter(len(record.headers) for record in read_all(kafka_cluster, topic, 4)) == {0: 2, 1: 2}
+
+
+@pytest.mark.kafka
+def test_a_partition_that_is_no_integer_is_refused_and_spoils_nothing(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer() as producer:
+        with pytest.raises(TypeError, match="float"):
+            producer.send(topic, b"v", partition=0.0)  # type: ignore[arg-type]
+        producer.send(topic, b"v", partition=0).result(30)
+
+
+@pytest.mark.kafka
+def test_a_flush_within_a_callback_waits_for_nobody(kafka_cluster: Cluster) -> None:
+    topic, left = kafka_cluster.topic(), list[int]()
+    with kafka_cluster.producer() as producer:
+        for _ in range(100):
+            producer.send(topic, b"v", on_delivery=lambda *_: left.append(producer.flush()))
+    assert len(left) == 100
+
+
+@pytest.mark.parametrize("key", ["delivery.report.only.error", "on_delivery"])
+def test_a_setting_that_would_keep_reports_from_the_futures_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"The setting {key} has no place here: Futures need every report"):
+        PriorityProducer({"bootstrap.servers": "x", "max.priority": 1, key: True})
 
 
 @pytest.mark.kafka

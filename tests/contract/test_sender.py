@@ -189,10 +189,11 @@ def test_what_after_reports_raises_is_logged_and_ends_nothing(
     assert "The after_reports of a producer raised." in caplog.text
 
 
-def test_ctrl_c_loses_no_report() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+def test_a_signal_whose_handler_raises_loses_no_report(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.default_int_handler)
     sends, count = Producer(NOWHERE), 20_000
-    interrupting = threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT))  # while reports are taken
+    interrupting = threading.Timer(0.001, os.kill, (os.getpid(), number))  # while reports are taken
 
     def take_reports() -> None:
         with sends.client._serving:  # so that no other thread does
@@ -208,7 +209,7 @@ def test_ctrl_c_loses_no_report() -> None:
         with pytest.raises(KeyboardInterrupt):
             take_reports()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     interrupting.join()
     assert sends.flush(20) == 0
     assert sends.metrics().failed == [count + 1]

@@ -1,6 +1,7 @@
 """One task of a parallel stage, without Spark: rows in, outcomes out."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -263,7 +264,7 @@ def test_a_handler_cannot_put_a_row_off() -> None:
 
 
 def test_rows_are_read_on_when_what_filled_the_room_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.spark.stage._ROOM", 1_000 * 1_000)
+    monkeypatch.setattr(sys.modules[Stage.__module__], "_ROOM", 1_000 * 1_000)
 
     async def call(row: InputRow, context: Context) -> int:
         return 0

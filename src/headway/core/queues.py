@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Collection, Iterator
+from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 
@@ -120,7 +121,8 @@ class TopicQueues(Generic[R]):
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            found = self.partitions[partition] = Queue(self, partition, self.window)
+            number = index(partition)  # 3.0 would be found as 3 from then on, and refused
+            found = self.partitions[number] = Queue(self, number, self.window)
         return found
 
     def queues(self) -> Iterator[Queue[R]]:

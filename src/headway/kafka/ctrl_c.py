@@ -1,4 +1,4 @@
-"""Ctrl-C while librdkafka's binding is at work.
+"""Ctrl-C, and what else may raise out of a signal's handler, while librdkafka's binding is at work.
 
 What Python raises within a callback of the binding is lost there, with what that was about to do; what it raises as a
 call returns, with what that has returned. Only the main thread handles signals: to block them would not do, as another
@@ -7,9 +7,11 @@ thread would take them.
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+_SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal, "SIGALRM") else [])]
 
 
 class _Later:
@@ -29,30 +31,41 @@ def _is_main() -> bool:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """A Ctrl-C in the block is handled at its end."""
-    handle = signal.getsignal(signal.SIGINT) if _is_main() else None  # two microseconds, which other threads save
-    if not callable(handle):
+    """A Ctrl-C in the block is handled at its end; so is a SIGTERM or an alarm, if the program handles those."""
+    later = _put_off() if _is_main() else {}  # some microseconds, which other threads save
+    if not later:
         yield
         return
-    later = _Later(handle)
-    signal.signal(signal.SIGINT, later)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handle)
-        if later.came:
-            handle(*later.came)
+        _handle_as_before(later)
+        for each in later.values():
+            if each.came:
+                each.handle(*each.came)
+
+
+def _put_off() -> dict[signal.Signals, _Later]:
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    later = {number: _Later(handle) for number, handle in handlers.items() if callable(handle)}
+    for number, each in later.items():
+        signal.signal(number, each)
+    return later
+
+
+def _handle_as_before(later: Mapping[signal.Signals, _Later]) -> None:
+    for number, each in later.items():
+        signal.signal(number, each.handle)
 
 
 @contextmanager
 def ctrl_c_at_once() -> Iterator[None]:
     """Where it waits, not in this block: for what others wrote, and may take long."""
-    later = signal.getsignal(signal.SIGINT)
-    if not _is_main() or not isinstance(later, _Later):
-        yield
-        return
-    signal.signal(signal.SIGINT, later.handle)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
+    later = {number: handle for number, handle in handlers.items() if isinstance(handle, _Later)}
+    _handle_as_before(later)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, later)
+        for number, each in later.items():
+            signal.signal(number, each)

@@ -314,11 +314,38 @@ class ProducerClient:
 
     def commit_transaction(self, timeout: float) -> None:
         """End the transaction: all of it, or an error."""
-        self._call(self._producer.commit_transaction, timeout)
+        self._end_transaction(self._producer.commit_transaction, timeout)
 
     def abort_transaction(self, timeout: float) -> None:
         """End the transaction: nothing of it."""
-        self._call(self._producer.abort_transaction, timeout)
+        self._end_transaction(self._producer.abort_transaction, timeout)
+
+    def _end_transaction(self, end: Callable[[float], None], timeout: float) -> None:
+        """Both flush, so they take reports: in our turn, as the others do."""
+        deadline = time.monotonic() + timeout
+        if not self._takes_turn(timeout):
+            raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
+        try:
+            while not self._ends(end, deadline - time.monotonic()):
+                pass
+        finally:
+            self._serving.release()
+            self._wake_loop()
+
+    def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
+        """Whether a transaction has ended; raises when it cannot, or not within so many seconds."""
+        with ctrl_c_waits():
+            self._server = threading.get_ident()
+            try:
+                self._call(end, max(0.0, min(SLICE, seconds)))
+                return True
+            except KafkaError as error:
+                if seconds <= SLICE or not is_retriable(error):
+                    raise
+                return False
+            finally:
+                self._after_reports()
+                self._server = None
 
     def close(self, timeout: float | None) -> int:
         """Flush, fail what is left, and stop; how many records were not delivered."""

@@ -10,11 +10,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any, Protocol
 
 from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
 from headway.errors import ClosedError, DeliveryError, HeadwayError
+from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.partitioner import DEFAULT, PARTITIONER, partitioner
 from headway.kafka.producer_client import ProducerClient, refusal
 from headway.kafka.topic_watch import TopicWatch
@@ -117,6 +119,10 @@ class Sender:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
             if headers:
                 size += _size_of_headers(headers)
+                if type(headers) is not list and type(headers) is not dict:  # the binding takes no other sequence
+                    headers = list(headers)
+            else:
+                headers = None
         except (TypeError, ValueError):  # no bytes, strings and pairs: librdkafka refuses it
             size = self._overhead
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
@@ -287,8 +293,11 @@ class Sender:
 
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
         """Wait until `waiting` gives 0; what it gives when the time is up."""
+        if self.client.serves_here:
+            return waiting()  # in a callback: nobody else would take the next reports
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while (left := waiting()) and (seconds := deadline - time.monotonic()) > 0:
+        # Below 0 for a Ctrl-C between a record's being kept and its being counted.
+        while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
             if self._waits or not self.client.flush(min(_SLICE, seconds)):
                 self.client.serve(min(_A_MOMENT, seconds))
         return left
@@ -303,9 +312,10 @@ class Sender:
 
     def purge(self, topics: list[TopicQueues[Any]], why: str) -> int:
         """Fail what waits of some topics and was not handed over; how many records that was."""
-        with self._lock:
-            purged = self._accumulator.purge(topics)
-        self._give_up(purged, why)
+        with ctrl_c_waits():  # which would leave some that are forgotten here and not failed
+            with self._lock:
+                purged = self._accumulator.purge(topics)
+            self._give_up(purged, why)
         return len(purged)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
@@ -360,10 +370,10 @@ class Sender:
 
     def _place_of(self, record: Any) -> int | None:
         topic, partition = record.queue.topic, record.partition
-        if partition is not None and partition >= 0:
-            if partition >= topic.partition_count:
-                raise _not_delivered(record, _no_such_partition(partition, topic.partition_count))
-            return partition  # type: ignore[no-any-return]
+        if partition is not None and (number := index(partition)) >= 0:
+            if number >= topic.partition_count:
+                raise _not_delivered(record, _no_such_partition(number, topic.partition_count))
+            return number
         return None if record.key is None else self._partition_of(record.key, topic.partition_count)
 
     def _measure(self, record: Any) -> int:

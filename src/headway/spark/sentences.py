@@ -1,10 +1,16 @@
 """Our errors as Spark shows them: sentences, without the stack trace of its worker."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pyspark.errors import PySparkException
+
 from headway.errors import HeadwayError
+
+# An error of ours that was raised in one of Spark's workers, in what Spark tells of it.
+_OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 @contextmanager
@@ -14,4 +20,15 @@ def one_sentence() -> Iterator[None]:
         yield
     except HeadwayError:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+@contextmanager
+def our_sentence() -> Iterator[None]:
+    """Raises the error of ours that is in what Spark raises, if there is one: for who shows it to people."""
+    try:
+        yield
+    except PySparkException as error:
+        if sentences := _OURS.findall(str(error)):
+            raise HeadwayError(sentences[-1]) from error
         raise
