@@ -286,6 +286,8 @@ def test_what_stops_a_query_from_starting_is_one_sentence(
     ("wrong", "sentence"),
     [
         ({"maxRecordsPerTrigger": "10"}, "maxRecordsPerTrigger is for spark.readStream"),
+        ({"minRecordsPerTrigger": "10"}, "minRecordsPerTrigger is for spark.readStream"),
+        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay says how long to wait for minRecordsPerTrigger"),
         ({"startingOffsets": "latest"}, "With startingOffsets=latest spark.read would read nothing"),
         ({"group.id": "billing"}, "group.id is for spark.readStream"),
         ({}, r"Kafka cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"),

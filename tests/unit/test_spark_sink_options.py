@@ -27,6 +27,10 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
         ({**KAFKA, "topc": "orders"}, "no option topc. Did you mean topic?"),
         ({**KAFKA, "delivery": "once"}, "The option delivery is 'once'. Choose exactly_once or at_least_once."),
         ({**KAFKA, "txnAppId": "job"}, "belong together"),
+        (
+            {**KAFKA, "txnAppId": "job", "txnVersion": "1", "delivery": "at_least_once"},
+            "which delivery=at_least_once does not look for",
+        ),
         ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
         ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
     ],

@@ -1,5 +1,6 @@
 """`spark.read.format("headway")`: everything between two bounds."""
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -12,6 +13,8 @@ from headway.spark import planning, tasks
 from headway.spark.bounds import resolve
 from headway.spark.options import Options
 from headway.spark.sentences import one_sentence
+
+log = logging.getLogger(__name__)
 
 # Whatever this machine has: a write with a name that is run again, elsewhere, has its rows in the same tasks.
 _LEAST_TASKS = 8
@@ -26,6 +29,8 @@ class BatchReader(DataSourceReader):
         for field, name in _FOR_STREAMS:
             if getattr(options, field) is not None:
                 raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads all. Remove it.")
+        if options.min_records > 1:
+            raise ConfigError("The option minRecordsPerTrigger is for spark.readStream; spark.read waits for nothing.")
         if options.start == "latest":
             raise ConfigError("With startingOffsets=latest spark.read would read nothing. Choose earliest or a time.")
         if options.end == "earliest":
@@ -54,17 +59,22 @@ class BatchReader(DataSourceReader):
             )
         start = resolve("startingOffsets", options.start or "earliest", partitions, catalog)
         end = resolve("endingOffsets", options.end or "latest", partitions, catalog)
-        if options.fail_on_data_loss:
-            _check_held(start, catalog.starts(partitions), catalog.ends(partitions), end)
+        lost = _not_held(start, end, catalog.starts(partitions), catalog.ends(partitions))
+        if lost and options.fail_on_data_loss:
+            raise KafkaError(
+                f"{lost[0]} Correct startingOffsets and endingOffsets, or set failOnDataLoss to false to read what "
+                "there is."
+            )
+        for sentence in lost:
+            log.warning("%s What is not there is skipped.", sentence)
         return [Range(at, start[at], end[at]) for at in sorted(start) if start[at] < end[at]]
 
 
-def _check_held(start: Offsets, first: Offsets, last: Offsets, end: Offsets) -> None:
-    """That Kafka has what the options name: a sentence at once, before a single task runs."""
-    for at in start:
-        if start[at] < first[at] or end[at] > last[at]:
-            raise KafkaError(
-                f"Offsets from {start[at]} to before {end[at]} are asked for of {name_of(at)}, which holds those from "
-                f"{first[at]} to before {last[at]}. Correct startingOffsets and endingOffsets, or set failOnDataLoss "
-                "to false to read what there is."
-            )
+def _not_held(start: Offsets, end: Offsets, first: Offsets, last: Offsets) -> list[str]:
+    """A sentence for each partition that has not what the options name: at once, before a single task runs."""
+    return [
+        f"Offsets from {start[at]} to before {end[at]} are asked for of {name_of(at)}, which holds those from "
+        f"{first[at]} to before {last[at]}."
+        for at in sorted(start)
+        if start[at] < first[at] or max(start[at], end[at]) > last[at]
+    ]

@@ -119,6 +119,11 @@ def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
                 )
     if parsed.policy != "strict" and "strictmaxwait" in options:
         raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")
+    if "maxtriggerdelay" in options and "minrecordspertrigger" not in options:
+        raise ConfigError(
+            "The option maxTriggerDelay says how long to wait for minRecordsPerTrigger, which is not given. Set it, or "
+            "remove the other."
+        )
     if parsed.max_records is not None and parsed.min_records > parsed.max_records:
         raise ConfigError(
             f"The option minRecordsPerTrigger is {parsed.min_records}, above maxRecordsPerTrigger={parsed.max_records}."

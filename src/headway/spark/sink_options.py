@@ -59,10 +59,16 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             "The options txnAppId and txnVersion belong together: the name of a job, and a number that grows with each "
             "of its writes. Give both or none."
         )
+    delivery = _delivery(options)
+    if app_id is not None and delivery == "at_least_once":
+        raise ConfigError(
+            "The options txnAppId and txnVersion say what is there already, which delivery=at_least_once does not look "
+            "for. Remove them, or choose exactly_once."
+        )
     return SinkOptions(
         kafka=_kafka(options),
         topic=options.get("topic"),
-        delivery=_delivery(options),
+        delivery=delivery,
         app_id=app_id,
         version=None if version is None else _version(version),
         marker_topic=options.get("markertopic", MARKER_TOPIC),
