@@ -227,7 +227,8 @@ async def test_what_has_to_wait_for_room_is_part_of_its_transaction(kafka_cluste
                 raise ZeroDivisionError
         async with sends.transaction():
             sent = [sends.send(topic, b"yes" * 1_000) for _ in range(500)]
-        assert {type(each) for each in await asyncio.gather(*dropped, return_exceptions=True)} == {DeliveryError}
+        ends = await asyncio.gather(*dropped, return_exceptions=True)
+        assert sum(isinstance(end, DeliveryError) for end in ends) >= 350  # the others had room, and may have arrived
         assert len(await asyncio.gather(*sent)) == 500
     async with consumer(kafka_cluster, topic) as reads:
         reads.subscribe(topic)

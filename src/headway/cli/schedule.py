@@ -20,12 +20,12 @@ from headway.cli.tables import show_table
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder, fit, rounded, writes_per_record
 from headway.core.schedules import HandleParts
-from headway.delay.asking import no_relay, settled_within
+from headway.delay.asking import no_relay
 from headway.delay.pending import Pending, layout_of, read_pending
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, create_topics, missing_topics
-from headway.errors import HeadwayError, NoRelayError
+from headway.errors import HeadwayError
 from headway.kafka.closing import counting_down
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
@@ -293,8 +293,8 @@ def _draw(title: str, counts: Mapping[str, int]) -> None:
 
 def _outcome(answer: Future[Settled], timeout: float) -> Settled | str:
     try:
-        return settled_within(answer, timeout)
-    except NoRelayError:
+        return answer.result(timeout)
+    except TimeoutError:
         return _UNANSWERED
     except HeadwayError as error:
         return str(error)

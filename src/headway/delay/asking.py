@@ -63,10 +63,10 @@ class Asking:
             self._failed(token, DeliveryError("The scheduler was closed before a relay had answered."))
 
 
-def settled_within(answer: Future[Settled], timeout: float) -> Settled:
-    """The answer, waited for; raises `NoRelayError`."""
+def settled_within(answer: Future[Settled], timeout: float, left: float) -> Settled:
+    """The answer, waited for as long as is left of the timeout; raises `NoRelayError`."""
     try:
-        return answer.result(timeout)
+        return answer.result(left)
     except TimeoutError:
         raise no_relay(timeout) from None
 

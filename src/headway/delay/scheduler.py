@@ -148,7 +148,7 @@ class Scheduler(Closable):
             ConfigError: The text is no handle.
         """
         left = counting_down(timeout)
-        return settled_within(self.ask_to_cancel(handle, timeout), left() or 0.0)
+        return settled_within(self.ask_to_cancel(handle, timeout), timeout, left() or 0.0)
 
     def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time, sooner or later; the handle stays good.
@@ -156,7 +156,7 @@ class Scheduler(Closable):
         `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
         left = counting_down(timeout)
-        return settled_within(self.ask_to_reschedule(handle, when, timeout), left() or 0.0)
+        return settled_within(self.ask_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
 
     def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
         """As `cancel`, without waiting for the answer; only for the schedule itself to be stored, so many seconds."""

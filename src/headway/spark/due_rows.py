@@ -21,7 +21,16 @@ from headway.letters import connection_of
 _MOST_TRANSACTION_MS = 45_000
 _TRANSACTION = "transaction.timeout.ms"
 
-LINE_SETTINGS: Mapping[str, Any] = {**storing.DEFAULTS, _TRANSACTION: _MOST_TRANSACTION_MS}
+_OF_TRANSACTIONS: Mapping[str, Any] = {
+    # A record's own limit follows from its transaction's, and the client refuses one that is longer.
+    **{name: value for name, value in storing.DEFAULTS.items() if name != "message.timeout.ms"},
+    _TRANSACTION: _MOST_TRANSACTION_MS,
+}
+
+
+def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
+    """What a producer of rows that are due later has to keep to, where nothing else is given."""
+    return _OF_TRANSACTIONS if in_transaction else storing.DEFAULTS
 
 
 class Lines(NamedTuple):

@@ -27,7 +27,7 @@ from headway.errors import ConfigError, FencedError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import RowProducer
-from headway.spark.due_rows import LINE_SETTINGS, DueRows, Lines, find_lines
+from headway.spark.due_rows import DueRows, Lines, find_lines, line_settings
 from headway.spark.sentences import one_sentence
 from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
 from headway.spark.sink_rows import chunks
@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
     def producer(self, transactional_id: str | None = None) -> RowProducer:
         """For the rows of one task."""
-        defaults = LINE_SETTINGS if self.lines else {}
+        defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
         return RowProducer({**defaults, **self.options.kafka}, transactional_id)
 
 
