@@ -35,7 +35,8 @@ _REQUEST_TIMEOUT = 30.0
 class AsyncPriorityConsumer:
     """`PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
 
-    Rebalance callbacks run in the event loop's thread, during a poll.
+    Rebalance callbacks run during a poll, in the event loop's thread; what `unsubscribe` and `close` revoke is told in
+    another, while the loop goes on.
     """
 
     def __init__(

@@ -282,8 +282,12 @@ class _BaseProducer(Closable):
             scheduler = self._scheduler
             self._open = {}
         left_over = counting_down(timeout)
-        left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
-        return left + (scheduler.close(left_over()) if scheduler else 0)
+        left = 0
+        try:
+            left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
+        finally:
+            left += scheduler.close(left_over()) if scheduler else 0
+        return left
 
 
 class PriorityProducer(_BaseProducer):

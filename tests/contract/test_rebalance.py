@@ -169,3 +169,33 @@ def test_a_member_that_stops_polling_is_told_what_it_lost_and_commits_nothing(ka
         assert errors == 3
         assert len(lost) == 12
     assert {place(record) for record in again} == {place(record) for record in first}
+
+
+@pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
+def test_a_listener_may_seek_every_partition_that_it_has_and_not_only_those_it_is_given(
+    kafka_cluster: Cluster, settings: dict[str, Any]
+) -> None:
+    topic, held = kafka_cluster.topic(levels=1), set[TopicPartition]()
+    with kafka_cluster.producer() as producer:
+        for i in range(200):
+            producer.send(topic, str(i), partition=i % 4, priority=0)
+    config = kafka_cluster.consumer_config(topic) | settings | {"max.priority": 1, "enable.auto.commit": True}
+    config = {key: value for key, value in config.items() if value is not None}
+    consumer, other = PriorityConsumer(config), PriorityConsumer(config)
+
+    def start_over(given: list[TopicPartition]) -> None:
+        held.update(given)
+        for partition in held:
+            consumer.seek(partition, 0)
+
+    with consumer:
+        with other:
+            consumer.subscribe(topic, start_over, held.difference_update)
+            other.subscribe(topic)
+            wait_for(lambda: (consumer.poll(0.01), other.poll(0.01)) and len(other.assignment()) == len(held) == 2)
+            wait_for(lambda: sum(map(consumer.position, held)) == 100 or consumer.poll(0.01) is None)
+        again = list[ConsumerRecord]()
+        deadline = time.monotonic() + 30
+        while (len(held) < 4 or len(again) < 200) and time.monotonic() < deadline:
+            again += consumer.poll(0.1)
+        assert sorted(place(record)[2:] for record in again) == [(p, i) for p in range(4) for i in range(50)]

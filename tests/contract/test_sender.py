@@ -387,6 +387,20 @@ def test_close_says_how_many_were_not_delivered_and_fails_them(caplog: pytest.Lo
     assert sends.metrics().queued == 0
 
 
+def test_ctrl_c_while_closing_waits_fails_what_is_left_and_stops_all_the_same() -> None:
+    before = set(threading.enumerate())
+    sends = Producer(NOWHERE)
+    future, alarm = sends.send("orders", b"x"), signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            sends.close()
+    finally:
+        signal.signal(signal.SIGALRM, alarm)
+    assert isinstance(future.exception(0), DeliveryError)
+    assert set(threading.enumerate()) <= before
+
+
 def test_a_plain_producer_sends_to_topics_as_they_are(cluster: Cluster) -> None:
     topic = cluster.topic(1) + "-0"
     with Producer(cluster.config({"linger.ms": 0})) as sends:

@@ -41,3 +41,21 @@ def test_ctrl_c_while_a_client_is_made_is_raised_afterwards() -> None:
 def test_a_setting_that_there_is_not_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'max.priority'\?"):
         make_client(ck.Producer, {"max.priorty": 3})
+
+
+def test_what_a_users_callback_raises_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("seven")
+
+    config = {"bootstrap.servers": "localhost:1", "group.id": "g", "statistics.interval.ms": 1, "log_level": 0}
+    consumer = make_client(ck.Consumer, config | {"stats_cb": fail, "error_cb": fail})
+    try:
+        consumer.subscribe(["orders"])
+        while len({record.message for record in caplog.records}) < 2:
+            consumer.consume(1, 0.05)
+    finally:
+        consumer.close()
+    assert {record.message for record in caplog.records} == {
+        "The setting stats_cb raised an error; the client goes on.",
+        "The setting error_cb raised an error; the client goes on.",
+    }

@@ -77,7 +77,7 @@ class LevelConsumer:
         self._subscription = LevelSubscription([], "")
         self._sought: dict[TopicPartition, int] = {}
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
-        self._starting: dict[TopicPartition, int] | None = None
+        self._starting: dict[TopicPartition, int | None] = {}  # while they are being assigned; None if not sought
         self._rebalanced = False
         self._parked = False
         self._asked_at = 0.0
@@ -273,12 +273,12 @@ class LevelConsumer:
         partitions = self._from_kafka(kafka_partitions)
         self._rebalanced = True
         self.assigned.update(partitions)
-        self._starting = {}
+        self._starting = dict.fromkeys(partitions)
         self._guard(listener.assigned, partitions)
-        starts, self._starting = self._starting, None
-        if starts:  # the listener sought: the assignment itself must say where to start
-            self._sought.update(starts)
-            self._assign([self._starting_at(partition, starts.get(partition)) for partition in partitions])
+        starts, self._starting = self._starting, {}
+        if sought := {partition: offset for partition, offset in starts.items() if offset is not None}:
+            self._sought.update(sought)  # and the assignment itself must say where to start
+            self._assign([self._starting_at(partition, offset) for partition, offset in starts.items()])
 
     def _assign(self, partitions: list[ck.TopicPartition]) -> None:
         (self._consumer.incremental_assign if self._incremental else self._consumer.assign)(partitions)
@@ -330,7 +330,7 @@ class LevelConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from this offset on; logical offsets (beginning, end) are as librdkafka numbers them."""
-        if self._starting is not None and partition in self.assigned:
+        if partition in self._starting:
             self._starting[partition] = offset
             return
         self._sought[partition] = offset

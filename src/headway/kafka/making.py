@@ -1,5 +1,6 @@
 """Making confluent_kafka's clients."""
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -11,11 +12,27 @@ from headway.kafka.ctrl_c import ctrl_c_waits
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
+_CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
+
 
 def make_client(kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any]) -> T:
     """A client of this kind; raises `ConfigError` for a setting that librdkafka does not know or take."""
     try:
         with ctrl_c_waits():  # it would be lost: the binding takes it for a setting without a name
-            return kind(dict(config))
+            return kind({**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}})
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+
+
+def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:
+    """What it raises is logged: the binding would drop the records that it was fetching, and raise it anywhere."""
+
+    def guarded(*args: Any) -> None:
+        try:
+            call(*args)
+        except Exception:
+            log.exception("The setting %s raised an error; the client goes on.", name)
+
+    return guarded

@@ -320,15 +320,16 @@ class Sender:
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
         """Send what waits, fail what is left, and stop; how many records were not delivered."""
-        left = self.flush(waiting, timeout)
-        with self._lock:  # nothing begins to wait from here on
-            self._stopped = True
-        self._stirred.set()
-        self._thread.join()
-        self._watch.stop()
-        self.purge(topics, "the producer was closed")
-        self.client.close(0)
-        return left
+        try:
+            return self.flush(waiting, timeout)
+        finally:  # after Ctrl-C, too
+            with self._lock:  # nothing begins to wait from here on
+                self._stopped = True
+            self._stirred.set()
+            self._thread.join()
+            self._watch.stop()
+            self.purge(topics, "the producer was closed")
+            self.client.close(0)
 
     # On the sender's thread
 
