@@ -6,12 +6,14 @@ from contextlib import contextmanager
 
 import confluent_kafka as ck
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka import ranges
 from headway.kafka.ranges import Range, RangeReader
 from headway.records import TopicPartition
 
+from .conftest import Cluster
 from .mock_brokers import MockBrokers, mock_brokers
 
 ORDERS = TopicPartition("orders", 0)
@@ -53,6 +55,38 @@ def test_what_may_not_be_read_is_not_skipped_as_lost(brokers: MockBrokers) -> No
     brokers.refuse(FETCH, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaError, match=r"^Partition 0 of the Kafka topic orders-0 cannot be read: .*authoriz"):
         count(brokers, [Range(ORDERS, 0, 100)], skip_lost=True)
+
+
+@pytest.mark.kafka
+def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_compaction_is_none(
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka_cluster.topic(levels=1)
+    at, address = TopicPartition(topic, 0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    producer = ck.Producer(address | {"transactional.id": topic})
+    producer.init_transactions()
+    for _ in range(2):  # offset 6 is the mark of the first transaction's end
+        producer.begin_transaction()
+        for number in range(6):
+            producer.produce(f"{topic}-0", b"%d" % number, partition=0)
+        producer.commit_transaction()
+
+    def read(start: int, end: int) -> list[int | None]:
+        with RangeReader(address, skip_lost=True) as reader:
+            return [record.offset() for _, records in reader.read([Range(at, start, end)]) for record in records]
+
+    assert read(6, 10) == [7, 8, 9]
+    assert not caplog.messages
+    admin = AdminClient({**address})
+    deleting = admin.delete_records([ck.TopicPartition(f"{topic}-0", 0, 4)])
+    assert [deleted.result(30).low_watermark for deleted in deleting.values()] == [4]
+    assert read(1, 6) == [4, 5]
+    assert read(0, 3) == []
+    assert caplog.messages == [
+        f"Partition 0 of the Kafka topic {topic}-0 no longer holds all offsets from {start} to before {end} "
+        "(it begins at 4). What is lost is skipped."
+        for start, end in ((1, 6), (0, 3))
+    ]
 
 
 @contextmanager

@@ -156,6 +156,8 @@ class RangeReader(Closable):
                     continue  # what follows a range was fetched with it
                 errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
+                if self._skip_lost and (group[0].offset() or 0) > item.start:
+                    self._warn_if_aged_out(item)
                 if records:
                     yield item.partition, records
                 self._advance(unfinished, item, group, errors)
@@ -201,11 +203,17 @@ class RangeReader(Closable):
         _, end = self._consumer.get_watermark_offsets(kafka_partition(wanted.partition), timeout=STALL_TIMEOUT_S)
         return int(end)
 
+    def _warn_if_aged_out(self, wanted: Range) -> None:
+        """Say so if what is missing before the first record is lost; after compaction or a transaction nothing is."""
+        begin, _ = self._consumer.get_watermark_offsets(kafka_partition(wanted.partition), timeout=STALL_TIMEOUT_S)
+        if begin > wanted.start:
+            self._lost(wanted, f"it begins at {begin}")
+
     def _lost(self, wanted: Range, reason: str) -> int:
         """Where to go on without what is lost: behind the range."""
         if not self._skip_lost:
             raise KafkaError(f"{no_longer_holds(wanted, reason)} {HOW_TO_GO_ON}")
-        log.warning("%s They are skipped.", no_longer_holds(wanted, reason))
+        log.warning("%s What is lost is skipped.", no_longer_holds(wanted, reason))
         return wanted.end
 
     def _stalled(self, wanted: Range) -> KafkaError:
