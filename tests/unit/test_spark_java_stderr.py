@@ -26,13 +26,22 @@ def passed_on(text: str) -> str:
     return "".join(worth_reading(text.splitlines(keepends=True)))
 
 
-@pytest.mark.parametrize("harmless", [INCUBATOR, DAEMON, INCUBATOR + DAEMON + DAEMON])
+HEAD, REST = DAEMON.split("\n", 1)
+AMONG_EACH_OTHER = f"{HEAD}\n{HEAD}\n{REST}{REST}"
+ONE_NOT_ENDED = f"{HEAD}\n{HEAD}\n{REST}"
+
+
+@pytest.mark.parametrize(
+    "harmless", [INCUBATOR, DAEMON, INCUBATOR + DAEMON + DAEMON, AMONG_EACH_OTHER, ONE_NOT_ENDED, AMONG_EACH_OTHER * 2]
+)
 def test_what_is_said_of_every_session_is_left_out(harmless: str) -> None:
     assert passed_on(harmless) == ""
     assert passed_on(f"before\n{harmless}after\n") == "before\nafter\n"
 
 
-@pytest.mark.parametrize("text", [USERS_OWN, OTHER_ERROR, "12:00:00 ERROR Executor: no room\n", "half a line", ""])
+@pytest.mark.parametrize(
+    "text", [USERS_OWN, OTHER_ERROR, f"{HEAD}\n{USERS_OWN}", "12:00:00 ERROR Executor: no room\n", "half a line", ""]
+)
 def test_all_else_is_passed_on_as_it_is(text: str) -> None:
     assert passed_on(text) == text
 

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+_BEGINS = "Traceback (most recent call last):\n"
+_ENDS = "BrokenPipeError: "
 _HARMLESS = re.compile(
-    r"""WARNING:\ Using\ incubator\ modules:\ jdk\.incubator\.vector\n
-    | Traceback\ \(most\ recent\ call\ last\):\n
-      (?: \ \ File\ ".*/pyspark/daemon\.py",\ line\ .*\n (?: \ \ \ \ .*\n )* )+
-      BrokenPipeError:\ .*\n""",
+    rf"""WARNING:\ Using\ incubator\ modules:\ jdk\.incubator\.vector\n
+    | (?: (?: {re.escape(_BEGINS)} | \ \ File\ ".*/pyspark/daemon\.py",\ line\ .*\n (?: \ \ \ \ .*\n )* )+
+          {_ENDS.strip()}\ .*\n )+""",
     re.VERBOSE,
 )
-_BEGINS = "Traceback (most recent call last):"
 _OURS = 2
 
 
@@ -39,18 +39,30 @@ def _pass_on(readable: int) -> None:
 
 
 def worth_reading(lines: Iterable[str]) -> Iterator[str]:
-    """The lines without harmless ones; a stack trace is held back until it is clear which it is.
+    """The lines without harmless ones; stack traces are held back until it is clear what they are.
+
+    Workers that end together write theirs among each other's, and some do not come to the end.
 
     >>> list(worth_reading(["WARNING: Using incubator modules: jdk.incubator.vector\\n", "out of memory\\n"]))
     ['out of memory\\n']
     """
-    held = ""
+    held, unended = "", 0
     for line in lines:
-        held += line
-        if held.startswith(_BEGINS) and (held == line or line.startswith(" ")):
+        if line == _BEGINS:
+            unended += 1
+        elif held and line.startswith(_ENDS):
+            unended -= 1
+        elif not (held and line.startswith(" ")):
+            yield from _unless_harmless(held)
+            yield from _unless_harmless(line)
+            held, unended = "", 0
             continue
-        if not _HARMLESS.fullmatch(held):
-            yield held
-        held = ""
-    if held:
-        yield held
+        held += line
+        if not unended:
+            yield from _unless_harmless(held)
+            held = ""
+    yield from _unless_harmless(held)
+
+
+def _unless_harmless(text: str) -> list[str]:
+    return [] if not text or _HARMLESS.fullmatch(text) else [text]
