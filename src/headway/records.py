@@ -4,11 +4,14 @@ An address is always *(topic, level, partition)*: the topic that the user names,
 the partition. Which Kafka topic that is, is the business of `headway.core.topics`.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+
+log = logging.getLogger(__name__)
 
 Header = tuple[str, str | bytes | None]
 
@@ -144,7 +147,12 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def headers(self) -> Sequence[Header]:
         """The headers in their order; a name can occur more than once."""
-        return self._message.headers() or ()
+        try:
+            return self._message.headers() or ()
+        except SystemError:  # a name that is not UTF-8; asked again, the binding would end the process
+            self._message.set_headers([])  # type: ignore[attr-defined]
+            log.warning("%r has a header whose name is not UTF-8, and is taken to have none.", self)
+            return ()
 
     @property
     def timestamp(self) -> int:

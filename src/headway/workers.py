@@ -129,9 +129,15 @@ class Worker:
         settings = self._config(config)
         if "group.instance.id" in settings:  # those with the same one would end each other
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
-        consumer = ParallelConsumer(settings, **{**self.options, **changed})
+        consumer = ParallelConsumer(settings, **{**self.options, **changed, **self._own_transactions(index)})
         consumer.subscribe(self.topics)
         return consumer
+
+    def _own_transactions(self, index: int) -> dict[str, Any]:
+        producer = self.options.get("producer_config") or {}
+        if "transactional.id" not in producer:
+            return {}
+        return {"producer_config": {**producer, "transactional.id": f"{producer['transactional.id']}-{index}"}}
 
     @property
     def dead_letter_topic(self) -> str | None:

@@ -19,6 +19,7 @@ from headway.cli.texts import Moment
 from headway.config import OWN_KEYS
 from headway.core.commit_metadata import Done
 from headway.kafka.producer_client import ProducerClient
+from headway.letters import MOST_BYTES
 
 _ROWS = 100
 
@@ -184,7 +185,8 @@ def _send(
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.sent_again().items()})
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.client_config().items() if key not in OWN_KEYS}
-    client = ProducerClient({"enable.idempotence": True, "partitioner": "murmur2_random", **config})
+    own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
+    client = ProducerClient(own | config)
     sending = SendingAgain(dead, plan, client, complaint)
     sending.run()
     return sending.report()

@@ -31,6 +31,8 @@ from headway.core.slots import FairSlots, SlotPolicy
 from headway.core.work import Work
 from headway.records import TopicPartition
 
+_MOST_GONE = 100
+
 R = TypeVar("R")
 
 
@@ -72,7 +74,8 @@ class Engine(Generic[R]):
         self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
         self._rooms = [Room(room) for _ in range(levels)]
         self._held: set[TopicPartition] = set()
-        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and some that went before
+        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and some that went before,
+        self._gone = 0  # at the most so many
         self._gathering: Gathering[R] | None = None
         self._orders = count()
         self._epochs = count(1)
@@ -113,8 +116,7 @@ class Engine(Generic[R]):
 
     def _forget_waiting(self, assignment: Assignment[R]) -> None:
         self._levels[assignment.level].drop(assignment)
-        self._later = [entry for entry in self._later if entry[2].assignment is not assignment]
-        heapify(self._later)
+        self._keep_later(lambda head: head.assignment is not assignment)
         if self._gathering:
             self._gathering.drop(assignment)
 
@@ -337,7 +339,8 @@ class Engine(Generic[R]):
         work.running = False
         self._levels[assignment.level].running -= 1
         if work.batch is not None:
-            settled = work.batch.report(again)
+            batch, work.batch = work.batch, None  # which has the works: only a collector would free them
+            settled = batch.report(again)
             if settled is None:
                 return
             work, again = settled
@@ -347,7 +350,7 @@ class Engine(Generic[R]):
 
     def _free_slot(self, work: Work[R]) -> None:
         if work.running:
-            work.running = False
+            work.running, work.batch = False, None
             self._levels[work.assignment.level].running -= 1
 
     def _gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
@@ -383,7 +386,15 @@ class Engine(Generic[R]):
     def _release_full(self, heads: Iterable[Work[R]]) -> None:
         for head in heads:
             head.not_before = 0.0  # its entry among those for later counts no more
+            self._gone += 1
             self._levels[head.assignment.level].release(head)
+        if self._gone > max(_MOST_GONE, len(self._later) // 2):
+            self._keep_later(lambda _: True)
+
+    def _keep_later(self, wanted: Callable[[Work[R]], bool]) -> None:
+        self._later = [entry for entry in self._later if entry[2].not_before == entry[0] and wanted(entry[2])]
+        heapify(self._later)
+        self._gone = 0
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:

@@ -17,6 +17,8 @@ from headway.errors import ConfigError
 
 Levels = Sequence[Ready[Any]]
 
+_OVERDUE_EACH = 4
+
 
 class SlotPolicy(Protocol):
     """How the levels share the slots."""
@@ -45,13 +47,17 @@ class FairSlots:
 
 
 class StrictSlots:
-    """The highest ready level; but first the one whose oldest record has waited longest, if over `max_wait`."""
+    """The highest ready level; but one slot of four to that whose oldest record has waited longest, if over `max_wait`.
+
+    No more than that: behind a backlog, or after failures, every record of a low level has waited so long.
+    """
 
     def __init__(self, max_wait: float) -> None:
         self._max_wait = max_wait
+        self._to_the_highest = _OVERDUE_EACH
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """An overdue level or the highest."""
+        """The highest level, or in its turn an overdue one."""
         highest, longest, since = None, None, now - self._max_wait
         for index, level in enumerate(levels):
             oldest = level.oldest()
@@ -59,7 +65,11 @@ class StrictSlots:
                 highest = index
                 if oldest < since:
                     longest, since = index, oldest
-        return highest if longest is None else longest
+        if longest is None or longest == highest or self._to_the_highest < _OVERDUE_EACH - 1:
+            self._to_the_highest += 1
+            return highest
+        self._to_the_highest = 0
+        return longest
 
     def next_change(self) -> None:
         """A free slot never waits, so time alone changes nothing."""

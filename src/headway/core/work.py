@@ -109,12 +109,27 @@ class Work(Generic[R]):
             again.failure = self.failure
         else:
             first_at = now if self.failure is None else self.failure.first_at
-            again.failure = Failure(error, now, first_at, self.attempt, self.untried + was_untried(error))
+            untried = self.untried + was_untried(error)
+            again.failure = Failure(_without_frames(error), now, first_at, self.attempt, untried)
         again.not_before = not_before
         return again
 
     def __repr__(self) -> str:
         return f"Work({self.partition}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Frames keep their variables, among them the attempt before with its error: all that ever failed would stay."""
+    seen = set[int]()
+    chain = [error]
+    while chain:
+        each = chain.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            chain += filter(None, (each.__cause__, each.__context__))
+            chain += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return error
 
 
 class Batch(Generic[R]):

@@ -1,6 +1,7 @@
 """The handler: a request for each record, and what its answer means for the record."""
 
 import asyncio
+import inspect
 import io
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
@@ -94,7 +95,9 @@ class HttpHandler:
                 client.hosts.hold(host, wait)
         self._judge(request, response, wait)
         if self._on_response:
-            self._on_response(record, response)
+            judged = self._on_response(record, response)
+            if inspect.isawaitable(judged):
+                await judged
         return response
 
     def _headers(self, request: Request, record: ConsumerRecord) -> CIMultiDict[str]:

@@ -195,10 +195,12 @@ class LevelConsumer:
 
     def _fetch_nothing(self, now: float) -> list[ConsumerRecord]:
         """Serve rebalances while nothing is wanted: a group waits for the member that does not answer."""
+        if not self.assigned:  # what comes is an assignment, and the others of the group wait for its answer
+            return self._consume(1)
         if now - self._asked_at < _PARK_AFTER or now - self._served_at < _SERVE_EVERY:
             return []
         self._served_at = now
-        if self.assigned and not self._parked:
+        if not self._parked:
             self._parked = True
             self._consumer.pause(self._to_kafka(self.assigned))
         return self._consume(1)  # a record that was on its way when the level was paused may still come

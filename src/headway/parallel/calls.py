@@ -36,11 +36,11 @@ def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch)
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None and (error := _not_run(result)):
             return failed(job[0], error)
-        return done(job[0])
+        return settle(job[0], result) if settle else done(job[0])
 
     return Calls(
         lambda job: handler(job[0].record, Context(job[0])),
-        (lambda job, result: settle(job[0], result)) if settle else returned,
+        returned,
         lambda job, error: failed(job[0], error),
         handler,
         in_batches=False,

@@ -1,5 +1,6 @@
 """The options of a parallel consumer, each bound checked with a sentence."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,10 +18,26 @@ def check_at_least(name: str, value: float, bound: int) -> None:
         raise ConfigError(f"{name} is {value}; it must be at least {bound}.")
 
 
+def check_whole(name: str, value: Any) -> None:
+    """Raises `ConfigError` for what is no whole number."""
+    if not isinstance(value, int):
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number.")
+
+
 def check_above_zero(name: str, value: float) -> None:
-    """Raises `ConfigError` for what is not above 0."""
-    if value <= 0:
-        raise ConfigError(f"{name} is {value}; it must be above 0, or left out.")
+    """Raises `ConfigError` for what is not above 0, or has no end."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{name} is {value}; it must be above 0 and finite, or left out.")
+
+
+def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) -> None:
+    """Raises `ConfigError` for shares of more slots than are used: the highest level would never reach its own."""
+    for name, value in paced_by:
+        if policy == "capacity_burst" and levels > 1 and value:
+            raise ConfigError(
+                f"policy='capacity_burst' gives each level a share of max_concurrency, and with {name}={value} fewer "
+                "records run, all of the highest level. Choose fair, which shares what there is."
+            )
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:

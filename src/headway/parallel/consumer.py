@@ -19,7 +19,7 @@ from headway.core.lanes import Ordering
 from headway.core.retry import Retries
 from headway.core.slots import make_slots
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
-from headway.errors import ClosedError
+from headway.errors import ClosedError, ConfigError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient, in_background
@@ -41,7 +41,9 @@ from headway.parallel.checks import (
     check_at_least,
     check_choice,
     check_handler,
+    check_shares,
     check_transactions,
+    check_whole,
     checked_retries,
 )
 from headway.parallel.committing import CommitMode, Committing
@@ -125,7 +127,10 @@ class ParallelConsumer:
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
         retries = checked_retries(retries or Retries(), dead_letter_topic)
+        check_choice("ordering", ordering, tuple(Ordering))
+        check_whole("max_concurrency", max_concurrency)
         check_at_least("max_concurrency", max_concurrency, 1)
+        check_at_least("hand_over_timeout", hand_over_timeout, 0)
         check_choice("executor", executor, (None, "thread", "async", "process"))
         check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
         for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("processes", processes)):
@@ -140,6 +145,7 @@ class ParallelConsumer:
         self._output_settings = OutputSettings.parse(producer_config or {})
         check_transactions(commit_mode, settings, self._output_settings)
         levels = settings.levels or 1
+        check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
         slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
         engine: Engine[ConsumerRecord] = Engine(ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size)
@@ -165,6 +171,7 @@ class ParallelConsumer:
             level.wake(self._wake)
         self._state = threading.Lock()
         self._started = False
+        self._is_subscribed = False
         self._ended = threading.Event()
         self._stop: tuple[bool, float] | None = None  # whether to drain, and until when
         self.failure: BaseException | None = None  # what ended the run, if not well
@@ -177,6 +184,7 @@ class ParallelConsumer:
         self._check_open()
         topics = [topics] if isinstance(topics, str) else topics
         self._control.intake.subscribe(self._per_level(topics))
+        self._is_subscribed = True
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
         if isinstance(topics, Mapping):
@@ -201,10 +209,10 @@ class ParallelConsumer:
 
     async def run_async(self, handler: Handler) -> None:
         """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
-        loop = asyncio.get_running_loop()
+        owner = asyncio.current_task()
         calls = for_each_record(handler, None, self._dispatch)
         # Not a thread of the loop's executor: those are few, and this one is needed for as long as the consumer runs.
-        running = asyncio.wrap_future(in_background(lambda: self._run(lambda: calls, loop)))
+        running = asyncio.wrap_future(in_background(lambda: self._run(lambda: calls, owner)))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -250,7 +258,7 @@ class ParallelConsumer:
         """
         return Results(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
 
-    def _run(self, make_calls: Callable[[], Calls], loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def _run(self, make_calls: Callable[[], Calls], owner: "asyncio.Task[Any] | None" = None) -> None:
         self._begin()
         try:
             # A second SIGTERM must not end the process before what is done was committed.
@@ -261,7 +269,7 @@ class ParallelConsumer:
                     self._make_transactions(None)
                 self._take_dead_letters()
                 self._take_retries_later()
-                executor = self._executor = self._make_executor(calls, loop)
+                executor = self._executor = self._make_executor(calls, owner)
                 self._dispatch.starts = executor.start
                 self._turn_until_stopped()
         except BaseException as error:
@@ -273,18 +281,22 @@ class ParallelConsumer:
             self._control.turn()
         while self._stop[0] and self._dispatch.is_running() and time.monotonic() < self._stop[1]:
             self._control.turn()
+        if self._dispatch.failure:  # of the last one that ran
+            raise self._dispatch.failure
 
     def _begin(self) -> None:
         with self._state:
             self._check_open()
             if self._started:
                 raise ClosedError("A consumer runs once in its life. Make a new consumer to go on.")
+            if not self._is_subscribed:
+                raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
             self._started = True
 
-    def _make_executor(self, calls: Calls, loop: asyncio.AbstractEventLoop | None) -> Executor:
+    def _make_executor(self, calls: Calls, owner: "asyncio.Task[Any] | None") -> Executor:
         check_handler(calls.handler, self._executor_name)
         if is_coroutine_function(calls.handler):
-            return EventLoop(calls, loop, self._time_limit)
+            return EventLoop(calls, owner.get_loop() if owner else None, self._time_limit, owner)
         if self._executor_name == "process":
             return Processes(
                 calls,

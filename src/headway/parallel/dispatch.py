@@ -146,9 +146,10 @@ class Dispatch:
             self._waiting.release()
         try:
             now = time.monotonic()
-            slots = len(self._reports)
-            while self._reports:
+            slots = 0
+            while self._reports:  # others still come
                 self._finish(*self._reports.popleft(), now)
+                slots += 1
             jobs = self._start(slots, now)
         finally:
             self.lock.release()
@@ -279,9 +280,10 @@ class Dispatch:
             if self.paused or self.ending:
                 return None
             due = self.engine.next_wake()
-            if due is not None and due <= now and self._jobs >= self._admission.limit:
-                due = None  # who gets a slot free takes it
-            allowed = self._admission.next_change() if any(self.engine.ready) else None
+            is_due = due is not None and due <= now
+            if is_due and self._free(now) <= 0:
+                due = None  # who gets a slot free takes it, or it waits for the rate
+            allowed = self._admission.next_change() if is_due or any(self.engine.ready) else None
             self._rate_is_awaited = allowed is not None
             times = (due, allowed)
         return min((time for time in times if time is not None), default=None)

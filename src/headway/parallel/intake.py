@@ -1,6 +1,7 @@
 """From Kafka into the engine: fetching what it demands, partitions that come and go, offset maps read at the start."""
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 HandOver = Callable[[Collection[TopicPartition]], None]
 
 _ANSWER_WITHIN = 1.0  # so long a rebalance may wait for us
+_ASK_LESS = 10  # times as long as asking in vain took
 _address = attrgetter("kafka_topic", "partition")
 
 
@@ -41,6 +43,7 @@ class Intake:
         self._held: set[TopicPartition] = set()
         # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
         self._starting: dict[TopicPartition, int | None] = {}
+        self._not_before: dict[TopicPartition, float] = {}  # of those that could not begin
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Join the groups."""
@@ -66,7 +69,7 @@ class Intake:
                         self._engine.advance(partition, level.ends.pop(partition))
             more = more or 0 < len(records) == demand[level.level]
             _raise_unless_fetching(level)
-            self._begin(level)
+            self._begin(level, now)
         return more
 
     def _demand(self, paused: bool) -> list[int]:
@@ -105,23 +108,37 @@ class Intake:
                 level.resume(partitions)
             self._held = held
 
-    def _begin(self, level: LevelConsumer) -> None:
+    def _begin(self, level: LevelConsumer, now: float) -> None:
         """Go on where the last owners' commits say, without what they say is done.
 
         Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
         """
-        partitions = [partition for partition in self._starting if partition.level == level.level]
+        partitions = [
+            partition
+            for partition in self._starting
+            if partition.level == level.level and self._not_before.get(partition, 0.0) <= now
+        ]
         if not partitions:
             return
         try:
-            starts = _starts(level, partitions)
+            committed = level.committed_with_metadata(partitions, _ANSWER_WITHIN)
         except KafkaError as error:
             log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
             return
-        for partition, start in starts.items():
+        for partition, answer in committed.items():
+            asked_at = time.monotonic()
+            try:
+                start = _start(level, partition, answer)
+            except KafkaError as error:
+                log.warning("%s cannot begin yet, and is asked for again: %s", partition, error)
+                # It has no leader, and the others are not to wait for that.
+                ended_at = time.monotonic()
+                self._not_before[partition] = ended_at + _ASK_LESS * (ended_at - asked_at)
+                continue
             with self._lock:
                 self._engine.assign(partition, start)
             came = self._starting.pop(partition)
+            self._not_before.pop(partition, None)
             if came is not None:
                 level.seek(partition, came)  # an end that was reached before is none any more
 
@@ -145,18 +162,14 @@ class Intake:
         self._held.difference_update(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
+            self._not_before.pop(partition, None)
 
 
-def _starts(level: LevelConsumer, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetMap]:
+def _start(level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None) -> OffsetMap:
     """Where nothing is committed, any start that is not too late will do: offsets that do not come do not exist."""
-    committed = level.committed_with_metadata(partitions, _ANSWER_WITHIN)
-    return {
-        partition: OffsetMap(0) if answer is None else _offset_map(level, partition, *answer)
-        for partition, answer in committed.items()
-    }
-
-
-def _offset_map(level: LevelConsumer, partition: TopicPartition, offset: int, metadata: bytes) -> OffsetMap:
+    if committed is None:
+        return OffsetMap(0)
+    offset, metadata = committed
     if not metadata:
         return OffsetMap(offset)
     try:

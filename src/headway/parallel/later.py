@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from headway.config import Config
 from headway.delay.scheduler import Scheduler
-from headway.errors import HeadwayError
+from headway.kafka.closing import counting_down
 from headway.letters import connection_of
 from headway.parallel.dispatch import RecordWork
 
@@ -27,11 +27,14 @@ class RetriesLater:
         self._name = scheduler
         self._stored = stored
         self._thread = ThreadPoolExecutor(1, "headway-retries-later")
+        self._sending = set[Future[None]]()
         self._scheduler: Scheduler | None = None
 
     def send(self, work: RecordWork, delay: float) -> None:
         """Store a record, to come to its partition again."""
-        self._thread.submit(self._send, work, delay)
+        sending = self._thread.submit(self._send, work, delay)
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
 
     def _send(self, work: RecordWork, delay: float) -> None:
         record = work.record
@@ -52,11 +55,13 @@ class RetriesLater:
                 partition=record.partition,
                 on_stored=report,
             )
-        except HeadwayError as error:
+        except Exception as error:  # whatever it is, the record is not stored
             report(error, None)
 
     def close(self, timeout: float) -> None:
         """Store what is on its way, within `timeout` seconds; the record of what is not stays undone."""
-        self._thread.shutdown()
+        left_over = counting_down(timeout)
+        wait(list(self._sending), left_over())
+        self._thread.shutdown(wait=False, cancel_futures=True)
         if self._scheduler:
-            self._scheduler.close(timeout)
+            self._scheduler.close(left_over())

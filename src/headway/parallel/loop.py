@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from headway.parallel.calls import Calls
 from headway.parallel.dispatch import Job
@@ -18,15 +19,22 @@ _CLEAN_UP_WITHIN = 1.0  # seconds
 class EventLoop:
     """Handlers as tasks of a loop; each takes its next job as it ends one, and ends when there is none.
 
-    What handlers share (a client, a pool) is to be made in one of them, unless the loop is given.
+    What handlers share (a client, a pool) is to be made in one of them, unless the loop is given. `owner` is the task
+    that waits for the consumer there.
     """
 
     def __init__(
-        self, calls: Calls, loop: asyncio.AbstractEventLoop | None = None, time_limit: float | None = None
+        self,
+        calls: Calls,
+        loop: asyncio.AbstractEventLoop | None = None,
+        time_limit: float | None = None,
+        owner: "asyncio.Task[Any] | None" = None,
     ) -> None:
         self._calls = calls._replace(call=limit_coroutine(calls.call, time_limit)) if time_limit else calls
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
         self._thread: threading.Thread | None = None
+        self._owner = owner
+        self._closing = False
         if loop is None:
             loop = exact_event_loop()
             self._thread = threading.Thread(target=_serve, args=(loop,), name="headway-event-loop", daemon=True)
@@ -39,6 +47,7 @@ class EventLoop:
 
     def close(self, timeout: float) -> None:
         """Cancel what still runs; waits up to `timeout` seconds for it, or as long as cleaning up may take."""
+        self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._thread:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -46,6 +55,10 @@ class EventLoop:
             return
         with contextlib.suppress(TimeoutError, RuntimeError):  # it takes too long, or the loop has ended
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
+
+    def _ends(self) -> bool:
+        """Whether all that runs is cancelled: `asyncio.run` cancels our owner along with its handlers."""
+        return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
 
     def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -67,6 +80,8 @@ class EventLoop:
             try:
                 result = await call(job)
             except BaseException as error:  # a cancellation too: the attempt did not succeed
+                if self._ends() and isinstance(error, asyncio.CancelledError):
+                    return  # that was no attempt: the record comes again
                 job = raised(job, error)
             else:
                 job = returned(job, result)

@@ -23,7 +23,7 @@ class Result(NamedTuple):
     value: Any
 
 
-Run = Callable[[Callable[[], Calls], asyncio.AbstractEventLoop | None], None]
+Run = Callable[[Callable[[], Calls], asyncio.Task[Any] | None], None]
 _Item = tuple[RecordWork, Any] | None
 
 
@@ -60,7 +60,7 @@ class Results:
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[_Item] = asyncio.Queue()
         put = lambda item: loop.call_soon_threadsafe(items.put_nowait, item)  # noqa: E731
-        running = self._start(put, loop)
+        running = self._start(put, asyncio.current_task())
         try:
             with on_terminate(self._stop):
                 while (item := await items.get()) and not self._has_ended:
@@ -72,7 +72,7 @@ class Results:
         if self._failure:
             raise self._failure
 
-    def _start(self, put: Callable[[_Item], Any], loop: asyncio.AbstractEventLoop | None) -> threading.Thread:
+    def _start(self, put: Callable[[_Item], Any], owner: asyncio.Task[Any] | None) -> threading.Thread:
         def settle(work: RecordWork, value: Any) -> Job | None:
             put((work, value))
             return self._dispatch.next()
@@ -81,7 +81,7 @@ class Results:
 
         def run() -> None:
             try:
-                self._run(lambda: calls, loop if is_coroutine_function(self._handler) else None)
+                self._run(lambda: calls, owner if is_coroutine_function(self._handler) else None)
             except BaseException as error:
                 self._failure = error
             finally:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import pickle
+import signal
 import threading
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from headway.records import ConsumerRecord, DeserializedRecord, RecordSource
 
 def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
     """Load the handler and work for as long as the other end of the pipes is there."""
+    _take_no_signals()
     jobs = _Jobs(pipe, at)
     threading.Thread(target=_answer, args=(asks, jobs), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # it has gone
@@ -40,6 +42,15 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
         pipe.send(None)
         while True:
             jobs.work(lambda job: _outcome(handler, job, make_record, in_batches))
+
+
+def _take_no_signals() -> None:
+    """Ctrl-C and SIGTERM are for the consumer's process. They were blocked until here, and what a handler starts would
+    inherit that, as it would being ignored: a handler of Python's does not go along.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _answer(asks: Connection, jobs: "_Jobs") -> None:

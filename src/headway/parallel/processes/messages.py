@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from headway.core.retry import FatalError, RetriableError, RetryLater
 from headway.core.work import Failure
 from headway.errors import BatchError, ConfigError, HandlerProcessError
 from headway.parallel.dispatch import Job, RecordWork
@@ -110,8 +111,18 @@ def portable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:
-        return HandlerProcessError(text_of(error))
+        return _stand_in(error)
     return error
+
+
+def _stand_in(error: BaseException) -> BaseException:
+    """Says the same to the retries."""
+    text = text_of(error)
+    if isinstance(error, RetryLater):
+        return RetryLater(error.delay)
+    if isinstance(error, RetriableError):
+        return RetriableError(text, retry_after=error.retry_after, untried=error.untried)
+    return FatalError(text) if isinstance(error, FatalError) else HandlerProcessError(text)
 
 
 def text_of(error: BaseException) -> str:
