@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -179,3 +180,13 @@ def note_batch(records: Sequence[ConsumerRecord], contexts: Sequence[Context]) -
     }
     if failures:
         raise BatchError(failures)
+
+
+def end_a_child(record: ConsumerRecord, context: Context) -> int:
+    """How a process ends that the handler has started and ends."""
+    child = subprocess.Popen(["sleep", "60"])
+    child.terminate()
+    try:
+        return child.wait(5)
+    finally:
+        child.kill()

@@ -678,3 +678,22 @@ def test_the_programs_of_the_document_run(kafka_cluster: Cluster, serve: Callabl
     assert sorted(seen.body for seen in server.seen) == sorted(b'{"order": "order %d"}' % i for i in range(10))
     for other in others:
         exec(compile(other, "docs/http.md", "exec"), {})  # noqa: S102 - our own text
+
+
+def test_who_looks_at_the_answer_may_be_a_coroutine_function(
+    kafka_cluster: Cluster, serve: Callable[..., Server]
+) -> None:
+    topic, checked = plain_topic(kafka_cluster), list[int]()
+
+    async def check(record: ConsumerRecord, response: Response) -> None:
+        await asyncio.sleep(0)
+        checked.append(response.status)
+        if len(checked) < 3:
+            raise RetriableError("not yet")
+        parallel.stop()
+
+    server = serve()
+    send(kafka_cluster, topic, [("key", "value")])
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0.05))})
+    parallel.run(HttpHandler(post(server), on_response=check))
+    assert checked == [200, 200, 200]

@@ -406,3 +406,10 @@ def test_ctrl_c_ends_all_at_once_and_no_child_complains(running: Program, times:
     assert "SpawnProcess" not in error
     assert times > 1 or error.count("Traceback") == 1
     wait_for(lambda: not alive(family))
+
+
+def test_what_a_handler_starts_can_be_ended(kafka_cluster: Cluster) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [(None, "v")])
+    with consumer(kafka_cluster, topic, PROCESSES) as parallel:
+        assert next(iter(parallel.results(handlers.end_a_child))).value == -signal.SIGTERM

@@ -1,7 +1,9 @@
 """The engine, one promise at a time."""
 
+import gc
 import random
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +22,7 @@ ORDERS = TopicPartition("orders", 0)
 NOW = 100.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Record:
     offset: int
     raw_key: bytes | None = None
@@ -528,3 +530,66 @@ def test_lanes_can_be_named_by_a_function() -> None:
     engine = engine_of(ORDERS, ordering=lambda batch: [ALONE if r.offset % 2 else b"even" for r in batch])
     engine.receive(ORDERS, records(range(6)), NOW)
     assert offsets(engine.take(9, NOW)) == [0, 1, 3, 5]
+
+
+# Memory
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """What is freed is freed because nobody has it any more."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Failed(Exception):  # noqa: N818
+    """An error that can be watched."""
+
+
+@pytest.mark.usefixtures("without_collector")
+def test_a_record_that_fails_again_and_again_keeps_its_last_error_and_no_other() -> None:
+    engine, errors = engine_of(ORDERS, ordering=Ordering.KEY), weakref.WeakSet[Failed]()
+    engine.receive(ORDERS, records([0]), NOW)
+
+    def fail() -> None:
+        [work] = engine.take(1, NOW)  # which the error's frame keeps
+        try:
+            try:
+                raise Failed
+            except Failed as cause:
+                errors.add(cause)
+                raise Failed from cause
+        except Failed as error:
+            errors.add(error)
+            engine.retry(work, NOW, error, NOW)
+
+    for _ in range(20):
+        fail()
+    assert len(errors) == 2
+
+
+@pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("ordering", [Ordering.KEY, Ordering.UNORDERED])
+@pytest.mark.parametrize("linger", [0.0, 60.0])
+def test_records_of_batches_that_are_done_are_not_kept(ordering: Ordering, linger: float) -> None:
+    engine, alive = engine_of(ORDERS, ordering=ordering), weakref.WeakSet[Record]()
+    engine.gather(10, linger)
+    for number in range(50):
+        came = records(range(100 * number, 100 * number + 100), key_of(10))
+        alive.update(came)
+        engine.receive(ORDERS, came, NOW)
+        del came
+        while batch := engine.take_batch(10, NOW):
+            finish_all(engine, batch)
+            del batch
+        engine.committed(engine.tick())
+    assert engine.work_remaining == 0
+    assert len(alive) < 1_500  # of 5,000
+
+
+def test_strict_gives_the_overdue_one_slot_of_four_so_that_high_never_waits_for_low() -> None:
+    engine = engine_of(LOW, HIGH, slots=StrictSlots(5.0))
+    engine.receive(LOW, records(range(100)), NOW)
+    engine.receive(HIGH, records(range(100)), NOW + 10)
+    assert [work.level for work in engine.take(12, NOW + 10)] == [0, 1, 1, 1] * 3

@@ -419,3 +419,15 @@ def test_progress_is_the_sum_of_all_members_and_a_rate() -> None:
     assert line.text([Report(10, 0, 2, 5)], 1, now=0.0) == "10 done, 0/s, 2 running, 5 waiting; 1 process"
     text = line.text([Report(10, 1), Report(1000, 1, 2, 5)], 2, now=2.0)
     assert text == "1,010 done, 500/s, 2 running, 5 waiting, 2 failed attempts; 2 processes"
+
+
+def test_of_a_transactional_id_each_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = declared(commit_mode="transactional", producer_config={"transactional.id": "billing", "linger.ms": 1})
+    made = MagicMock()
+    monkeypatch.setattr(workers, "ParallelConsumer", made)
+    for index in range(2):
+        found.consumer({}, index=index)
+    assert [call.kwargs["producer_config"] for call in made.call_args_list] == [
+        {"transactional.id": "billing-0", "linger.ms": 1},
+        {"transactional.id": "billing-1", "linger.ms": 1},
+    ]
