@@ -7,6 +7,7 @@ the partition. Which Kafka topic that is, is the business of `headway.core.topic
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -71,6 +72,25 @@ class Message(Protocol):
     def headers(self) -> Any: ...
     def timestamp(self) -> tuple[int, int]: ...
     def leader_epoch(self) -> int | None: ...
+
+
+# Called by C: where the interpreter has specialised a call it overlooks an error beside a result, which then comes up
+# anywhere later.
+_call_headers = methodcaller("headers")
+
+
+def headers_of(message: Message) -> Sequence[Header]:
+    """The headers of a record that was read; none where the name of one is not UTF-8, and the log says so."""
+    try:
+        return _call_headers(message) or ()
+    except SystemError:  # asked again, the binding would end the process
+        message.set_headers([])  # type: ignore[attr-defined]
+        log.warning(
+            "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and is taken to have "
+            "none.",
+            *(message.offset(), message.partition(), message.topic()),
+        )
+        return ()
 
 
 class RecordSource(NamedTuple):
@@ -147,12 +167,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def headers(self) -> Sequence[Header]:
         """The headers in their order; a name can occur more than once."""
-        try:
-            return self._message.headers() or ()
-        except SystemError:  # a name that is not UTF-8; asked again, the binding would end the process
-            self._message.set_headers([])  # type: ignore[attr-defined]
-            log.warning("%r has a header whose name is not UTF-8, and is taken to have none.", self)
-            return ()
+        return headers_of(self._message)
 
     @property
     def timestamp(self) -> int:

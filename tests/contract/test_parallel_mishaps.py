@@ -87,6 +87,51 @@ def test_a_partition_without_a_leader_begins_when_it_has_one_and_holds_up_no_oth
         running.join()
 
 
+def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [f"orders-{level}" for level in range(2)]
+    for topic in topics:
+        brokers.create(topic)
+    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 0})
+    for partition in range(4):
+        producer.produce("orders-0", b"v", partition=partition)
+    began, goes_on, high = threading.Barrier(5), threading.Event(), list[int]()
+
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        if record.level == 0 and not goes_on.is_set():
+            began.wait(30)
+            goes_on.wait(60)
+        elif record.level == 1:
+            high.append(record.offset)
+
+    config = {"bootstrap.servers": brokers.bootstrap_servers, "auto.offset.reset": "earliest", "log_level": 0}
+    with ParallelConsumer(config | {"group.id": "g", "max.priority": 2}, hand_over_timeout=60.0) as parallel:
+        parallel.subscribe("orders")
+        running = threading.Thread(target=parallel.run, args=(handle,))
+        running.start()
+        began.wait(30)
+        joining = ck.Consumer(config | {"group.id": "g-0"})
+        joining.subscribe(["orders-0"])
+        engine, handing_over = parallel._dispatch.engine, threading.Event()
+        retire = engine.retire
+
+        def note(partitions: Any) -> None:
+            handing_over.set()
+            retire(partitions)
+
+        monkeypatch.setattr(engine, "retire", note)
+        while not handing_over.is_set():
+            joining.poll(0.1)
+        while len(high) < 5:  # one after the other: each has to be fetched
+            there = len(high)
+            producer.produce("orders-1", b"v", partition=there % 4)
+            producer.flush(10)
+            wait_for(lambda: len(high) > there)  # noqa: B023
+        goes_on.set()
+        parallel.stop(drain=False)
+        running.join()
+        joining.close()
+
+
 def test_handlers_that_end_with_their_loop_have_not_failed(brokers: MockBrokers) -> None:
     brokers.create("dead")
     send(brokers, 8)

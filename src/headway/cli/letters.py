@@ -9,7 +9,7 @@ import click
 from headway.cli.record_lines import text_or_base64
 from headway.cli.texts import local_time, printable, shortened, shown_bytes
 from headway.letters import PREFIX
-from headway.records import Header, Message
+from headway.records import Header, Message, headers_of
 
 SENT_AGAIN_FROM = "headway.sent-again.from"
 
@@ -89,7 +89,7 @@ class Letter(NamedTuple):
     def of(cls, message: Message, *, sent_again: bool) -> Self:
         """The letter that was read."""
         place = Place(message.partition() or 0, message.offset() or 0)
-        headers: Sequence[Header] = message.headers() or ()
+        headers = headers_of(message)
         failure = Failure.of(headers)
         return cls(place, message.timestamp()[1], message.key(), message.value(), headers, failure, sent_again)
 

@@ -15,7 +15,7 @@ from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import TopicNames
 from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
 from headway.letters import letter_headers
-from headway.records import ConsumerRecord, Header, Message, RecordSource
+from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ _source = RecordSource(0, "", lambda message: message.key(), lambda message: mes
 
 def schedule_of(message: Message) -> Schedule:
     """The schedule of a record in a line; raises `ScheduleError`."""
-    headers = message.headers() or ()
+    headers = headers_of(message)
     if headers and headers[-1][0] == HEADER:
         return read_schedule(headers[-1][1])
     return read_schedule(next((value for name, value in headers if name == HEADER), None))
@@ -153,7 +153,7 @@ def fetched_from(message: Any) -> Fetched:
 
 def own_headers(message: Message) -> list[Header]:
     """A record's headers without ours."""
-    headers = message.headers() or []
+    headers = headers_of(message)
     if len(headers) == 1 and headers[0][0] == HEADER:  # nearly always, and twice as quick
         return []
     return [header for header in headers if header[0] != HEADER]

@@ -12,6 +12,7 @@ from confluent_kafka import Message
 from confluent_kafka.serialization import Deserializer, MessageField, SerializationContext, Serializer
 
 from headway.errors import DeserializationError, SerializationError
+from headway.records import headers_of
 
 Headers = list[tuple[str, str | bytes | None]]
 Write = Callable[[Any, str, Headers], Any]
@@ -68,7 +69,7 @@ def _reader(
     def read(message: Message) -> Any:
         try:
             if with_context:
-                context = SerializationContext(message.topic() or "", field, message.headers())
+                context = SerializationContext(message.topic() or "", field, list(headers_of(message)) or None)
                 return deserializer(raw(message), context)
             return deserializer(raw(message))
         except Exception as error:

@@ -272,6 +272,8 @@ class ParallelConsumer:
                 executor = self._executor = self._make_executor(calls, owner)
                 self._dispatch.starts = executor.start
                 self._turn_until_stopped()
+            if self._dispatch.failure:  # of the last that ran, whose thread has ended by now
+                raise self._dispatch.failure
         except BaseException as error:
             self.failure = error
             raise
@@ -281,8 +283,6 @@ class ParallelConsumer:
             self._control.turn()
         while self._stop[0] and self._dispatch.is_running() and time.monotonic() < self._stop[1]:
             self._control.turn()
-        if self._dispatch.failure:  # of the last one that ran
-            raise self._dispatch.failure
 
     def _begin(self) -> None:
         with self._state:

@@ -74,15 +74,22 @@ class Control:
         deadline = time.monotonic() + self._hand_over_timeout
         with self._dispatch.lock:
             self._dispatch.engine.retire(leaving)
-        while running := self._dispatch.is_running(leaving):
-            now = time.monotonic()
-            if now >= deadline:
-                log.warning("%d records are handed over while their handlers run, and are handled again.", running)
-                break
-            self._wake.wait(deadline - now)
-        self._dispatch.unwatch()
-        self._committing.commit(leaving)
-        self._wake.set()  # others' events may have been overheard
+        try:
+            while running := self._dispatch.is_running(leaving):
+                now = time.monotonic()
+                if now >= deadline:
+                    log.warning("%d records are handed over while their handlers run, and are handled again.", running)
+                    break
+                more = self.intake.fetch(now, self._dispatch.paused or self._dispatch.ending)
+                self._dispatch.feed()
+                if not more and self._dispatch.is_running(leaving):
+                    now = time.monotonic()
+                    until = min(deadline, now + _SERVE_EVERY, self._dispatch.next_change(now) or deadline)
+                    self._wake.wait(max(0.0, until - now))
+        finally:  # whatever ends it, Ctrl-C too: what is done is done
+            self._dispatch.unwatch()
+            self._committing.commit(leaving)
+            self._wake.set()  # others' events may have been overheard
 
     def leave(self) -> None:
         """Commit what is done; what still runs is waited for no more, whoever takes its partition."""

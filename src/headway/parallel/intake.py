@@ -41,6 +41,7 @@ class Intake:
         self._at_once = buffer // 2
         self._hand_over = hand_over
         self._held: set[TopicPartition] = set()
+        self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that
         # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
         self._starting: dict[TopicPartition, int | None] = {}
         self._not_before: dict[TopicPartition, float] = {}  # of those that could not begin
@@ -61,16 +62,24 @@ class Intake:
         demand = self._demand(paused)
         more = False
         for level in reversed(self._levels):
-            with Uncollected():
-                records = level.fetch(demand[level.level], now)
-                with self._lock:
-                    self._receive(records, now)
-                    for partition in level.ends.keys() - self._starting.keys():
-                        self._engine.advance(partition, level.ends.pop(partition))
-            more = more or 0 < len(records) == demand[level.level]
-            _raise_unless_fetching(level)
-            self._begin(level, now)
+            if level.level not in self._fetching:
+                self._fetching.add(level.level)
+                try:
+                    more = self._fetch(level, demand[level.level], now) or more
+                finally:
+                    self._fetching.remove(level.level)
         return more
+
+    def _fetch(self, level: LevelConsumer, demand: int, now: float) -> bool:
+        with Uncollected():
+            records = level.fetch(demand, now)
+            with self._lock:
+                self._receive(records, now)
+                for partition in level.ends.keys() - self._starting.keys():
+                    self._engine.advance(partition, level.ends.pop(partition))
+        _raise_unless_fetching(level)
+        self._begin(level, now)
+        return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> list[int]:
         with self._lock:

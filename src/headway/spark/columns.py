@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import cast
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -18,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from headway.kafka.ranges import Message
-from headway.records import Header, TopicPartition
+from headway.records import TopicPartition, headers_of
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -84,5 +83,5 @@ def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
 
 
 def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None:
-    headers = cast("Sequence[Header] | None", message.headers())
+    headers = headers_of(message)
     return [{"key": key, "value": value} for key, value in headers] if headers else None
