@@ -91,6 +91,25 @@ def test_a_new_leader_loses_and_reorders_nothing(brokers: MockBrokers) -> None:
         assert [future.result(30).offset for future in futures] == list(range(12_000))
 
 
+def test_a_flood_by_key_is_placed_by_librdkafka_also_when_its_room_is_used_up(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition_of, placed_here = partitioner({}), list[Any]()
+
+    def counting(key: Any, count: int) -> int:
+        placed_here.append(key)
+        return partition_of(key, count)
+
+    monkeypatch.setattr("headway.kafka.sender.partitioner", lambda config: counting)
+    topic = cluster.topic(1) + "-0"
+    with Producer(cluster.config({"buffer.memory": 4_000_000})) as sends:
+        sends.send(topic, b"first").result(30)
+        for number in range(40_000):
+            sends.send(topic, b"x" * 1000, str(number))
+    assert len(placed_here) < 8_000
+    assert sends.metrics().delivered == [40_001]
+
+
 @pytest.mark.parametrize("levels", [1, 3])
 def test_a_flood_leaves_room_to_another_topic_and_another_level(levels: int) -> None:
     sends = PriorityProducer({**NOWHERE, "max.priority": levels, "buffer.memory": 3_000_000})

@@ -31,6 +31,8 @@ _TURN = 64 * 1024
 # a record takes that need not.
 _CREDIT = 256 * 1024
 _CREDITS = 64
+# Unplaced records of which none was reported for so many seconds are stuck.
+_STUCK_AFTER = 0.5
 
 
 class Limits(NamedTuple):
@@ -115,6 +117,17 @@ class Accumulator(Generic[R]):
             return None
         topic.sticky_left -= queue.credit  # as `settle` gives it back
         return queue
+
+    def has_room_soon(self, queue: Queue[R], size: int, now: float) -> bool:
+        """Whether a record with a key had better wait for the unplaced ones' room than go by its own partition.
+
+        A flood uses up their room, and has it back record by record. To find partitions for what comes meanwhile would
+        double its cost, so each of them takes a credit's worth: that is enough for who sends little. If none of the
+        unplaced is reported any more, they are stuck, and the partitions have all of their own room.
+        """
+        unplaced = queue.topic.unplaced
+        is_full = not queue.topic.waiting and self._room(unplaced) < size
+        return is_full and queue.used >= self._credit and now - unplaced.reported_at < _STUCK_AFTER
 
     def take_back(self, queue: Queue[R], size: int) -> None:
         """What was handed over on credit was refused at once."""
@@ -284,6 +297,7 @@ class Accumulator(Generic[R]):
         self.reported.clear()
         for queue in queues:
             size, queue.returned = queue.returned, 0
+            queue.reported_at = now
             self.take_back(queue, size)
             self._wire.reported(queue, size, now)
             if queue.in_flight == queue.credit:

@@ -38,6 +38,7 @@ class Queue(Generic[R]):
         "rate",
         "records",
         "reported",
+        "reported_at",
         "returned",
         "ticks",
         "timed",
@@ -57,6 +58,7 @@ class Queue(Generic[R]):
         self.credit = 0  # of what is in flight: not handed over yet
         self.returned = 0
         self.reported = topic.reported
+        self.reported_at = -math.inf
         self.listed = False
         self.window = self.widest = widest  # of what is in flight
         # What its window follows from: see `Wire`.

@@ -184,6 +184,8 @@ class Sender:
         if is_placed or not topic.partition_count:
             return queue, False
         queue = topic.queue(self._partition_of(key, topic.partition_count))
+        if self._accumulator.has_room_soon(queue, size, now):
+            return topic.unplaced, False
         return queue, self._accumulator.admit(queue, size, now)
 
     def _wait(
