@@ -265,6 +265,14 @@ def test_a_callback_that_raises_is_logged_and_costs_nothing(
     assert committed(kafka_cluster, topic) == {0: (1, b"")}
 
 
+def test_a_callback_of_which_nothing_would_run_is_refused(kafka_cluster: Cluster) -> None:
+    async def note(input: ConsumerRecord, output: ProducerRecord, where: RecordMetadata) -> None: ...
+
+    parallel = consumer(kafka_cluster, plain_topic(kafka_cluster))
+    with pytest.raises(ConfigError, match="on_output is an async def"):
+        parallel.run_and_produce(lambda record, context: None, note)
+
+
 def test_what_is_on_its_way_at_the_end_is_waited_for_when_it_drains(kafka_cluster: Cluster) -> None:
     topic, out = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "1")], partition=0)

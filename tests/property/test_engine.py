@@ -84,6 +84,7 @@ class EngineOfALog(RuleBasedStateMachine):
         )
         self.stays: dict[TopicPartition, Stay] = {}
         self.stale: list[Work[Record]] = []
+        self.slots: dict[Work[Record], Work[Record]] = {}  # of each work the first that was taken with it
         for partition in PARTITIONS:
             self.assign(partition)
 
@@ -128,6 +129,7 @@ class EngineOfALog(RuleBasedStateMachine):
         assert len(works) == min(limit, len(ready))
         for work in works:
             self.start(work)
+            self.slots[work] = work
         for level in range(2):
             taken = [work.offset for work in works if work.level == level]
             assert len(taken) == len(set(zip(taken, [w.partition for w in works if w.level == level], strict=True)))
@@ -140,6 +142,7 @@ class EngineOfALog(RuleBasedStateMachine):
         assert len({self.lane(work.record) for work in batch}) <= 1 or self.ordering is Ordering.UNORDERED
         for work in batch:
             self.start(work, [other.offset for other in batch if other.partition == work.partition])
+            self.slots[work] = batch[0]
 
     def start(self, work: Work[Record], together: list[int] | None = None) -> None:
         assert not self.stays[work.partition].retired
@@ -264,10 +267,10 @@ class EngineOfALog(RuleBasedStateMachine):
     def the_counts_do_not_drift(self) -> None:
         assert not self.engine.take(0, self.now)
         entries = [entry for stay in self.stays.values() for entry in stay.entries]
-        running = [entry.record for entry in entries if entry.work] + [work.record for work in self.stale]
+        running = [entry.work for entry in entries if entry.work] + self.stale
         ready = [entry.record for entry in self.ready()]
         for level in range(2):
-            assert self.engine.running[level] == sum(record.partition.level == level for record in running)
+            assert self.engine.slots_taken[level] == len({self.slots[work] for work in running if work.level == level})
             assert self.engine.ready[level] == sum(record.partition.level == level for record in ready)
             size = sum(entry.record.size for entry in entries if entry.record.partition.level == level)
             assert self.engine.bytes_held[level] == size

@@ -65,6 +65,6 @@ def test_fair_and_strict_use_every_slot_and_burst_never_more_than_a_level_may(co
         while (picked := policy.pick(levels, now)) is not None:
             levels[picked].take()
         if isinstance(policy, BurstSlots):
-            assert [level.running for level in levels] == [min(pair) for pair in zip(counts, shares, strict=True)]
+            assert [level.slots for level in levels] == [min(pair) for pair in zip(counts, shares, strict=True)]
         else:
             assert [level.ready for level in levels] == [0] * len(counts)

@@ -200,8 +200,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
         entries = [entry for stay in self.stays.values() for entry in stay.entries]
         assert self.engine.work_remaining == len(entries)
         for level in range(LEVELS):
-            held = [work for batch in self.running for work in batch if work.level == level]
-            assert self.engine.running[level] == len(held)
+            assert self.engine.slots_taken[level] == sum(batch[0].level == level for batch in self.running)
 
     def teardown(self) -> None:
         """Whatever happened, from here on everything runs."""

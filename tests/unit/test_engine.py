@@ -157,7 +157,7 @@ def test_capacity_burst_keeps_slots_free_for_the_high_level_until_it_was_idle_fo
     for look in range(1, 4):
         works = engine.take(10, NOW + look / 10 + 0.001)
     assert len(works) == 7
-    assert engine.running == [10, 0]
+    assert engine.slots_taken == [10, 0]
     assert len(engine.take(1, NOW + 1)) == 0
     assert engine.next_wake() is not None
     engine.revoke([LOW])
@@ -184,14 +184,14 @@ def test_records_behind_forty_stuck_lanes_do_not_stop_the_other_keys() -> None:
         if ORDERS not in engine.held() and (wanted := engine.demand()[0]):
             engine.receive(ORDERS, log[:wanted], NOW)
             del log[:wanted]
-        works = engine.take(100 - engine.running[0], NOW)
+        works = engine.take(100 - engine.slots_taken[0], NOW)
         if not works:
             break
         for work in works:
             if work.record.raw_key not in stuck:
                 done += engine.finish(work, NOW)
     assert done == 3000
-    assert engine.running == [40]
+    assert engine.slots_taken == [40]
 
 
 def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_room() -> None:
@@ -305,6 +305,21 @@ def test_a_restart_with_a_full_map_reads_again_what_it_has_as_incomplete() -> No
 # Epochs
 
 
+@pytest.mark.parametrize("ordering", [Ordering.UNORDERED, Ordering.KEY])
+def test_under_capacity_burst_a_share_is_of_batches_whatever_their_size(ordering: Ordering) -> None:
+    engine = engine_of(LOW, HIGH, ordering=ordering, slots=BurstSlots([2, 3]))
+    for level in (LOW, HIGH):
+        engine.receive(level, records(range(100), key_of(4)), NOW)
+    batches = [engine.take_batch(5, NOW) for _ in range(6)]
+    assert [batch[0].level for batch in batches if batch] == [1, 1, 1, 0, 0]
+    assert engine.slots_taken == [2, 3]
+    first, *others = batches[0]
+    finish_all(engine, others)
+    assert engine.take_batch(5, NOW) == []
+    engine.retry(first, NOW + 9, OSError(), NOW)
+    assert [work.level for work in engine.take_batch(5, NOW)] == [1] * 5
+
+
 def test_what_comes_from_before_a_rebalance_is_ignored_and_frees_its_slot() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(3)), NOW)
@@ -314,7 +329,7 @@ def test_what_comes_from_before_a_rebalance_is_ignored_and_frees_its_slot() -> N
     engine.receive(ORDERS, records(range(3)), NOW)
     assert not engine.finish(old, NOW, ["an output"])
     assert not engine.fail(other, OSError(), DeadLetter("no"), NOW)
-    assert engine.running == [1]
+    assert engine.slots_taken == [1]
     assert engine.committable(ORDERS) == 0
     assert engine.tick().outputs == []
     assert offsets(engine.take(9, NOW)) == [0, 1, 2]
@@ -327,10 +342,10 @@ def test_what_comes_late_from_an_earlier_attempt_is_ignored() -> None:
     engine.retry(timed_out, NOW, TimeoutError(), NOW)
     (again,) = engine.take(1, NOW)
     assert not engine.finish(timed_out, NOW)
-    assert engine.running == [1]
+    assert engine.slots_taken == [1]
     assert engine.finish(again, NOW)
     assert not engine.finish(again, NOW)
-    assert engine.running == [0]
+    assert engine.slots_taken == [0]
 
 
 def test_a_lost_partition_commits_nothing() -> None:

@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from headway.core import ticks
 from headway.core.assignment import Assignment
 from headway.core.gathering import Gathering
-from headway.core.lanes import LaneNames, Ordering
+from headway.core.lanes import ALONE, LaneNames, Ordering
 from headway.core.offset_map import OffsetMap
 from headway.core.ready import Ready
 from headway.core.retry import Again, Verdict
@@ -249,7 +249,7 @@ class Engine(Generic[R]):
             self._rooms[assignment.level].used -= work.size
             self._settle(work, (), now)
             return True
-        self._free_slot(work)
+        self._leave_slot(work)
         return False
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float) -> bool:
@@ -260,7 +260,7 @@ class Engine(Generic[R]):
         if work.running and work.assignment.current:
             self._settle(work, (work.again(at, error, now),), now)
             return True
-        self._free_slot(work)
+        self._leave_slot(work)
         return False
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
@@ -273,7 +273,7 @@ class Engine(Generic[R]):
             return self.retry(work, verdict.at, error, now)
         if work.running and work.assignment.current:
             return True
-        self._free_slot(work)
+        self._leave_slot(work)
         return False
 
     # Commits
@@ -314,9 +314,9 @@ class Engine(Generic[R]):
         return self._levels[level].ready
 
     @property
-    def running(self) -> list[int]:
-        """How many works of each level hold a slot, those of lost partitions included."""
-        return [level.running for level in self._levels]
+    def slots_taken(self) -> list[int]:
+        """How many slots each level has taken, for works of lost partitions too; a batch takes one."""
+        return [level.slots for level in self._levels]
 
     @property
     def bytes_held(self) -> list[int]:
@@ -335,11 +335,9 @@ class Engine(Generic[R]):
     # How a work moves on
 
     def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
-        assignment = work.assignment
-        work.running = False
-        self._levels[assignment.level].running -= 1
-        if work.batch is not None:
-            batch, work.batch = work.batch, None  # which has the works: only a collector would free them
+        assignment, batch = work.assignment, work.batch
+        self._leave_slot(work)
+        if batch is not None and work.lane is not ALONE:
             settled = batch.report(again)
             if settled is None:
                 return
@@ -348,10 +346,13 @@ class Engine(Generic[R]):
         if head is not None and not assignment.retired:
             self._place(head, now)
 
-    def _free_slot(self, work: Work[R]) -> None:
-        if work.running:
-            work.running, work.batch = False, None
-            self._levels[work.assignment.level].running -= 1
+    def _leave_slot(self, work: Work[R]) -> None:
+        if not work.running:
+            return
+        batch, work.batch = work.batch, None  # which has the works: only a collector would free them
+        work.running = False
+        if batch is None or batch.leave():
+            self._levels[work.assignment.level].slots -= 1
 
     def _gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
         behind = set(works).difference(heads)

@@ -1,4 +1,4 @@
-"""The works of one level that may run now, and how many of it run.
+"""The works of one level that may run now, and how many slots those take that run.
 
 Invariants: `take` gives the work whose record arrived first; `ready` is how many it can still give. What becomes ready
 as it arrives comes in order already, so a deque holds it; only what waited behind another or for its time needs
@@ -19,13 +19,13 @@ R = TypeVar("R")
 class Ready(Generic[R]):
     """A queue of lane heads in order of arrival."""
 
-    __slots__ = ("_arrived", "_released", "ready", "running")
+    __slots__ = ("_arrived", "_released", "ready", "slots")
 
     def __init__(self) -> None:
         self._arrived: deque[Work[R]] = deque()
         self._released: list[tuple[int, Work[R]]] = []
         self.ready = 0
-        self.running = 0  # stale ones too: they hold a slot until they are reported
+        self.slots = 0  # of stale works too: they hold theirs until they are reported
 
     def arrive(self, works: list[Work[R]]) -> None:
         """Works that are ready as they come, after all that came before."""
@@ -38,31 +38,37 @@ class Ready(Generic[R]):
         self.ready += 1
 
     def take(self) -> Work[R]:
-        """The first of them, which runs from now on."""
+        """The first of them, which runs from now on in a slot of its own."""
+        self.slots += 1
+        return self._start_first()
+
+    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
+        """The first of them with those behind it in its lane; without a lane, with the next ones that have none."""
+        self.slots += 1
+        works = [self._start_first()]
+        if works[0].lane is ALONE:
+            while self.ready and len(works) < max_size and self._first().lane is ALONE:
+                works.append(self._start_first())
+        while works[0].lane is not ALONE and len(works) < max_size:
+            behind = works[-1].next
+            if behind is None or behind.not_before > now:
+                break
+            behind.running = True
+            works.append(behind)
+        batch = Batch(works)
+        for work in works:
+            work.batch = batch
+        return works
+
+    def _start_first(self) -> Work[R]:
         released, arrived = self._released, self._arrived
         if released and (not arrived or released[0][0] < arrived[0].order):
             work = heappop(released)[1]
         else:
             work = arrived.popleft()
         self.ready -= 1
-        self.running += 1
         work.running = True
         return work
-
-    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
-        """The first of them with those behind it in its lane; without a lane, with the next ones that have none."""
-        works = [self.take()]
-        if works[0].lane is ALONE:
-            while self.ready and len(works) < max_size and self._first().lane is ALONE:
-                works.append(self.take())
-            return works
-        while len(works) < max_size and (behind := works[-1].next) and behind.not_before <= now:
-            works.append(behind)
-        batch = Batch(works)
-        for work in works:
-            work.batch, work.running = batch, True
-        self.running += len(works) - 1
-        return works
 
     def oldest(self) -> float | None:
         """When the record of the first one arrived."""

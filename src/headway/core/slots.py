@@ -95,7 +95,7 @@ class BurstSlots:
             self._look(levels, now)
         self._refused = False
         for index in range(len(levels) - 1, -1, -1):
-            if levels[index].ready and levels[index].running < self._now_shares[index]:
+            if levels[index].ready and levels[index].slots < self._now_shares[index]:
                 return index
         self._refused = any(level.ready for level in levels)
         return None
@@ -107,7 +107,7 @@ class BurstSlots:
     def _look(self, levels: Levels, now: float) -> None:
         self._look_at = now + self._interval
         for window, level in zip(self._windows, levels, strict=True):
-            window.add(level.ready + level.running)
+            window.add(level.ready + level.slots)
         self._now_shares = burst_shares(self._shares, self._windows)
 
 

@@ -133,7 +133,7 @@ def _without_frames(error: BaseException) -> BaseException:
 
 
 class Batch(Generic[R]):
-    """Works of one lane that run together: the lane goes on when the last of them was reported."""
+    """Works that run together, in one slot; a lane of theirs goes on when the last of them was reported."""
 
     __slots__ = ("_again", "_running", "_works")
 
@@ -142,9 +142,13 @@ class Batch(Generic[R]):
         self._running = len(works)
         self._again: list[Work[R]] = []
 
-    def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
-        """One was reported: None while others run, then the last work and what to try again, in the lane's order."""
+    def leave(self) -> bool:
+        """One runs no more; whether that was the last, which frees the slot."""
         self._running -= 1
+        return not self._running
+
+    def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
+        """One of a lane has left: None while others run, then the last work and what to try again, in order."""
         self._again += again
         if self._running:
             return None

@@ -59,6 +59,15 @@ def check_handler(handler: Callable[..., Any], executor: str | None) -> None:
         raise ConfigError(f"executor={executor!r} does not run {kind}. Leave it out, or choose another.")
 
 
+def check_callback(name: str, callback: Callable[..., Any] | None) -> None:
+    """Raises `ConfigError` for a callback that a call would not run."""
+    if callback and (is_coroutine_function(callback) or is_generator_function(callback)):
+        raise ConfigError(
+            f"{name} is an async def, or yields: it is called in a thread, and nothing of it would run. Give a plain "
+            "function; for an event loop, one that calls its call_soon_threadsafe."
+        )
+
+
 def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
     """The retries, by which what cannot be read is fatal; raises `ConfigError` if their dead letters have no place."""
     if retries.max_attempts is not None and dead_letter_topic is None:

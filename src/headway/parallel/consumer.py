@@ -39,6 +39,7 @@ from headway.parallel.calls import (
 from headway.parallel.checks import (
     check_above_zero,
     check_at_least,
+    check_callback,
     check_choice,
     check_handler,
     check_shares,
@@ -231,6 +232,7 @@ class ParallelConsumer:
         self._run(lambda: for_each_record(collecting(handler), self._settle_outputs(on_output), self._dispatch))
 
     def _settle_outputs(self, on_output: OnOutput | None) -> Settle:
+        check_callback("on_output", on_output)
         if self._commit_mode == "transactional":
             return self._make_transactions(on_output).settle
         client = self._make_producer(None)
