@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from functools import partial
 from typing import Any, NamedTuple
 
-from headway.errors import BatchError, ConfigError
+from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
 from headway.parallel.context import Context
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.records import ConsumerRecord
@@ -25,6 +25,7 @@ class Calls(NamedTuple):
     call: Callable[[Job], Any]
     returned: Callable[[Job, Any], Job | None]
     raised: Callable[[Job, BaseException], Job | None]
+    give_up: Callable[[HeadwayError], None]
     handler: Callable[..., Any]
     in_batches: bool
 
@@ -42,6 +43,7 @@ def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch)
         lambda job: handler(job[0].record, Context(job[0])),
         returned,
         lambda job, error: failed(job[0], error),
+        dispatch.give_up,
         handler,
         in_batches=False,
     )
@@ -64,9 +66,19 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
         lambda job: handler([work.record for work in job], [Context(work) for work in job]),
         returned,
         raised,
+        dispatch.give_up,
         handler,
         in_batches=True,
     )
+
+
+def not_noted(error: Exception) -> HandlerError:
+    """The error for a job of which nobody can tell any more that it ended: its slot would stay taken."""
+    failure = HandlerError(
+        f"What became of a record could not be noted: {error!r}. It is not done, and comes again after a restart."
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def collecting(handler: Handler) -> Handler:

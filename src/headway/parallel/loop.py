@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from headway.parallel.calls import Calls
+from headway.parallel.calls import Calls, not_noted
 from headway.parallel.dispatch import Job
 from headway.parallel.exact_loop import exact_event_loop
 from headway.parallel.time_limit import limit_coroutine
@@ -76,18 +76,21 @@ class EventLoop:
         call, returned, raised = self._calls[:3]
         job: Job | None = first
         count = 0
-        while job:
-            try:
-                result = await call(job)
-            except BaseException as error:  # a cancellation too: the attempt did not succeed
-                if self._ends() and isinstance(error, asyncio.CancelledError):
-                    return  # that was no attempt: the record comes again
-                job = raised(job, error)
-            else:
-                job = returned(job, result)
-            count += 1
-            if count % _TURN == 0:
-                await asyncio.sleep(0)
+        try:
+            while job:
+                try:
+                    result = await call(job)
+                except BaseException as error:  # a cancellation too: the attempt did not succeed
+                    if self._ends() and isinstance(error, asyncio.CancelledError):
+                        return  # that was no attempt: the record comes again
+                    job = raised(job, error)
+                else:
+                    job = returned(job, result)
+                count += 1
+                if count % _TURN == 0:
+                    await asyncio.sleep(0)
+        except Exception as error:
+            self._calls.give_up(not_noted(error))
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from headway.parallel.calls import Calls
+from headway.parallel.calls import Calls, not_noted
 from headway.parallel.dispatch import Job
 from headway.parallel.switching import one_thread_more
 from headway.parallel.time_limit import ThreadLimit
@@ -40,16 +40,23 @@ class Threads:
 
     @one_thread_more()
     def _serve(self) -> None:
-        call, returned, raised = self._calls[:3]
         while job := self._queue.get():
-            while job:
-                try:
-                    result = call(job)
-                except BaseException as error:  # whatever a handler raises is that record's failure, not the thread's
-                    job = raised(job, error)
-                else:
-                    job = returned(job, result)
+            try:
+                self._run(job)
+            except Exception as error:
+                self._calls.give_up(not_noted(error))
             self._idle.release()
+
+    def _run(self, first: Job) -> None:
+        call, returned, raised = self._calls[:3]
+        job: Job | None = first
+        while job:
+            try:
+                result = call(job)
+            except BaseException as error:  # whatever a handler raises is that record's failure, not the thread's
+                job = raised(job, error)
+            else:
+                job = returned(job, result)
 
     def close(self, timeout: float) -> None:
         """End the threads; waits for handlers that still run, up to `timeout` seconds in all."""

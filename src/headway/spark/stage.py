@@ -156,9 +156,9 @@ class Stage:
     def _executor(self) -> Executor:
         done = self._done
         if is_coroutine_function(self._handler):
-            calls = Calls(self._call_async, done, self._raised, self._handler, in_batches=False)
+            calls = Calls(self._call_async, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False)
             return EventLoop(calls, _loop(), self._settings.timeout)
-        calls = Calls(self._call, done, self._raised, self._handler, in_batches=False)
+        calls = Calls(self._call, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False)
         return Threads(calls, self._settings.concurrency, self._settings.timeout)
 
     async def _call_async(self, job: Job) -> Any:
@@ -217,6 +217,8 @@ class Stage:
         if len(self._outcomes) < self._wake_at:
             due = self._dispatch.next_change(now) or now + _LONGEST_WAIT
             self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT)))
+        if self._dispatch.failure:
+            raise self._dispatch.failure
         self._dispatch.feed()
 
     def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
