@@ -305,21 +305,6 @@ def test_a_restart_with_a_full_map_reads_again_what_it_has_as_incomplete() -> No
 # Epochs
 
 
-@pytest.mark.parametrize("ordering", [Ordering.UNORDERED, Ordering.KEY])
-def test_under_capacity_burst_a_share_is_of_batches_whatever_their_size(ordering: Ordering) -> None:
-    engine = engine_of(LOW, HIGH, ordering=ordering, slots=BurstSlots([2, 3]))
-    for level in (LOW, HIGH):
-        engine.receive(level, records(range(100), key_of(4)), NOW)
-    batches = [engine.take_batch(5, NOW) for _ in range(6)]
-    assert [batch[0].level for batch in batches if batch] == [1, 1, 1, 0, 0]
-    assert engine.slots_taken == [2, 3]
-    first, *others = batches[0]
-    finish_all(engine, others)
-    assert engine.take_batch(5, NOW) == []
-    engine.retry(first, NOW + 9, OSError(), NOW)
-    assert [work.level for work in engine.take_batch(5, NOW)] == [1] * 5
-
-
 def test_what_comes_from_before_a_rebalance_is_ignored_and_frees_its_slot() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(3)), NOW)
@@ -539,6 +524,21 @@ def test_a_batch_without_order_takes_whatever_is_ready() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(7)), NOW)
     assert [offsets(engine.take_batch(5, NOW)) for _ in range(3)] == [[0, 1, 2, 3, 4], [5, 6], []]
+
+
+@pytest.mark.parametrize("ordering", [Ordering.UNORDERED, Ordering.KEY])
+def test_under_capacity_burst_a_share_is_of_batches_whatever_their_size(ordering: Ordering) -> None:
+    engine = engine_of(LOW, HIGH, ordering=ordering, slots=BurstSlots([2, 3]))
+    for level in (LOW, HIGH):
+        engine.receive(level, records(range(100), key_of(4)), NOW)
+    batches = [engine.take_batch(5, NOW) for _ in range(6)]
+    assert [batch[0].level for batch in batches if batch] == [1, 1, 1, 0, 0]
+    assert engine.slots_taken == [2, 3]
+    first, *others = batches[0]
+    finish_all(engine, others)
+    assert engine.take_batch(5, NOW) == []
+    engine.retry(first, NOW + 9, OSError(), NOW)
+    assert [work.level for work in engine.take_batch(5, NOW)] == [1] * 5
 
 
 def test_lanes_can_be_named_by_a_function() -> None:

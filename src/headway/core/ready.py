@@ -49,15 +49,12 @@ class Ready(Generic[R]):
         if works[0].lane is ALONE:
             while self.ready and len(works) < max_size and self._first().lane is ALONE:
                 works.append(self._start_first())
-        while works[0].lane is not ALONE and len(works) < max_size:
-            behind = works[-1].next
-            if behind is None or behind.not_before > now:
-                break
-            behind.running = True
-            works.append(behind)
+        else:
+            while len(works) < max_size and (behind := works[-1].next) and behind.not_before <= now:
+                works.append(behind)
         batch = Batch(works)
         for work in works:
-            work.batch = batch
+            work.batch, work.running = batch, True
         return works
 
     def _start_first(self) -> Work[R]:
