@@ -279,11 +279,10 @@ class AsyncPriorityProducer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        *,
-        priority: int = 0,
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        priority: int = 0,
         due: When | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.

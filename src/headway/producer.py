@@ -145,7 +145,7 @@ class _BaseProducer(Closable):
 
     def _try(self, destination: Destination, on_delivery: OnDelivery | None, *record: Any) -> DeliveryFuture | None:
         """A record that is sent only if there is room now."""
-        future = DeliveryFuture(destination, on_delivery)
+        future = DeliveryFuture.of(destination, on_delivery)
         return future if self.offer(future, destination.queues, *record) else None
 
     def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
@@ -322,11 +322,10 @@ class PriorityProducer(_BaseProducer):
         topic: str,
         value: Any = None,
         key: Any = None,
-        *,
-        priority: int = 0,
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        priority: int = 0,
         due: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture:
@@ -347,7 +346,7 @@ class PriorityProducer(_BaseProducer):
             destination = self._open[priority][topic]
         except KeyError:
             destination = self.destination(topic, priority)
-        future = DeliveryFuture(destination, on_delivery)
+        future = DeliveryFuture.of(destination, on_delivery)
         offer = self.offer
         if offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future
@@ -358,11 +357,10 @@ class PriorityProducer(_BaseProducer):
         topic: str,
         value: Any = None,
         key: Any = None,
-        *,
-        priority: int = 0,
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        priority: int = 0,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """As `send`, but None, and nothing is sent, where there is no room now."""
@@ -386,7 +384,6 @@ class Producer(_BaseProducer):
         topic: str,
         value: Any = None,
         key: Any = None,
-        *,
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
@@ -400,7 +397,7 @@ class Producer(_BaseProducer):
             destination = self._open[0][topic]
         except KeyError:
             destination = self.destination(topic, 0)
-        future = DeliveryFuture(destination, on_delivery)
+        future = DeliveryFuture.of(destination, on_delivery)
         offer = self.offer
         if offer(future, destination.queues, value, key, partition, timestamp, headers):
             return future
@@ -411,7 +408,6 @@ class Producer(_BaseProducer):
         topic: str,
         value: Any = None,
         key: Any = None,
-        *,
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,

@@ -369,7 +369,7 @@ def test_who_cancels_what_is_not_stored_yet_waits_no_longer_than_asked_for(clust
         stored = scheduler.send_later(b"k", b"v", cluster.target, 60)
         stored.wait(30)
         on_its_way = ScheduleHandle(
-            stored._partition, stored._schedule, DeliveryFuture(stored.future.destination, None)
+            stored._partition, stored._schedule, DeliveryFuture.of(stored.future.destination, None)
         )
         with pytest.raises(KafkaError, match=r"is not stored yet: Kafka has not answered within 0\.2 s"):
             scheduler.cancel(on_its_way, 0.2)

@@ -38,7 +38,7 @@ def nobody_serves(done: object, timeout: float | None) -> None:
 
 
 def a_future() -> DeliveryFuture:
-    return DeliveryFuture(Destination("orders", 2, "orders-2", nobody_serves), None)
+    return DeliveryFuture.of(Destination("orders", 2, "orders-2", nobody_serves), None)
 
 
 def test_it_resolves_to_where_the_record_is() -> None:
@@ -117,7 +117,7 @@ def test_a_callback_that_raises_is_logged_and_the_future_resolves(caplog: pytest
     def on_delivery(error: Exception | None, metadata: RecordMetadata | None) -> None:
         raise ValueError("a mistake")
 
-    future = DeliveryFuture(Destination("orders", 0, "orders-0", nobody_serves), on_delivery)
+    future = DeliveryFuture.of(Destination("orders", 0, "orders-0", nobody_serves), on_delivery)
     future(None, Delivered())
     assert future.result().offset == 42
     assert "a mistake" in caplog.text
@@ -125,6 +125,6 @@ def test_a_callback_that_raises_is_logged_and_the_future_resolves(caplog: pytest
 
 def test_the_callback_is_told_where_the_record_is() -> None:
     told: list[object] = []
-    future = DeliveryFuture(Destination("orders", 2, "orders-2", nobody_serves), lambda *args: told.append(args))
+    future = DeliveryFuture.of(Destination("orders", 2, "orders-2", nobody_serves), lambda *args: told.append(args))
     future(None, Delivered())
     assert told == [(None, METADATA)]

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Generic, NamedTuple
 
-from headway.core.queues import Batch, Level, Queue, R, TopicQueues
+from headway.core.queues import ANY_PARTITION, Batch, Level, Queue, R, TopicQueues
 from headway.core.turns import Turns
 from headway.core.wire import Wire
 
@@ -284,7 +284,7 @@ class Accumulator(Generic[R]):
         """Where records without a partition go: where the last ones went until that is a batch, then to most room."""
         sticky = topic.sticky
         if sticky is None or topic.sticky_left <= 0 or not self._can_send(sticky):
-            last = -1 if sticky is None or sticky.partition is None else sticky.partition
+            last = ANY_PARTITION if sticky is None else sticky.partition
             after_last = sorted(topic.leaders, key=lambda number: (number - last - 1) % topic.partition_count)
             able = [queue for number in after_last if self._can_send(queue := topic.queue(number))]
             topic.sticky = min(able, key=lambda queue: queue.used, default=None)

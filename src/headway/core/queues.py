@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+ANY_PARTITION = -1  # as the Kafka client has it
+
 
 class Waiting(Protocol):
     """What the accumulator asks of a record: how many bytes it counts for, since when it waits, and where."""
@@ -49,7 +51,7 @@ class Queue(Generic[R]):
         "window",
     )
 
-    def __init__(self, topic: "TopicQueues[R]", partition: int | None, widest: float) -> None:
+    def __init__(self, topic: "TopicQueues[R]", partition: int, widest: float) -> None:
         self.topic = topic
         self.partition = partition
         self.records: deque[R] = deque()
@@ -99,9 +101,9 @@ class TopicQueues(Generic[R]):
         self.level = level
         self.reported = reported
         self.window = window
-        self.undesignated: Queue[R] = Queue(self, None, math.inf)
-        self.unplaced: Queue[R] = Queue(self, None, math.inf)
-        self.raw: Queue[R] = Queue(self, None, math.inf)
+        self.undesignated: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
+        self.unplaced: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
+        self.raw: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
         self.partitions: dict[int, Queue[R]] = {}
         self.partition_count = 0  # not known yet
         self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to

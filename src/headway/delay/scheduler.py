@@ -214,7 +214,7 @@ class Scheduler(Closable):
         fields.append(schedule.header())
         own = _partition_of(key, order, self._partitions)
         destination = self._destinations[self._ladder.line_for(due - at)]
-        future = DeliveryFuture(destination, on_stored)
+        future = DeliveryFuture.of(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
         return ScheduleHandle(own, schedule, future)
 
@@ -242,7 +242,7 @@ class Scheduler(Closable):
         return self._asking.ask(parts, to)
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
-        future = DeliveryFuture(Destination(topic, 0, topic, self._client.serve_until), None)
+        future = DeliveryFuture.of(Destination(topic, 0, topic, self._client.serve_until), None)
         self._send(topic, value, key, partition, future, None)
         return future
 
