@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -91,3 +92,68 @@ def _is_closed(producer: Any) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+class Turn:
+    """The lock of who takes reports, which says how it is asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.asked = threading.Event()
+        self.waited: list[bool] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.waited.append(blocking)
+        self.asked.set()
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def streaming(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ProducerClient, Turn]]:
+    """A client whose stream would take reports at each call."""
+    monkeypatch.setattr(producer_client, "_SERVE_EVERY", 0)
+    sending, turn = client(), Turn()
+    monkeypatch.setattr(sending, "_serving", turn)
+    yield sending, turn
+    sending.close(0)
+
+
+def test_a_stream_waits_for_who_takes_reports_and_then_takes_them_itself(
+    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending, turn = streaming
+    monkeypatch.setattr(producer_client, "_SHORT_TURN", 30)
+    polled = list[str]()
+    monkeypatch.setattr(sending, "_poll", lambda _: polled.append(threading.current_thread().name))
+    with ThreadPoolExecutor(1, "stream") as pool:
+        with turn:
+            stream = pool.submit(sending.serve_in_stream)
+            assert turn.asked.wait(10)
+        stream.result(10)
+    assert "stream_0" in polled
+
+
+def test_a_stream_does_not_wait_again_for_one_that_takes_its_time(
+    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending, turn = streaming
+    polled = list[str]()
+    monkeypatch.setattr(sending, "_poll", lambda _: polled.append(threading.current_thread().name))
+    with turn:
+        sending.serve_in_stream()
+        sending.serve_in_stream()
+    assert turn.waited == [True, False]
+    while threading.current_thread().name not in polled:
+        sending.serve_in_stream()
+    turn.waited.clear()
+    sending.serve_in_stream()
+    assert turn.waited == [True]
