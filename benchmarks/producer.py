@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import _objects
@@ -30,6 +31,7 @@ from headway.delivery import DeliveryFuture
 QUESTION = "How many records a second can a producer send?"
 PARTITIONS = 3
 AT_ONCE = 10_000  # awaited
+THREADS = 4
 LOOKED_AT_AFTER = 50_000  # so many more: by then they are reported, and to look is not to wait
 ROUND_TRIPS = (0.0, 0.001, 0.005, 0.020)
 SIZES = {"100 B": 100, "1 KB": 1000}
@@ -91,6 +93,52 @@ def ours(servers: str, topic: str, value: bytes, count: int) -> float:
             futures.append(producer.send(topic, value, str(number)))
             if len(futures) == LOOKED_AT_AFTER:
                 assert futures.popleft().exception() is None
+        producer.flush()
+        rate = count / (time.perf_counter() - started)
+        assert producer.metrics().delivered == [count + 1]
+    return rate
+
+
+def _by_threads(send: Callable[[int], object], count: int) -> None:
+    """Call that for each number, by `THREADS` at once."""
+
+    def some(first: int) -> None:
+        for number in range(first, count, THREADS):
+            send(number)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(some, range(THREADS)):
+            pass
+
+
+def plain_by_threads(servers: str, topic: str, value: bytes, count: int) -> float:
+    """confluent-kafka with a callback for each record, from several threads."""
+    failed = 0
+
+    def on_delivery(error: ck.KafkaError | None, message: ck.Message) -> None:
+        nonlocal failed
+        failed += error is not None
+
+    def send(number: int) -> None:
+        producer.produce(topic, value, str(number), on_delivery=on_delivery)
+        if number % 100 < THREADS:
+            producer.poll(0)
+
+    producer = ck.Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000, **SETTINGS})
+    producer.produce(topic, value, on_delivery=on_delivery)
+    producer.flush()
+    started = time.perf_counter()
+    _by_threads(send, count)
+    assert producer.flush() == failed == 0
+    return count / (time.perf_counter() - started)
+
+
+def ours_by_threads(servers: str, topic: str, value: bytes, count: int) -> float:
+    """Headway, from several threads."""
+    with Producer({"bootstrap.servers": servers, **SETTINGS}) as producer:
+        producer.send(topic, value).result()
+        started = time.perf_counter()
+        _by_threads(lambda number: producer.send(topic, value, str(number)), count)
         producer.flush()
         rate = count / (time.perf_counter() - started)
         assert producer.metrics().delivered == [count + 1]
@@ -196,6 +244,8 @@ SYSTEMS: dict[str, tuple[Send, float]] = {
     "confluent-kafka, an object a record": (objects, 1),
     "confluent-kafka, callbacks": (plain, 1),
     "headway, futures": (ours, 1),
+    f"confluent-kafka, callbacks, {THREADS} threads": (plain_by_threads, 0.5),
+    f"headway, futures, {THREADS} threads": (ours_by_threads, 0.5),
     "kafka-python, futures": (kafka_python, 0.02),
     "a bare future a record, awaited": (awaiting(bare_awaited), 0.5),
     "headway, awaited": (awaiting(ours_awaited), 0.5),
@@ -223,12 +273,14 @@ def measure(report: Report, options: Options) -> None:
 
 def _compare(servers: str, through: str, size: int, count: int, rounds: int) -> Rates:
     rates: Rates = {system: [] for system in SYSTEMS}
+    systems = list(SYSTEMS.items())
     for _ in range(rounds):
         topic = f"producer-{uuid.uuid4().hex[:8]}-0"
         admin = AdminClient({"bootstrap.servers": servers})
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
-        for system, (send, part) in SYSTEMS.items():
+        for system, (send, part) in systems:
             rates[system].append(send(through, topic, b"x" * size, int(count * part)))
+        systems.reverse()  # who comes first meets a broker with less to write to its disk
         admin.delete_topics([topic])[topic].result()
     return rates
 
@@ -242,6 +294,8 @@ def _judge(report: Report, case: str, round_trip: float, rates: Rates) -> None:
     if round_trip == 0.005:
         times = ratio("headway, futures", "confluent-kafka, one at a time")
         report.at_least(f"{case}: times as fast as one at a time", times, 100)
+    threads = ratio(f"headway, futures, {THREADS} threads", f"confluent-kafka, callbacks, {THREADS} threads")
+    report.at_least(f"{case}: futures by {THREADS} threads, ratio to callbacks", threads, 0.6)
     awaited = ratio("headway, awaited", "a bare future a record, awaited")
     report.at_least(f"{case}: awaited, ratio to a bare future", awaited, 0.8)
     if not round_trip and case.startswith("100 B"):
