@@ -20,7 +20,7 @@ from headway.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longes
 from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName
 from headway.delay.times import When
-from headway.delivery import DeliveryFuture, Destination, Report, not_delivered
+from headway.delivery import DeliveryFuture, Destination, Report, Tally, not_delivered
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.closing import counting_down
 from headway.kafka.level_consumers import Partitions
@@ -175,7 +175,6 @@ class _Sent:
 
     __slots__ = (
         "awaited",
-        "destination",
         "error",
         "headers",
         "key",
@@ -185,21 +184,28 @@ class _Sent:
         "reported",
         "since",
         "size",
+        "tally",
         "timestamp",
         "value",
     )
 
     queue: Any  # the accumulator's, as in a `DeliveryFuture`
     size: int
+    tally: Tally
     place: tuple[Any, Any, int]
 
     def __init__(
         self, destination: Destination, awaited: asyncio.Future[RecordMetadata], reported: "deque[_Sent]"
     ) -> None:
-        self.destination = destination
+        self.tally = destination.tally
         self.awaited = awaited
         self.reported = reported
         self.error: Exception | None = None
+
+    @property
+    def destination(self) -> Destination:
+        """Where the record goes."""
+        return self.tally.destination
 
     def __call__(self, error: Any, message: Report) -> None:
         """Take the Kafka client's report, with its error or None; on any thread."""
@@ -210,13 +216,13 @@ class _Sent:
         if error is not None:
             self.fail(not_delivered(self.destination, error))
             return
-        self.destination.delivered += 1
+        self.tally.delivered += 1
         self.place = (message.partition(), message.offset(), message.timestamp()[1])
         self.reported.append(self)
 
     def fail(self, error: Exception) -> None:
         """The record was not delivered; on any thread."""
-        self.destination.count_failure()
+        self.tally.count_failure()
         self.error = error
         self.reported.append(self)
 
@@ -303,11 +309,11 @@ class AsyncPriorityProducer:
         if self._waiters and (topic, priority, partition) in self._waiters:
             taken = False
         else:
-            taken = producer.offer(record, destination.queues, value, key, partition, timestamp, headers)
+            taken = producer.offer(record, destination, value, key, partition, timestamp, headers)
         if taken:
             return awaited
         return self._wait_for_room(
-            (topic, priority, partition), record, destination.queues, value, key, partition, timestamp, headers
+            (topic, priority, partition), record, destination, value, key, partition, timestamp, headers
         )
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -344,13 +350,11 @@ class AsyncPriorityProducer:
                     await self._room.wait()
                     self._room.clear()
         except TimeoutError:
-            record.destination.count_unsent()
-            record.destination.count_failure()
+            record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
             raise producer.no_room(record.destination, within) from None
         if record.error is not None and not taken:  # it was given up
-            record.destination.count_unsent()
-            record.destination.count_failure()
+            record.destination.count_unsent().count_failure()
             raise record.error
         return await record.awaited
 

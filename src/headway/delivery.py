@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], Any]
 
 _making_watchers = threading.Lock()
-_counting_failures = threading.Lock()
+_counting = threading.Lock()
 
 
 class Report(Protocol):
@@ -30,17 +30,13 @@ ServeUntil = Callable[[Callable[[], bool], float | None], None]
 """Take the client's reports on this thread until something is so, at most so many seconds."""
 
 
-class Destination:
-    """One level of a topic, and what became of the records sent there; `queues` is where they wait, if anywhere."""
+class Tally:
+    """How many records were sent to a destination in some span of time, and how many of these delivered, or failed."""
 
-    __slots__ = ("delivered", "failed", "kafka_topic", "level", "queues", "sent", "serve_until", "topic")
+    __slots__ = ("delivered", "destination", "failed", "sent")
 
-    def __init__(self, topic: str, level: int, kafka_topic: str, serve_until: ServeUntil, queues: Any = None) -> None:
-        self.serve_until = serve_until
-        self.queues = queues
-        self.topic = topic
-        self.level = level
-        self.kafka_topic = kafka_topic
+    def __init__(self, destination: "Destination") -> None:
+        self.destination = destination
         self.sent = self.delivered = self.failed = 0
 
     @property
@@ -50,13 +46,61 @@ class Destination:
 
     def count_failure(self) -> None:
         """A record failed, on whichever thread."""
-        with _counting_failures:
+        with _counting:
             self.failed += 1
 
-    def count_unsent(self) -> None:
-        """A record that will fail never was among those sent."""
-        with _counting_failures:
-            self.sent += 1
+    def add(self, other: "Tally") -> None:
+        """Count those of the other, too."""
+        self.sent += other.sent
+        self.delivered += other.delivered
+        self.failed += other.failed
+
+
+class Destination:
+    """One level of a topic, and what became of the records sent there; `queues` is where they wait, if anywhere.
+
+    A record counts in the tally that is the destination's when it is sent. `unsettled` begins a new one: so who
+    waits for what was sent before waits for nothing that is sent meanwhile.
+    """
+
+    __slots__ = ("_earlier", "_settled", "kafka_topic", "level", "queues", "serve_until", "tally", "topic")
+
+    def __init__(self, topic: str, level: int, kafka_topic: str, serve_until: ServeUntil, queues: Any = None) -> None:
+        self.serve_until = serve_until
+        self.queues = queues
+        self.topic = topic
+        self.level = level
+        self.kafka_topic = kafka_topic
+        self.tally = Tally(self)
+        self._earlier: list[Tally] = []
+        self._settled = Tally(self)  # the sum of those with nothing under way, which get no more
+
+    def unsettled(self) -> list[Tally]:
+        """The tallies of all that was sent so far and is under way; what is sent from now on is in none of them."""
+        with _counting:
+            if self.tally.under_way:
+                self._earlier.append(self.tally)
+                self.tally = Tally(self)
+            under_way = [each for each in self._earlier if each.under_way > 0]
+            for each in self._earlier:
+                if each.under_way <= 0:
+                    self._settled.add(each)
+            self._earlier = under_way
+            return under_way
+
+    def counts(self) -> Tally:
+        """Of all that was sent."""
+        counts = Tally(self)
+        with _counting:
+            for each in (self._settled, *self._earlier, self.tally):
+                counts.add(each)
+        return counts
+
+    def count_unsent(self) -> Tally:
+        """A record that will fail never was among those sent; where it counts."""
+        with _counting:
+            self.tally.sent += 1
+            return self.tally
 
 
 def not_delivered(destination: Destination, error: Any) -> DeliveryError:
@@ -93,12 +137,12 @@ class DeliveryFuture(Future[RecordMetadata]):
         "_state",
         "_timestamp",
         "_watchers",
-        "destination",
         "queue",
         "size",
+        "tally",
     )
 
-    destination: Destination
+    tally: Tally
     queue: Any  # what it counts for, in the accumulator,
     size: int  # and how much
     _state: str
@@ -114,13 +158,18 @@ class DeliveryFuture(Future[RecordMetadata]):
     def of(destination: Destination, on_delivery: OnDelivery | None) -> "DeliveryFuture":
         """The future of a record that goes there."""
         future = DeliveryFuture()
-        future.destination = destination
+        future.tally = destination.tally
         future.queue = None
         future._state = "PENDING"
         future._exception = None
         future._on_delivery = on_delivery
         future._watchers = None
         return future
+
+    @property
+    def destination(self) -> Destination:
+        """Where the record goes."""
+        return self.tally.destination
 
     # The standard Future's own. Not by `__getattr__`: with one, whatever else is read here takes several times as long.
     _condition: Any = property(lambda self: self._watched().condition)
@@ -156,7 +205,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         if error is not None:
             self.fail(not_delivered(self.destination, error))
             return
-        self.destination.delivered += 1
+        self.tally.delivered += 1
         self._partition: Any = message.partition()
         self._offset: Any = message.offset()
         self._timestamp = message.timestamp()[1]
@@ -166,7 +215,7 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     def fail(self, error: Exception) -> None:
         """The record was not delivered; without a callback the log says so, since nobody may ask the future."""
-        self.destination.count_failure()
+        self.tally.count_failure()
         self._exception = error
         self._state = "FINISHED"
         if self._on_delivery is None:

@@ -139,14 +139,14 @@ class _BaseProducer(Closable):
             raise self.no_room(future.destination)
         if not self._sender.offer_patiently(self.max_block, future, *record):
             error = self.no_room(future.destination, f" within max.block.ms={self.max_block * 1000:.0f}")
-            future.destination.count_unsent()
+            future.tally = future.destination.count_unsent()
             future.fail(error)
         return future
 
     def _try(self, destination: Destination, on_delivery: OnDelivery | None, *record: Any) -> DeliveryFuture | None:
         """A record that is sent only if there is room now."""
         future = DeliveryFuture.of(destination, on_delivery)
-        return future if self.offer(future, destination.queues, *record) else None
+        return future if self.offer(future, destination, *record) else None
 
     def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
         """The error for a record that found none."""
@@ -168,12 +168,13 @@ class _BaseProducer(Closable):
     # Waiting, and giving up
 
     def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until all that was sent, or was to a topic or a level, is delivered or failed.
+        """Wait until all that was sent before, or was to a topic or a level, is delivered or failed.
 
-        Returns how many records are not, after `timeout` seconds.
+        Returns how many records are not, after `timeout` seconds. What other threads send meanwhile is not waited for.
         """
         left_over = counting_down(timeout)
-        left = self._sender.flush(lambda: self._queued(topic, level), timeout)
+        tallies = [tally for each in self._those(topic, level) for tally in each.unsettled()]
+        left = self._sender.flush(lambda: sum(each.under_way for each in tallies), timeout)
         if self._scheduler is None or topic is not None or level is not None:
             return left
         return left + self._scheduler.flush(left_over())
@@ -186,7 +187,7 @@ class _BaseProducer(Closable):
         return self._sender.purge([each.queues for each in self._those(topic, level)], "it was purged")
 
     def _queued(self, topic: str | None = None, level: int | None = None) -> int:
-        return sum(each.under_way for each in self._those(topic, level))
+        return sum(each.counts().under_way for each in self._those(topic, level))
 
     def _those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
         if level is not None:
@@ -209,7 +210,7 @@ class _BaseProducer(Closable):
 
     def metrics(self) -> ProducerMetrics:
         """What was done so far."""
-        levels = [self._those(level=level) for level in self._destinations]
+        levels = [[each.counts() for each in self._those(level=level)] for level in self._destinations]
         return ProducerMetrics(
             sent=[sum(each.sent for each in level) for level in levels],
             delivered=[sum(each.delivered for each in level) for level in levels],
@@ -258,7 +259,7 @@ class _BaseProducer(Closable):
             )
 
     def _failed(self) -> int:
-        return sum(each.failed for each in self._those())
+        return sum(each.counts().failed for each in self._those())
 
     @contextmanager
     def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
@@ -348,9 +349,9 @@ class PriorityProducer(_BaseProducer):
             destination = self.destination(topic, priority)
         future = DeliveryFuture.of(destination, on_delivery)
         offer = self.offer
-        if offer(future, destination.queues, value, key, partition, timestamp, headers):
+        if offer(future, destination, value, key, partition, timestamp, headers):
             return future
-        return self._wait_for_room(future, destination.queues, value, key, partition, timestamp, headers)
+        return self._wait_for_room(future, destination, value, key, partition, timestamp, headers)
 
     def try_send(
         self,
@@ -399,9 +400,9 @@ class Producer(_BaseProducer):
             destination = self.destination(topic, 0)
         future = DeliveryFuture.of(destination, on_delivery)
         offer = self.offer
-        if offer(future, destination.queues, value, key, partition, timestamp, headers):
+        if offer(future, destination, value, key, partition, timestamp, headers):
             return future
-        return self._wait_for_room(future, destination.queues, value, key, partition, timestamp, headers)
+        return self._wait_for_room(future, destination, value, key, partition, timestamp, headers)
 
     def try_send(
         self,

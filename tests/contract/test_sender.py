@@ -255,6 +255,50 @@ def test_topics_that_are_not_to_be_refreshed_are_asked_for_until_they_are_known(
     assert 1 <= len(asked) < 10
 
 
+def test_a_flush_waits_for_what_was_sent_before_and_not_for_what_others_send_meanwhile(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    stop = threading.Event()
+    with producer(brokers) as sends:
+
+        def send_another(*_: object) -> None:
+            if not stop.is_set():
+                sends.send("orders", b"another", on_delivery=send_another)
+
+        for _ in range(100):  # so many are always under way
+            send_another()
+        for _ in range(20):
+            sent = sends.send("orders", b"before")
+            assert sends.flush(5) == 0
+            assert sent.done()
+        stop.set()
+        assert sends.flush(30) == 0
+        metrics = sends.metrics()
+        assert (metrics.sent, metrics.queued) == (metrics.delivered, 0)
+
+
+def test_a_flush_says_that_a_record_is_left_however_many_after_it_are_not(brokers: MockBrokers) -> None:
+    brokers.create("orders")
+    brokers.lead("orders", 1)
+    with producer(brokers) as sends:
+        stuck = sends.send("orders", b"before", KEYS[1])
+        assert sends.flush(0.05) == 1
+        for _ in range(20):
+            sends.send("orders", b"after", KEYS[0]).result(30)
+        assert sends.flush(0.05, topic="orders") == 1
+        assert not stuck.done()
+
+
+def test_a_flush_ends_with_the_last_report(brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers.create("orders")
+    with producer(brokers) as sends:
+        sends.send("orders", b"first").result(30)
+        waited = list[float]()
+        monkeypatch.setattr(sends.client, "serve", waited.append)
+        sends.send("orders", b"second")
+        assert sends.flush(30) == 0
+        assert waited == []
+
+
 def test_what_waits_longer_than_it_may_fails_on_its_own(brokers: MockBrokers) -> None:
     brokers.create("orders")
     brokers.lead("orders", 1)

@@ -128,3 +128,31 @@ def test_the_callback_is_told_where_the_record_is() -> None:
     future = DeliveryFuture.of(Destination("orders", 2, "orders-2", nobody_serves), lambda *args: told.append(args))
     future(None, Delivered())
     assert told == [(None, METADATA)]
+
+
+def test_who_waits_for_what_was_sent_is_not_kept_by_what_is_sent_meanwhile() -> None:
+    destination = Destination("orders", 2, "orders-2", nobody_serves)
+    assert destination.unsettled() == []
+    before = destination.tally
+    before.sent += 2
+    [waited_for] = destination.unsettled()
+    assert waited_for is before
+    destination.tally.sent += 1
+    assert waited_for.under_way == 2
+    before.delivered += 1
+    before.count_failure()
+    assert waited_for.under_way == 0
+
+
+def test_no_count_is_lost_when_a_new_tally_begins() -> None:
+    destination = Destination("orders", 2, "orders-2", nobody_serves)
+    for number in range(1, 4):
+        tally = destination.tally
+        tally.sent += number
+        assert destination.unsettled()[-1] is tally
+        tally.delivered += number - 1
+        tally.count_failure()
+    destination.count_unsent()
+    counts = destination.counts()
+    assert (counts.sent, counts.delivered, counts.failed) == (7, 3, 3)
+    assert [each.under_way for each in destination.unsettled()] == [1]

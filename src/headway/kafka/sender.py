@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01
-_SLICE = 0.1
+_SLICE = 0.005  # of a flush: others who send take reports in between
 _PURGED_WITHIN = 1.0
 _FIRST_GUESS = 1024  # bytes of a record, before any was serialised
 # What librdkafka holds is what the accumulator lets in; these are its largest values.
@@ -42,6 +42,7 @@ class Sendable(Waiting, Protocol):
     headers: Any
     partition: int | None
     timestamp: int
+    tally: Any  # where it counts as sent, delivered or failed
 
     def __call__(self, error: Any, message: Any) -> None: ...
     def fail(self, error: Exception) -> None: ...
@@ -51,8 +52,8 @@ Prepare = Callable[[Any], None]
 """Turns a record's key and value into bytes, in place."""
 
 
-Offer = Callable[[Any, TopicQueues[Any], Any, Any, int | None, int | None, Any], bool]
-"""(record, topic, value, key, partition, timestamp, headers) -> whether it has room."""
+Offer = Callable[[Any, Any, Any, Any, int | None, int | None, Any], bool]
+"""(record, destination, value, key, partition, timestamp, headers) -> whether it has room."""
 
 
 class Sender:
@@ -106,7 +107,7 @@ class Sender:
     def _offer(
         self,
         record: Any,
-        topic: TopicQueues[Any],
+        destination: Any,
         value: Any,
         key: Any,
         partition: int | None,
@@ -124,6 +125,7 @@ class Sender:
             size = self._overhead
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
+        topic: TopicQueues[Any] = destination.queues
         if partition is None or partition < 0:
             queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
         else:
@@ -135,11 +137,12 @@ class Sender:
             with self._lock:
                 queue, admitted = self._admit(topic, queue, key, size, partition)
                 if not admitted:
-                    return self._wait(record, queue, size, value, key, partition, timestamp, headers)
+                    return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
         # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
         # no other thread and no signal comes in. Who has credit overtakes nobody: whoever waits has taken it away.
         queue.credit -= size
-        record.destination.sent += 1
+        record.tally = tally = destination.tally
+        tally.sent += 1
         record.queue = queue
         record.size = size
         produce = self._produce  # a name of its own: to call an instance's attribute is slower in Python 3.11
@@ -179,6 +182,7 @@ class Sender:
     def _wait(
         self,
         record: Any,
+        destination: Any,
         queue: Queue[Any],
         size: int,
         value: Any,
@@ -197,17 +201,19 @@ class Sender:
         record.size = size
         if queue is queue.topic.unplaced or not self._accumulator.put(queue, record, raw=queue is queue.topic.raw):
             return False
-        record.destination.sent += 1
+        record.tally = tally = destination.tally
+        tally.sent += 1
         if not (self._waits and queue.in_flight):  # else the next report hands it over
             self._waits = True
             self._stirred.set()
         return True
 
-    def _offer_raw(self, record: Any, topic: TopicQueues[Any], *fields: Any) -> bool:
+    def _offer_raw(self, record: Any, destination: Any, *fields: Any) -> bool:
         """Let a record wait for the thread that serialises it."""
+        topic = destination.queues
         size = max(self._least, int(self._mean_sizes.get(topic.kafka_topic, _FIRST_GUESS)))
         with self._lock:
-            taken = self._wait(record, topic.raw, size, *fields)
+            taken = self._wait(record, destination, topic.raw, size, *fields)
         if taken:
             self._stirred.set()
         return taken
@@ -288,8 +294,10 @@ class Sender:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         # Below 0 for a Ctrl-C between a record's being kept and its being counted.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
-            if self._waits or not self.client.flush(min(_SLICE, seconds)):
+            if self._waits or not self.client.queued():  # here, or on its way to librdkafka or back
                 self.client.serve(min(_A_MOMENT, seconds))
+            else:
+                self.client.flush(min(_SLICE, seconds))
         return left
 
     def hand_all_over(self, timeout: float) -> int:
