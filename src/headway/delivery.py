@@ -81,12 +81,14 @@ class Destination:
             if self.tally.under_way:
                 self._earlier.append(self.tally)
                 self.tally = Tally(self)
-            under_way = [each for each in self._earlier if each.under_way > 0]
+            under_way = list[Tally]()
             for each in self._earlier:
-                if each.under_way <= 0:
+                if each.under_way > 0:
+                    under_way.append(each)
+                else:
                     self._settled.add(each)
             self._earlier = under_way
-            return under_way
+            return list(under_way)
 
     def counts(self) -> Tally:
         """Of all that was sent."""

@@ -34,7 +34,7 @@ _SERVE_EVERY = 0.002
 _QUIET = 0.01
 _LONGEST_WAIT = 0.1
 _A_MOMENT = 0.01
-_SHORT_TURN = 0.05
+_SHORT_TURN = 0.05  # whoever takes reports for longer is held up by a callback, or flushes
 
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 SLICE = 0.5
@@ -136,7 +136,7 @@ class ProducerClient:
         if time.monotonic() - self._served_at < _SERVE_EVERY or self.serves_here:
             return
         # Whoever is at it is soon done, if this thread waits: beside one that sends on it would wait for the GIL at
-        # each report, some 5 ms, while thousands come. Unless it flushes, or a callback takes its time.
+        # each report, some 5 ms, while thousands come.
         self._turns_are_short = self._takes_turn(_SHORT_TURN if self._turns_are_short else 0)
         if self._turns_are_short:
             try:
