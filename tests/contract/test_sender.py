@@ -414,6 +414,20 @@ def test_who_waits_for_room_while_the_producer_is_closed_is_not_left_hanging(ser
         assert isinstance(outcome.result(10), ClosedError | DeliveryError)
 
 
+def test_nothing_is_handed_over_once_a_producer_is_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sends = Producer(NOWHERE)
+    sends.send("orders", b"in time", on_delivery=lambda *_: None)  # which leaves credit
+    destination, close = sends.destination("orders", 0), sends.client.close
+
+    def close_late(timeout: float | None) -> int:
+        with pytest.raises(ClosedError):
+            sends.offer(DeliveryFuture.of(destination, None), destination, b"late", None, None, None, None)
+        return close(timeout)
+
+    monkeypatch.setattr(sends.client, "close", close_late)
+    assert sends.close(0) == 1
+
+
 def test_with_a_serialiser_partitions_and_headers_mean_what_they_do_without(brokers: MockBrokers) -> None:
     brokers.create("orders")
     with producer(brokers, **{"value.serializer": lambda value: value}) as sends:

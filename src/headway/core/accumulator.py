@@ -134,6 +134,12 @@ class Accumulator(Generic[R]):
         queue.in_flight -= size
         self._charge(queue, -size)
 
+    def revoke_all(self) -> None:
+        """Whoever hands over next must be admitted before."""
+        for topic in self._topics.values():
+            for queue in topic.queues():
+                self._revoke(queue)
+
     def _revoke(self, queue: Queue[R]) -> None:
         """Who waits from now on must not be overtaken on credit."""
         if queue.credit:

@@ -136,7 +136,7 @@ class Sender:
                 self.client.serve_in_stream()
             with self._lock:
                 queue, admitted = self._admit(topic, queue, key, size, partition)
-                if not admitted:
+                if not admitted or self._stopped:
                     return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
         # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
         # no other thread and no signal comes in. Who has credit overtakes nobody: whoever waits has taken it away.
@@ -321,8 +321,9 @@ class Sender:
         try:
             return self.flush(waiting, timeout)
         finally:  # after Ctrl-C, too
-            with self._lock:  # nothing begins to wait from here on
+            with self._lock:  # nothing begins to wait from here on, or is handed over: it would not be reported
                 self._stopped = True
+                self._accumulator.revoke_all()
             self._stirred.set()
             self._thread.join()
             self._watch.stop()
