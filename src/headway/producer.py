@@ -186,8 +186,8 @@ class _BaseProducer(Closable):
         """
         return self._sender.purge([each.queues for each in self._those(topic, level)], "it was purged")
 
-    def _queued(self, topic: str | None = None, level: int | None = None) -> int:
-        return sum(each.counts().under_way for each in self._those(topic, level))
+    def _queued(self) -> int:
+        return sum(each.counts().under_way for each in self._those())
 
     def _those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
         if level is not None:
