@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import math
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 
 from headway.errors import TimeLimitError
-from headway.parallel.time_limit import ThreadLimit, limit_coroutine
+from headway.parallel import time_limit
+from headway.parallel.time_limit import ThreadLimit, _Limited, limit_coroutine
 
 
 @contextlib.contextmanager
@@ -22,6 +25,14 @@ def limited(call: Callable[[Any], Any], seconds: float = 0.05) -> Iterator[Calla
         yield limit.limit(call)
     finally:
         limit.close()
+
+
+@pytest.fixture
+def frequent_switches() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
 
 
 def never_end(job: Any) -> None:
@@ -70,6 +81,39 @@ def test_a_handler_that_swallows_the_interruption_itself_has_failed_when_it_retu
             call(())
 
 
+def test_a_handler_that_goes_on_after_it_swallowed_an_interruption_is_interrupted_again() -> None:
+    swallowed = []
+
+    def swallow_twice(job: Any) -> None:
+        for number in range(2):
+            try:
+                never_end(job)
+            except BaseException:
+                swallowed.append(number)
+        never_end(job)
+
+    with limited(swallow_twice) as call, pytest.raises(TimeLimitError):
+        call(())
+    assert swallowed == [0, 1]
+
+
+def test_an_interruption_that_python_itself_drops_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[type[BaseException] | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
+
+    class Endless:
+        def __del__(self) -> None:
+            never_end(())
+
+    def delete_and_never_end(job: Any) -> None:
+        Endless()
+        never_end(job)
+
+    with limited(delete_and_never_end) as call, pytest.raises(TimeLimitError):
+        call(())
+    assert len(dropped) == 1
+
+
 def test_what_the_handler_has_to_clean_up_is_cleaned_up() -> None:
     cleaned = []
 
@@ -102,7 +146,48 @@ def test_after_close_nothing_is_interrupted_and_nobody_watches() -> None:
     assert not limit._watcher.is_alive()
 
 
-def test_thousands_of_calls_that_end_just_as_they_are_interrupted_never_are_outside_of_the_call() -> None:
+def test_a_call_that_ends_while_it_is_about_to_be_interrupted_ends_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_in_thread = time_limit._raise_in_thread
+
+    def hesitate(thread: int, error: Any) -> None:
+        if thread != threading.get_ident():
+            while not limit._calls[thread].ended:
+                time.sleep(0.001)
+            time.sleep(0.02)
+        raise_in_thread(thread, error)
+
+    monkeypatch.setattr(time_limit, "_raise_in_thread", hesitate)
+    limit = ThreadLimit(0.05)
+    with pytest.raises(TimeLimitError):
+        limit.limit(lambda job: time.sleep(0.1))(())
+    limit.close()
+    limit._watcher.join(5)
+
+
+def test_a_call_interrupted_just_before_it_says_that_it_has_ended_is_not_interrupted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = _Limited.end
+
+    def interrupted_first(running: _Limited) -> None:
+        running.interrupt(threading.get_ident())
+        end(running)
+
+    monkeypatch.setattr(_Limited, "end", interrupted_first)
+    limit = ThreadLimit(1000)
+    with pytest.raises(TimeLimitError):
+        limit.limit(str)(())
+    for thread, running in limit._calls.items():
+        running.interrupt(thread)
+        assert running.ended
+    limit.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one may strike in a callback of `gc`
+def test_thousands_of_calls_that_end_just_as_they_are_interrupted_never_are_outside_of_the_call(
+    frequent_switches: None,
+) -> None:
+    calls = 5000
     limit, stop = ThreadLimit(1000), threading.Event()
     outcomes: list[Counter[str]] = []
     escaped: list[BaseException] = []
@@ -122,7 +207,7 @@ def test_thousands_of_calls_that_end_just_as_they_are_interrupted_never_are_outs
         counts: Counter[str] = Counter()
         outcomes.append(counts)
         try:
-            for _ in range(5000):
+            for _ in range(calls):
                 try:
                     counts[call(jobs.randrange(10_000))] += 1
                 except TimeLimitError:
@@ -135,7 +220,8 @@ def test_thousands_of_calls_that_end_just_as_they_are_interrupted_never_are_outs
     def interrupt() -> None:  # as the watcher does, but at any time
         while not stop.is_set():
             for thread, running in list(limit._calls.items()):
-                running.interrupt(thread)
+                if running.deadline < math.inf:
+                    running.interrupt(thread)
             time.sleep(chance.random() / 5000)
 
     threads = [threading.Thread(target=serve, args=(seed,)) for seed in range(4)]
@@ -148,7 +234,7 @@ def test_thousands_of_calls_that_end_just_as_they_are_interrupted_never_are_outs
     interrupter.join()
     limit.close()
     assert not escaped
-    assert [counts.total() for counts in outcomes] == [5000] * 4
+    assert [counts.total() for counts in outcomes] == [calls] * 4
     total = sum(outcomes, Counter())
     assert total["interrupted"] > 100
     assert total["returned"] > 100

@@ -7,6 +7,7 @@ its slot until it returns. So a record never runs twice at a time.
 
 import asyncio
 import ctypes
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -60,7 +61,7 @@ class ThreadLimit:
         """The same call, failed with `TimeLimitError` if it was interrupted, whatever it made of that."""
 
         def limited(job: Job) -> Any:
-            running = _Limited(time.monotonic() + self._seconds)
+            running = _Limited(self._seconds)
             try:
                 try:
                     self._calls[threading.get_ident()] = running
@@ -68,6 +69,7 @@ class ThreadLimit:
                 finally:
                     running.end()
             except _InterruptionError:
+                running.ended = True  # the interruption may have come before `end` had said so
                 raise exceeded(self._seconds) from None
 
         return limited
@@ -84,37 +86,49 @@ class ThreadLimit:
                     running.interrupt(thread)
 
 
-class _InterruptionError(BaseException):
-    """Raised in a handler's thread; no `except Exception` of a handler's takes it for its own."""
-
-
 class _Limited:
-    """One call. It is ended by its thread or by the watcher, whoever takes the token, so none is raised after it."""
+    """One call. Its thread and the watcher each say first what they do and then look at what the other has said, so
+    none is interrupted after its end."""
 
-    __slots__ = ("_interrupted", "_token", "deadline")
+    __slots__ = ("_interrupted", "_interrupting", "_seconds", "deadline", "ended")
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self._token = [True]
-        self._interrupted = False
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._interrupting = self._interrupted = self.ended = False
+        self.allow_another_limit()
+
+    def allow_another_limit(self) -> None:
+        self.deadline = time.monotonic() + self._seconds
 
     def end(self) -> None:
-        """For the thread: raises if the watcher came before it, and from then on nothing is raised any more."""
-        if not self._take():
-            while not self._interrupted:  # it may be raised in here, or have been raised before
-                time.sleep(0.001)
+        """For the thread: nothing is raised in it from now on, but in here if the call was interrupted at all."""
+        self.ended = True
+        while self._interrupting:
+            time.sleep(0.001)
+        if self._interrupted:
             _raise_in_thread(threading.get_ident(), _NOTHING)
             raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
         """For the watcher: raise in the thread, unless the call has ended."""
-        if self._take():
-            _raise_in_thread(thread, _InterruptionError)
+        self._interrupting = True
+        if not self.ended:
+            self.deadline = math.inf
             self._interrupted = True
+            _raise_in_thread(thread, type("_InterruptionError", (_InterruptionError,), {"call": self}))
+        self._interrupting = False
 
-    def _take(self) -> bool:
-        try:
-            self._token.pop()
-        except IndexError:
-            return False
-        return True
+
+class _InterruptionError(BaseException):
+    """Raised in a handler's thread; no `except Exception` of a handler's takes it for its own.
+
+    It lives while the handler cleans up. One that dies before the call ends was swallowed, by a bare `except` or by
+    Python itself, which drops what is raised in `__del__` or a callback of the garbage collector: then the call may
+    be interrupted once more.
+    """
+
+    call: _Limited | None = None
+
+    def __del__(self) -> None:
+        if self.call:
+            self.call.allow_another_limit()
