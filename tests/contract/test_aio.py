@@ -217,6 +217,22 @@ async def test_transactions_are_whole_or_not_at_all(kafka_cluster: Cluster) -> N
         assert [record.value for record in await take(reads, 3)] == [b"yes"] * 3
 
 
+@pytest.mark.kafka
+async def test_who_is_fenced_off_is_told_of_every_record(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    ours = {"transactional.id": topic}
+    async with producer(kafka_cluster, **ours) as first, producer(kafka_cluster, **ours) as second:
+        await first.init_transactions()
+        with contextlib.suppress(DeliveryError, KafkaError):
+            async with first.transaction():
+                await first.send(topic, b"before")
+                await second.init_transactions()
+                after = [first.send(topic, b"after") for _ in range(20)]
+                async with asyncio.timeout(30):
+                    ends = await asyncio.gather(*after, return_exceptions=True)
+    assert {type(end) for end in ends} == {DeliveryError}
+
+
 async def test_what_has_to_wait_for_room_is_part_of_its_transaction(kafka_cluster: Cluster) -> None:
     topic, small = kafka_cluster.topic(), {"buffer.memory": 300_000}
     async with producer(kafka_cluster, **{"transactional.id": topic, **small}) as sends:

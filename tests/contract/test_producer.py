@@ -1,6 +1,7 @@
 import contextlib
 import json
 import sys
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 from enum import Enum
@@ -275,6 +276,22 @@ def test_a_transaction_of_which_a_record_could_not_be_sent_is_not_committed(
         with producer.transaction():
             producer.send(topic, b"yes")
     assert [record.value for record in read_all(kafka_cluster, topic, 1)] == [b"yes"]
+
+
+@pytest.mark.kafka
+def test_who_is_fenced_off_is_told_of_every_record_even_if_nobody_asks(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    ours = {"transactional.id": topic}
+    with kafka_cluster.producer(**ours) as first:
+        first.init_transactions()
+        first.begin_transaction()
+        first.send(topic, b"before").result(30)
+        with kafka_cluster.producer(**ours) as second:
+            second.init_transactions()
+        told = [threading.Event() for _ in range(20)]
+        for each in told:
+            first.send(topic, b"after", on_delivery=lambda *_, each=each: each.set())
+        assert all(each.wait(30) for each in told)
 
 
 @pytest.mark.kafka

@@ -1,12 +1,13 @@
 """librdkafka's producer with a thread that serves its delivery reports."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -39,6 +40,9 @@ _SHORT_TURN = 0.05  # whoever takes reports for longer is held up by a callback,
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 SLICE = 0.5
 """The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
+FLUSH_SLICE = 0.15
+"""The longest flush, in seconds. From 0.2 the binding divides it by itself, and goes on after a fatal error: with that
+as its exception it calls the reports, in which then anything may fail."""
 _AGAIN_AFTER = 0.05
 _LOOK_EVERY = 0.05
 HANGS_AFTER = 10.0
@@ -89,6 +93,7 @@ class ProducerClient:
         self._turns_are_short = True
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
+        self._loop_thread: int | None = None
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
         self._thread.start()
 
@@ -137,31 +142,29 @@ class ProducerClient:
             return
         # Whoever is at it is soon done, if this thread waits: beside one that sends on it would wait for the GIL at
         # each report, some 5 ms, while thousands come.
-        self._turns_are_short = self._takes_turn(_SHORT_TURN if self._turns_are_short else 0)
-        if self._turns_are_short:
-            try:
+        with self._turn(_SHORT_TURN if self._turns_are_short else 0) as mine:
+            if mine:
                 self._poll(0)
-            finally:
-                self._serving.release()
+        self._turns_are_short = mine
         self._served_before, self._served_at = self._served_at, time.monotonic()
 
     def serve(self, timeout: float) -> None:
         """Take the reports that are there, or come within `timeout` seconds; that makes room."""
-        deadline = time.monotonic() + timeout if timeout > 0 else 0.0
-        if not self._takes_turn(timeout):
-            return
-        try:
-            self._poll(deadline - time.monotonic() if timeout > 0 else 0)
-        finally:
-            self._serving.release()
-        if timeout > 0:
-            self._wake_loop()
+        deadline = time.monotonic() + timeout
+        with self._turn(timeout) as mine:
+            if mine:
+                self._poll(deadline - time.monotonic())
 
-    def _takes_turn(self, timeout: float) -> bool:
-        """Whether it is this thread's turn to take reports, within so many seconds; negative ones are for ever."""
-        if self.serves_here:
-            return False
-        return self._serving.acquire(timeout=timeout) if timeout else self._serving.acquire(blocking=False)
+    @contextlib.contextmanager
+    def _turn(self, timeout: float) -> Iterator[bool]:
+        """This thread's turn to take reports, if it comes within so many seconds; -1 waits for ever."""
+        mine = not self.serves_here and self._serving.acquire(timeout != 0, timeout or -1)
+        try:
+            yield mine
+        finally:
+            if mine:
+                self._serving.release()
+                self._wake_loop()
 
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop, which is running here, take the reports from now on, and no thread: one thread that resolves
@@ -172,30 +175,27 @@ class ProducerClient:
         self._wake.set()
         self._thread.join()
         self._leave_loop = self._wake.watch(loop, lambda: self.serve(0))
+        self._loop_thread = threading.get_ident()
         self._wake.set()
 
     def leave_loop(self) -> None:
         """Whoever calls takes the reports from now on; called in the loop, unless that is closed."""
         if self._leave_loop is not None:
             self._leave_loop()
-            self._leave_loop = None
+            self._leave_loop = self._loop_thread = None
 
     def _wake_loop(self) -> None:
-        """What came while a thread served has woken the loop in vain."""
-        if self._leave_loop is not None:
+        """What came while another thread served has woken the loop in vain."""
+        if self._loop_thread not in (None, threading.get_ident()):
             self._wake.set()
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until something is so, unless another thread is at it: for one that would only wait."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         # Our own thread is soon done with what there is. Left to it, the next reports would cost a turn each.
-        if not self._takes_turn(_A_MOMENT if self._serves_itself else 0):
-            return
-        try:
-            while not done() and (left := deadline - time.monotonic()) > 0:
+        with self._turn(_A_MOMENT if self._serves_itself else 0) as mine:
+            while mine and not done() and (left := deadline - time.monotonic()) > 0:
                 self._poll(min(_LONGEST_WAIT, left))
-        finally:
-            self._serving.release()
 
     def _poll(self, timeout: float) -> None:
         with ctrl_c_waits():  # within a report it would lose that
@@ -205,7 +205,7 @@ class ProducerClient:
                     self._after_reports()
             except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
                 log.debug("Kafka's producer cannot go on: %s", error)
-                self._thread_ends = True
+                self._wake.set()  # for the reports behind it, of which nobody is told again
             finally:
                 self._server = None
 
@@ -216,16 +216,13 @@ class ProducerClient:
     def flush(self, timeout: float | None) -> int:
         """Wait until all is reported on; how many are not, when the time is up. Within a report it does not wait."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        if not self._takes_turn(-1 if timeout is None else timeout):
-            return self.queued()
-        try:
-            left = self._flush(min(SLICE, deadline - time.monotonic()))
+        with self._turn(-1 if timeout is None else timeout) as mine:
+            if not mine:
+                return self.queued()
+            left = self._flush(min(FLUSH_SLICE, deadline - time.monotonic()))
             while left and time.monotonic() < deadline:
-                left = self._flush(min(SLICE, deadline - time.monotonic()))
-        finally:
-            self._serving.release()
-        self._wake_loop()
-        return left
+                left = self._flush(min(FLUSH_SLICE, deadline - time.monotonic()))
+            return left
 
     def _flush(self, timeout: float) -> int:
         with ctrl_c_waits():
@@ -332,14 +329,11 @@ class ProducerClient:
     def _end_transaction(self, end: Callable[[float], None], timeout: float) -> None:
         """Both flush, so they take reports: in our turn, as the others do."""
         deadline = time.monotonic() + timeout
-        if not self._takes_turn(timeout):
-            raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
-        try:
+        with self._turn(timeout) as mine:
+            if not mine:
+                raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
             while not self._ends(end, deadline - time.monotonic()):
                 pass
-        finally:
-            self._serving.release()
-            self._wake_loop()
 
     def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
         """Whether a transaction has ended; raises when it cannot, or not within so many seconds."""

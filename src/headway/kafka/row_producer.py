@@ -19,13 +19,13 @@ from headway.errors import DeliveryError, FencedError, KafkaError, TransactionEr
 from headway.kafka.admin import describe
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
+from headway.kafka.producer_client import FLUSH_SLICE
 
 T = TypeVar("T")
 
 _MOST_ON_THE_WAY = 200_000  # records
 _MOST_BYTES_ON_THE_WAY = 64 * 2**20
 _WITHIN = 120.0  # seconds for a broker to come back
-_SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
 _KNOWN_WITHIN = 5.0
 _AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
@@ -123,7 +123,7 @@ class RowProducer:
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         """Put a marker beside what was sent; as the last, since it keeps others' look-ups waiting until the commit."""
         self.flush()
-        self._producer.produce(topic, value, key, partition)
+        self._call(partial(self._producer.produce, topic, value, key, partition))
 
     def flush(self) -> None:
         """Wait until all is stored. Raises `DeliveryError` for what is not."""
@@ -138,7 +138,7 @@ class RowProducer:
         deadline, left = time.monotonic() + _WITHIN, len(self._producer)
         while left > records:
             # A flush sends what lingers; so it is not for who only waits for room.
-            self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, _SLICE))
+            self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
             if len(self._producer) < left:
                 left, deadline = len(self._producer), time.monotonic() + _WITHIN
             if time.monotonic() > deadline:
@@ -176,17 +176,12 @@ class RowProducer:
             return call()
         except ck.KafkaException as error:
             self._fail(error)
-        except SystemError as error:
-            # The binding raises a fatal error within a poll, and goes on to call us with the next report.
-            if not isinstance(error.__cause__, ck.KafkaException):
-                raise
-            self._fail(error.__cause__)
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
         try:
             self._producer.poll(0)  # whose reports may know more
-        except (ck.KafkaException, SystemError) as fatal:
-            error = fatal if isinstance(fatal, ck.KafkaException) else error
+        except ck.KafkaException as fatal:
+            error = fatal
         reason = describe(error.args[0])
         if error.args[0].code() in _FENCED:
             raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
