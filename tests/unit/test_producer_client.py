@@ -157,3 +157,16 @@ def test_a_stream_does_not_wait_again_for_one_that_takes_its_time(
     turn.waited.clear()
     sending.serve_in_stream()
     assert turn.waited == [True]
+
+
+def test_a_stream_does_not_wait_for_one_that_waits_itself(
+    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending, turn = streaming
+    monkeypatch.setattr(producer_client, "_SHORT_TURN", 30)
+    with sending._turn(10):  # as `serve`, `serve_until` and `flush` take it
+        turn.waited.clear()
+        sending.serve_in_stream()
+    assert turn.waited == [False]
+    sending.serve_in_stream()
+    assert turn.waited == [False, True]

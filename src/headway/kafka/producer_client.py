@@ -35,7 +35,7 @@ _SERVE_EVERY = 0.002
 _QUIET = 0.01
 _LONGEST_WAIT = 0.1
 _A_MOMENT = 0.01
-_SHORT_TURN = 0.05  # whoever takes reports for longer is held up by a callback, or flushes
+_SHORT_TURN = 0.05  # whoever takes reports for longer is held up by a callback
 
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 SLICE = 0.5
@@ -90,6 +90,7 @@ class ProducerClient:
         self._serving = threading.Lock()
         self._server: int | None = None
         self._serves_itself = False
+        self._awaits_reports = False  # whose turn it is: it takes not only those that are there
         self._turns_are_short = True
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
@@ -140,29 +141,34 @@ class ProducerClient:
         """Take the reports that are there, on a thread that sends without a pause."""
         if time.monotonic() - self._served_at < _SERVE_EVERY or self.serves_here:
             return
-        # Whoever is at it is soon done, if this thread waits: beside one that sends on it would wait for the GIL at
-        # each report, some 5 ms, while thousands come.
-        with self._turn(_SHORT_TURN if self._turns_are_short else 0) as mine:
+        # Whoever is at what is there is soon done, if this thread waits: beside one that sends on it would wait for the
+        # GIL at each report, some 5 ms, while thousands come.
+        patience = _SHORT_TURN if self._turns_are_short and not self._awaits_reports else 0
+        with self._turn(patience, awaits_reports=False) as mine:
             if mine:
                 self._poll(0)
-        self._turns_are_short = mine
+        if mine or patience:
+            self._turns_are_short = mine
         self._served_before, self._served_at = self._served_at, time.monotonic()
 
     def serve(self, timeout: float) -> None:
         """Take the reports that are there, or come within `timeout` seconds; that makes room."""
         deadline = time.monotonic() + timeout
-        with self._turn(timeout) as mine:
+        with self._turn(timeout, awaits_reports=timeout > 0) as mine:
             if mine:
                 self._poll(deadline - time.monotonic())
 
     @contextlib.contextmanager
-    def _turn(self, timeout: float) -> Iterator[bool]:
+    def _turn(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
         """This thread's turn to take reports, if it comes within so many seconds; -1 waits for ever."""
         mine = not self.serves_here and self._serving.acquire(timeout != 0, timeout or -1)
         try:
+            if mine:
+                self._awaits_reports = awaits_reports
             yield mine
         finally:
             if mine:
+                self._awaits_reports = False
                 self._serving.release()
                 self._wake_loop()
 
