@@ -1,4 +1,4 @@
-"""Making confluent_kafka's clients."""
+"""Making confluent_kafka's clients, in spite of what their binding does with exceptions."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -13,6 +13,10 @@ from headway.kafka.ctrl_c import ctrl_c_waits
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+FLUSH_SLICE = 0.15
+"""The longest flush, in seconds. From 0.2 the binding divides it by itself, and goes on after a fatal error: with that
+as its exception it calls the reports, in which then anything may fail."""
 
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 

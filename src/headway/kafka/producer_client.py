@@ -16,7 +16,7 @@ import confluent_kafka as ck
 
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.ctrl_c import ctrl_c_waits
-from headway.kafka.making import make_client
+from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
 
@@ -40,9 +40,6 @@ _SHORT_TURN = 0.05  # whoever takes reports for longer is held up by a callback
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 SLICE = 0.5
 """The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
-FLUSH_SLICE = 0.15
-"""The longest flush, in seconds. From 0.2 the binding divides it by itself, and goes on after a fatal error: with that
-as its exception it calls the reports, in which then anything may fail."""
 _AGAIN_AFTER = 0.05
 _LOOK_EVERY = 0.05
 HANGS_AFTER = 10.0

@@ -17,9 +17,8 @@ import confluent_kafka as ck
 
 from headway.errors import DeliveryError, FencedError, KafkaError, TransactionError
 from headway.kafka.admin import describe
-from headway.kafka.making import make_client
+from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.patience import patiently
-from headway.kafka.producer_client import FLUSH_SLICE
 
 T = TypeVar("T")
 
