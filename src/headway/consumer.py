@@ -4,6 +4,7 @@ A poll asks the policy what to fetch from each level, puts what comes into the l
 policy then splits. What is in the buffers was not returned: positions and commits stop before it.
 """
 
+import contextlib
 import itertools
 import time
 from collections import deque
@@ -79,12 +80,14 @@ class PriorityConsumer:
             max_wait=settings.max_wait,
         )
         self.wake = Wake()
+        # What was fetched and not handed out stands in these, and nowhere else while a callback may run.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
-        self._batch: deque[ConsumerRecord] = deque()  # polled by an iteration, not yet handed out
+        self._batch: deque[ConsumerRecord] = deque()  # what an iteration hands out next; changed, never replaced
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
         self._closed = False
+        self._in_callback = False
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
         readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
@@ -112,6 +115,7 @@ class PriorityConsumer:
         that another member may own already. Raises `ConfigError` for a priority that is not a level.
         """
         self._check_open()
+        self._check_not_in_callback("subscribe")
         topics = [topics] if isinstance(topics, str) else topics
         listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
         for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
@@ -126,6 +130,7 @@ class PriorityConsumer:
     def unsubscribe(self) -> None:
         """Leave the groups, as `close` does; the consumer can subscribe again."""
         self._check_open()
+        self._check_not_in_callback("unsubscribe")
         for level in self._levels:
             level.unsubscribe()
         self._subscription = ()
@@ -155,17 +160,20 @@ class PriorityConsumer:
         return records
 
     def poll_now(self, now: float) -> list[ConsumerRecord]:
-        """One poll that never waits; `now` is of `time.monotonic`."""
-        self._check_open()
-        self._raise_pending()
-        self._commits.settle()
-        self._auto_commit(now)
+        """Poll without waiting; `now` is of `time.monotonic`."""
+        self._begin_poll(now)
         if self._batch:
             return self._rest_of_batch()
         with Uncollected():
-            with ctrl_c_waits():  # what it struck between librdkafka and a buffer would be counted as returned
-                self._fetch(now)
+            self._fetch(now)
             return self._take(now)
+
+    def _begin_poll(self, now: float) -> None:
+        self._check_open()
+        self._check_not_in_callback("poll")
+        self._raise_pending()
+        self._commits.settle()
+        self._auto_commit(now)
 
     def wakeup(self) -> None:
         """Make the poll that is waiting, or the next one, raise `WakeupError`; from any thread."""
@@ -176,21 +184,29 @@ class PriorityConsumer:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """The next record; one that was not handed out yet is not committed either."""
-        while not self._batch:
-            self._batch.extend(self.poll())
-        return self._batch.popleft()
+        """Wait for the next record; one that was not handed out yet is not committed either."""
+        now = time.monotonic()
+        while (record := self.next_now(now)) is None:
+            self.wake.wait(longest_wait(now, None))
+            now = time.monotonic()
+        return record
 
     def next_now(self, now: float) -> ConsumerRecord | None:
-        """The next record, or None where one would have to wait for it."""
+        """Return the next record, or None where one would have to wait for it."""
         if not self._batch:
-            self._batch.extend(self.poll_now(now))
+            self._begin_poll(now)
+            with Uncollected():
+                self._fetch(now)
+                with ctrl_c_waits():  # a record is in a buffer or in the batch, never on the way
+                    self._batch.extend(self._take(now))
         return self._batch.popleft() if self._batch else None
 
     def _fetch(self, now: float) -> None:
+        """Fetch what the policy demands; all callbacks of a poll run in here, before anything is taken."""
         demand = self._policy.demand(self._buffers)
-        for level in reversed(self._levels):
-            self._buffers[level.level].put(level.fetch(demand[level.level], now), now)
+        with ctrl_c_waits():  # what it struck between librdkafka and a buffer would be counted as returned
+            for level in reversed(self._levels):
+                self._buffers[level.level].put(level.fetch(demand[level.level], now), now)
         for level in self._levels:
             for error in level.errors:
                 if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
@@ -374,6 +390,7 @@ class PriorityConsumer:
         """
         if self._closed:
             return
+        self._check_not_in_callback("close")
         self._commits.settle()
         self._commits.forget()
         try:
@@ -402,7 +419,22 @@ class PriorityConsumer:
         if self._closed:
             raise ClosedError("The consumer is closed. Make a new one to go on.")
 
+    def _check_not_in_callback(self, call: str) -> None:
+        if self._in_callback:
+            raise HeadwayError(
+                f"{call}() was called in a rebalance callback, amid another call of this consumer. Note there "
+                f"that it is due, and call {call}() when the other call has returned."
+            )
+
     # Rebalances
+
+    @contextlib.contextmanager
+    def _calling_back(self) -> Iterator[None]:
+        self._in_callback = True
+        try:
+            yield
+        finally:
+            self._in_callback = False
 
     def _commit_before_leaving(self, partitions: Collection[TopicPartition]) -> None:
         if self._auto_commits:
@@ -415,7 +447,9 @@ class PriorityConsumer:
 
     def _discard(self, level: int, unwanted: Callable[[ConsumerRecord], bool]) -> None:
         self._buffers[level].discard(unwanted)
-        self._batch = deque(record for record in self._batch if record.level != level or not unwanted(record))
+        kept = [record for record in self._batch if record.level != level or not unwanted(record)]
+        self._batch.clear()
+        self._batch.extend(kept)
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
@@ -437,23 +471,25 @@ class _Listener:
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        if self._on_assign and partitions:
-            self._on_assign(partitions)
+        self._tell(self._on_assign, partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         try:
             self._consumer._commit_before_leaving(partitions)
-            if self._on_revoke and partitions:
-                self._on_revoke(partitions)
+            self._tell(self._on_revoke, partitions)
         finally:
             self._consumer._forget(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         try:
-            if self._on_lost and partitions:
-                self._on_lost(partitions)
+            self._tell(self._on_lost, partitions)
         finally:
             self._consumer._forget(partitions)
+
+    def _tell(self, callback: OnRebalance | None, partitions: list[TopicPartition]) -> None:
+        if callback and partitions:
+            with self._consumer._calling_back():
+                callback(partitions)
 
 
 def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:

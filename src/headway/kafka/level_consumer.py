@@ -22,6 +22,7 @@ from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
+from headway.kafka.start_offsets import StartOffsets
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
@@ -75,10 +76,12 @@ class LevelConsumer:
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
         self._source = RecordSource(level, "", *readers)
         self._subscription = LevelSubscription([], "")
-        self._sought: dict[TopicPartition, int] = {}
+        self._begun: set[TopicPartition] = set()  # those of `assigned` that librdkafka reads
+        self._start: dict[TopicPartition, int] = {}  # where each began, or was sought last
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
-        self._starting: dict[TopicPartition, int | None] = {}  # while they are being assigned; None if not sought
+        self._assigning = False  # the listener is being told of an assignment
         self._rebalanced = False
+        self._rejoining = False
         self._parked = False
         self._asked_at = 0.0
         self._served_at = 0.0
@@ -89,6 +92,8 @@ class LevelConsumer:
         self._wake: Wake | None = None
         self._listener: RebalanceListener | None = None
         self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config})
+        reset = str(config.get("auto.offset.reset", "latest"))
+        self._starts = StartOffsets(self._consumer, reset, self._set_wake, self._cannot_start)
 
     @property
     def group_metadata(self) -> bytes:
@@ -100,6 +105,14 @@ class LevelConsumer:
         """Set this whenever something arrives to fetch; None ends that."""
         self._wake = wake
         native.wake_on_events(self._consumer, wake.fd if wake else None)
+
+    def _set_wake(self) -> None:
+        if wake := self._wake:
+            wake.set()
+
+    def _cannot_start(self, reason: str) -> None:
+        self.errors.append(FetchError(self.level, reason))
+        self._set_wake()
 
     # Subscription
 
@@ -114,12 +127,29 @@ class LevelConsumer:
         self._subscription = subscription
         self._listener = listener
         self._source = RecordSource(self.level, subscription.suffix, *self._readers)
+        self._join(listener)
+
+    def _join(self, listener: RebalanceListener) -> None:
         self._consumer.subscribe(
-            subscription.topics,
+            self._subscription.topics,
             on_assign=lambda _, partitions: self._on_assign(partitions, listener),
             on_revoke=lambda _, partitions: self._on_leave(partitions, listener.revoked),
             on_lost=lambda _, partitions: self._on_leave(partitions, listener.lost),
         )
+
+    def rejoin(self) -> None:
+        """Give this level's partitions up as lost: tell the listener, leave the group and join it again.
+
+        It does not wait for either; records that are on their way for these partitions are dropped.
+        """
+        if self._listener is None or not self._subscription.topics:
+            return
+        lost = list(self.assigned)
+        self._rejoining = self._rebalanced = True
+        self._guard(self._listener.lost, lost)
+        self._forget(lost)
+        self._consumer.unsubscribe()
+        self._join(self._listener)
 
     def unsubscribe(self) -> None:
         """Leave the group, and wait until the listener was told."""
@@ -156,7 +186,7 @@ class LevelConsumer:
         else:
             self.unsubscribe()
         # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
-        closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
+        closing = threading.Thread(target=self._close, name="headway-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_WITHIN)
         if closing.is_alive():
@@ -166,9 +196,14 @@ class LevelConsumer:
                 _CLOSE_WITHIN,
             )
 
+    def _close(self) -> None:
+        if asking := self._starts.close():
+            asking.join()
+        self._consumer.close()
+
     def _step_aside(self) -> None:
         """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
-        self._consumer.pause(self._to_kafka(self.assigned))  # so that what is queued are rebalances
+        self._consumer.pause(self._to_kafka(self._begun))  # so that what is queued are rebalances
         deadline = time.monotonic() + _LEAVE_WITHIN
         while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < deadline:
             pass
@@ -186,6 +221,8 @@ class LevelConsumer:
         """
         if not self._subscription.topics:
             return []
+        if found := self._starts.take():
+            self._begin_at(found)
         if count == 0:
             return self._fetch_nothing(now)
         if self._parked:
@@ -202,26 +239,23 @@ class LevelConsumer:
         self._served_at = now
         if not self._parked:
             self._parked = True
-            self._consumer.pause(self._to_kafka(self.assigned))
+            self._consumer.pause(self._to_kafka(self._begun))
         return self._consume(1)  # a record that was on its way when the level was paused may still come
 
     def _resume_parked(self) -> None:
         self._parked = False
-        self._fetch_again(self.assigned - self.paused)
+        self._fetch_again(self._begun - self.paused)
 
     def _fetch_again(self, partitions: Collection[TopicPartition]) -> None:
         """Resume these, and seek where they are anyway.
 
         librdkafka's thread for a broker that has nothing to fetch sleeps for up to a second, and only a seek wakes it.
         """
-        kafka_partitions = self._to_kafka(partitions)
-        self._consumer.resume(kafka_partitions)
-        fetched = {self._ours(each): each.offset for each in self._consumer.position(kafka_partitions)}
-        for partition in partitions:
-            offset = self._sought.get(partition, fetched.get(partition, ck.OFFSET_INVALID))
-            if offset != ck.OFFSET_INVALID:
-                with contextlib.suppress(ck.KafkaException):  # it is about to be taken away
-                    self._consumer.seek(self._starting_at(partition, offset))
+        self._consumer.resume(self._to_kafka(partitions))
+        for partition, offset in self._read_to(partitions).items():
+            self._start[partition] = offset  # librdkafka forgets its own position in a seek
+            with contextlib.suppress(ck.KafkaException):  # it is about to be taken away
+                self._consumer.seek(self._starting_at(partition, offset))
 
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
         try:
@@ -233,9 +267,6 @@ class LevelConsumer:
         if any(map(_message_error, messages)):
             messages = self._without_errors(messages)
         records = list(map(self._record, messages, itertools.repeat(self._source), map(_message_value, messages)))
-        if self._sought:
-            for partition in {record.topic_partition for record in records}:
-                self._sought.pop(partition, None)
         if self._rebalanced:
             records = self._after_rebalance(records)
         if there_may_be_more and (len(records) < count or count == _MOST_AT_ONCE) and self._wake:
@@ -261,43 +292,79 @@ class LevelConsumer:
         return [message for message in messages if message.error() is None]
 
     def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """An assignment starts unpaused, and may have taken partitions away after they were fetched from."""
-        self._rebalanced = False
+        """Drop what was fetched from partitions that were taken away in the same call."""
+        self._rebalanced = self._rejoining
         if self._parked:  # until it is served again: a partition that was never fetched from is slow to be resumed
             self._resume_parked()
-        if pause := self.assigned & self.paused:
-            self._consumer.pause(self._to_kafka(pause))
         return [record for record in records if record.topic_partition in self.assigned]
 
     # Rebalance
 
     def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
         partitions = self._from_kafka(kafka_partitions)
-        self._rebalanced = True
+        self._rebalanced, self._rejoining = True, False
+        self._assign([])  # the group need not wait; they begin when it is known where
         self.assigned.update(partitions)
-        self._starting = dict.fromkeys(partitions)
-        self._guard(listener.assigned, partitions)
-        starts, self._starting = self._starting, {}
-        if sought := {partition: offset for partition, offset in starts.items() if offset is not None}:
-            self._sought.update(sought)  # and the assignment itself must say where to start
+        self._assigning = True
+        try:
+            self._guard(listener.assigned, partitions)
+        finally:
+            self._assigning = False
+        self._begin(self.assigned & self._start.keys() - self._begun)
+        self._starts.ask([self._name(partition) for partition in self.assigned - self._begun])
+
+    def _begin_at(self, found: Mapping[native.Partition, int]) -> None:
+        places = {self._ours(ck.TopicPartition(*name)): offset for name, offset in found.items()}
+        waiting = self.assigned - self._begun
+        starts = {partition: offset for partition, offset in places.items() if partition in waiting}
+        self._start |= starts
+        self._begin(starts)
+
+    def _begin(self, partitions: Collection[TopicPartition]) -> None:
+        """Have librdkafka read these from their start on."""
+        if not partitions:
+            return
+        if self._incremental:
+            starts = {partition: self._start[partition] for partition in partitions}
+        else:  # all of them anew: the call names the whole assignment
+            self._start |= self._read_to(self._begun)
+            starts = {partition: self._start[partition] for partition in (*self._begun, *partitions)}
+        self._begun.update(partitions)
+        try:
             self._assign([self._starting_at(partition, offset) for partition, offset in starts.items()])
+        except ck.KafkaException as error:
+            self._begun.difference_update(partitions)
+            self._starts.ask([self._name(partition) for partition in partitions])
+            log.warning("Level %d cannot begin to read yet: %s", self.level, error.args[0].str())
+            return
+        if self._parked:  # a partition that was never fetched from is slow to be resumed
+            self._resume_parked()
+        if paused := self.paused.intersection(partitions):
+            self._consumer.pause(self._to_kafka(paused))
 
     def _assign(self, partitions: list[ck.TopicPartition]) -> None:
         (self._consumer.incremental_assign if self._incremental else self._consumer.assign)(partitions)
 
-    def _starting_at(self, partition: TopicPartition, offset: int | None) -> ck.TopicPartition:
-        topic = self._subscription.kafka_topic(partition.topic)
-        return ck.TopicPartition(topic, partition.partition, ck.OFFSET_STORED if offset is None else offset)
+    def _starting_at(self, partition: TopicPartition, offset: int) -> ck.TopicPartition:
+        return ck.TopicPartition(self.kafka_topic(partition.topic), partition.partition, offset)
 
     def _on_leave(
         self, kafka_partitions: list[ck.TopicPartition], tell: Callable[[list[TopicPartition]], None]
     ) -> None:
-        if self._closing:  # on the closing thread, and the listener knows
-            return
-        partitions = self._from_kafka(kafka_partitions)
+        partitions = [each for each in self._from_kafka(kafka_partitions) if each in self.assigned]
         self._rebalanced = True
-        self._guard(tell, partitions)
+        if not self._closing:  # on the closing thread, and the listener knows
+            self._guard(tell, partitions)
+        self._unassign(kafka_partitions)
         self._forget(partitions)
+
+    def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
+        """Say that these are let go of; librdkafka takes none that it was not given."""
+        if not self._incremental:
+            self._consumer.unassign()
+            return
+        read = {(each.topic, each.partition) for each in self._consumer.assignment()}
+        self._consumer.incremental_unassign([each for each in kafka_partitions if (each.topic, each.partition) in read])
 
     def _guard(self, tell: Callable[[list[TopicPartition]], None], partitions: list[TopicPartition]) -> None:
         try:
@@ -308,12 +375,14 @@ class LevelConsumer:
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         # librdkafka would keep a partition paused when it comes back.
-        if held := set(partitions) if self._parked else self.paused.intersection(partitions):
+        if held := self._begun.intersection(partitions) if self._parked else self.paused.intersection(partitions):
             self._consumer.resume(self._to_kafka(held))
+        self._starts.forget([self._name(partition) for partition in partitions])
         self.assigned.difference_update(partitions)
+        self._begun.difference_update(partitions)
         self.paused.difference_update(partitions)
         for partition in partitions:
-            self._sought.pop(partition, None)
+            self._start.pop(partition, None)
             self._unwanted.pop(partition, None)
             self.ends.pop(partition, None)
 
@@ -322,32 +391,45 @@ class LevelConsumer:
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch nothing from these until they are resumed."""
         self.paused.update(partitions)
-        self._consumer.pause(self._to_kafka(partitions))
+        self._consumer.pause(self._to_kafka(self._begun.intersection(partitions)))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch from these again."""
         self.paused.difference_update(partitions)
         if not self._parked:
-            self._fetch_again(partitions)
+            self._fetch_again(self._begun.intersection(partitions))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from this offset on; logical offsets (beginning, end) are as librdkafka numbers them."""
-        if partition in self._starting:
-            self._starting[partition] = offset
-            return
-        self._sought[partition] = offset
         self.ends.pop(partition, None)
+        before = self._start.get(partition)
+        self._start[partition] = offset
+        if partition not in self._begun:
+            self._starts.forget([self._name(partition)])
+            if not self._assigning:
+                self._begin([partition])
+            return
         place = self._starting_at(partition, offset)
-        # One that was just assigned is sought when librdkafka has learnt where the group was, and not before.
-        not_yet = {ck.KafkaError._STATE} if partition in self.assigned else set[int]()
-        self._call(patiently, lambda _: self._consumer.seek(place), _SEEK_WITHIN, not_yet)
+        try:
+            # One that has just begun may still be stopping what it did before.
+            self._call(patiently, lambda _: self._consumer.seek(place), _SEEK_WITHIN, {ck.KafkaError._STATE})
+        except KafkaError:
+            if before is not None:
+                self._start[partition] = before
+            raise
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The next offset to be fetched of each assigned partition that was fetched from, or sought."""
-        fetched = self._consumer.position(self._to_kafka(self.assigned))
-        positions = {self._ours(partition): partition.offset for partition in fetched if partition.offset >= 0}
-        sought = {partition: offset for partition, offset in self._sought.items() if offset >= 0}
-        return positions | sought | self._unwanted
+        """Return the next offset to be fetched of each assigned partition of which it is known where to begin."""
+        positions = self._read_to(self.assigned) | self._unwanted
+        return {partition: offset for partition, offset in positions.items() if offset >= 0}
+
+    def _read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return how far each was read: librdkafka knows, unless nothing came since it began or was sought."""
+        known = {each: self._start[each] for each in partitions if each in self._start}
+        for place in self._consumer.position(self._to_kafka(self._begun.intersection(partitions))):
+            if place.offset >= 0:
+                known[self._ours(place)] = place.offset
+        return known
 
     # Offsets in Kafka
 
@@ -436,6 +518,9 @@ class LevelConsumer:
 
     def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
         return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]
+
+    def _name(self, partition: TopicPartition) -> native.Partition:
+        return self.kafka_topic(partition.topic), partition.partition
 
     def _ours(self, partition: ck.TopicPartition) -> TopicPartition:
         return TopicPartition(partition.topic.removesuffix(self._subscription.suffix), partition.partition, self.level)

@@ -163,23 +163,41 @@ def commit(consumer: Consumer, offsets: Offsets) -> PendingCommit:
 def committed(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | None]:
-    """The group's committed offset of each partition and its exact metadata; None where nothing is committed.
+    """Return the group's committed offset of each partition and its exact metadata; None where nothing is committed.
 
     Raises:
         KafkaError: The broker did not answer within `timeout` seconds, or refused for a partition.
         ClosedError: The consumer is closed.
     """
+    found: dict[Partition, tuple[int, bytes] | None] = {}
+    for partition, answer in committed_each(consumer, partitions, timeout).items():
+        if isinstance(answer, KafkaError):
+            raise answer
+        found[partition] = answer
+    return found
+
+
+def committed_each(
+    consumer: Consumer, partitions: Sequence[Partition], timeout: float
+) -> dict[Partition, tuple[int, bytes] | KafkaError | None]:
+    """Return what `committed` does, with the error in place of the offset for each partition that is refused.
+
+    Raises:
+        ClosedError: The consumer is closed.
+    """
     handle = _handle(consumer)
     with _partition_list(partitions) as asked:
         code = _lib.rd_kafka_committed(handle, asked, _milliseconds(timeout))
-        elements = list(_elements(asked))
-        for (topic, partition), element in elements:
-            if code or element.err:
-                raise _refusal(f"The committed offset of {topic}-{partition} is not known", code or element.err)
         return {
-            partition: (element.offset, _metadata(element)) if element.offset >= 0 else None
-            for partition, element in elements
+            partition: _committed(partition, element, code or element.err) for partition, element in _elements(asked)
         }
+
+
+def _committed(partition: Partition, element: Any, code: int) -> tuple[int, bytes] | KafkaError | None:
+    if code:
+        topic, number = partition
+        return _refusal(f"The committed offset of {topic}-{number} is not known", code)
+    return (element.offset, _metadata(element)) if element.offset >= 0 else None
 
 
 def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:

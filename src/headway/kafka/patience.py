@@ -24,6 +24,20 @@ _NOT_NOW = {
 }
 
 
+_COORDINATOR_MOVES = {
+    ck.KafkaError._WAIT_COORD,
+    ck.KafkaError.NOT_COORDINATOR,
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    ck.KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
+
+
+def passes(error: ck.KafkaError) -> bool:
+    """Return whether an error may be gone when the same is asked again: a broker restarts, or another takes over."""
+    return error.retriable() or error.code() in _NOT_NOW or error.code() in _COORDINATOR_MOVES
+
+
 def patiently(call: Callable[[float], T], within: float, not_now: Collection[int] = ()) -> T:
     """`call(seconds)`, again and again while there is no answer, or one that says that it may be made again.
 
