@@ -87,7 +87,7 @@ class PriorityConsumer:
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
         self._closed = False
-        self._in_callback = False
+        self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
         readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
@@ -247,12 +247,15 @@ class PriorityConsumer:
     ) -> None:
         """Commit offsets, each the next to read; without any, everything that was returned.
 
+        In a rebalance callback everything is what was returned of that level: the group of another one may be waiting
+        for this very member, and would answer its commit after that.
+
         Synchronous, it raises `KafkaError` where Kafka refuses, or does not answer within `timeout` seconds.
         Asynchronous, a later poll calls `on_commit(error, offsets)`, by default logs an error: a commit that was
         sent is not yet done.
         """
         self._check_open()
-        offsets = self._returned_offsets() if offsets is None else offsets
+        offsets = self._returned_offsets(self._called_back_for) if offsets is None else offsets
         sent = self._levels.commit(offsets)
         if asynchronous:
             self._commits.add(sent, offsets, on_commit)
@@ -420,7 +423,7 @@ class PriorityConsumer:
             raise ClosedError("The consumer is closed. Make a new one to go on.")
 
     def _check_not_in_callback(self, call: str) -> None:
-        if self._in_callback:
+        if self._called_back_for is not None:
             raise HeadwayError(
                 f"{call}() was called in a rebalance callback, amid another call of this consumer. Note there "
                 f"that it is due, and call {call}() when the other call has returned."
@@ -429,12 +432,12 @@ class PriorityConsumer:
     # Rebalances
 
     @contextlib.contextmanager
-    def _calling_back(self) -> Iterator[None]:
-        self._in_callback = True
+    def _calling_back(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        self._called_back_for = {partition.level for partition in partitions}
         try:
             yield
         finally:
-            self._in_callback = False
+            self._called_back_for = None
 
     def _commit_before_leaving(self, partitions: Collection[TopicPartition]) -> None:
         if self._auto_commits:
@@ -488,7 +491,7 @@ class _Listener:
 
     def _tell(self, callback: OnRebalance | None, partitions: list[TopicPartition]) -> None:
         if callback and partitions:
-            with self._consumer._calling_back():
+            with self._consumer._calling_back(partitions):
                 callback(partitions)
 
 

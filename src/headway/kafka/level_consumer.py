@@ -426,7 +426,8 @@ class LevelConsumer:
     def _read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return how far each was read: librdkafka knows, unless nothing came since it began or was sought."""
         known = {each: self._start[each] for each in partitions if each in self._start}
-        for place in self._consumer.position(self._to_kafka(self._begun.intersection(partitions))):
+        begun = self._begun.intersection(partitions)
+        for place in self._consumer.position(self._to_kafka(begun)) if begun else ():
             if place.offset >= 0:
                 known[self._ours(place)] = place.offset
         return known
