@@ -18,7 +18,9 @@ import confluent_kafka as ck
 from headway.core.topics import LevelSubscription
 from headway.errors import FetchError, KafkaError
 from headway.kafka import native
+from headway.kafka.client_log import ClientLog
 from headway.kafka.ctrl_c import ctrl_c_at_once
+from headway.kafka.group_watch import GroupWatch
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
@@ -91,7 +93,9 @@ class LevelConsumer:
         self._closing = False
         self._wake: Wake | None = None
         self._listener: RebalanceListener | None = None
-        self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config})
+        self._watch = GroupWatch(config)
+        own = ClientLog(config, self._watch.suspect).settings
+        self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config, **own})
         reset = str(config.get("auto.offset.reset", "latest"))
         self._starts = StartOffsets(self._consumer, reset, self._set_wake, self._cannot_start)
 
@@ -223,12 +227,19 @@ class LevelConsumer:
             return []
         if found := self._starts.take():
             self._begin_at(found)
+        if self._watch.is_on and self._has_fallen_behind(now):
+            log.warning("Level %d has missed what its group was told, and joins it anew.", self.level)
+            self.rejoin()
         if count == 0:
             return self._fetch_nothing(now)
         if self._parked:
             self._resume_parked()
         self._asked_at = now
         return self._consume(min(count, _MOST_AT_ONCE))
+
+    def _has_fallen_behind(self, now: float) -> bool:
+        ours = [self._name(partition) for partition in self.assigned]
+        return self._watch.finds_behind(self._consumer.memberid(), ours, now)
 
     def _fetch_nothing(self, now: float) -> list[ConsumerRecord]:
         """Serve rebalances while nothing is wanted: a group waits for the member that does not answer."""
