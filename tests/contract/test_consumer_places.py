@@ -13,8 +13,9 @@ import pytest
 
 from headway.aio import AsyncPriorityConsumer
 from headway.consumer import PriorityConsumer
-from headway.core.topics import level_topic
+from headway.core.topics import LevelSubscription, level_topic
 from headway.errors import HeadwayError, WakeupError
+from headway.kafka.level_consumer import LevelConsumer
 from headway.records import ConsumerRecord, TopicPartition
 from headway.testing.proxy import KafkaProxy
 
@@ -61,6 +62,14 @@ def read(consumer: PriorityConsumer, count: int, seconds: float = 30) -> list[Co
 
 def place(record: ConsumerRecord) -> Place:
     return record.level, record.partition, record.offset
+
+
+class Silent:
+    """A listener that does nothing."""
+
+    def assigned(self, partitions: list[TopicPartition]) -> None: ...
+    def revoked(self, partitions: list[TopicPartition]) -> None: ...
+    def lost(self, partitions: list[TopicPartition]) -> None: ...
 
 
 class Iterating:
@@ -180,28 +189,23 @@ def test_what_was_handed_out_is_committed_after_a_pause_and_a_resume(cluster: Cl
         assert set(consumer.committed(consumer.assignment()).values()) == {10}
 
 
-def test_what_a_resting_level_was_handed_is_committed_on_closing(cluster: Cluster) -> None:
-    topic = cluster.topic()
-    fill(cluster, topic, 20)
-    settings = {"enable.auto.commit": True, "auto.commit.interval.ms": 100_000, "max.poll.records": 40}
-    with cluster.consumer(topic, policy="strict", **settings) as consumer:
-        consumer.subscribe(topic)
-        handed = len(until(consumer, lambda: len(consumer.assignment()) == LEVELS * PARTITIONS))
-        producer = cluster.producer()
-        # The lowest level is asked for nothing while the highest has records for every poll, then for some again.
-        rests = time.monotonic() + 1.5
-        while time.monotonic() < rests:
-            for number in range(40):
-                producer.send(topic, b"", priority=LEVELS - 1, partition=number % PARTITIONS)
-            producer.flush(10)
-            handed += len(consumer.poll(0.1))
-        handed += len(until(consumer, lambda: all(each.buffered == each.lag == 0 for each in consumer.metrics())))
-        positions = {partition: consumer.position(partition) for partition in consumer.assignment()}
-        producer.close()
-    with cluster.consumer(topic) as other:
-        other.subscribe(topic)
-        assert other.committed(positions) == positions
-        assert handed == sum(positions.values())
+def test_a_level_that_rested_knows_how_far_it_was_read(cluster: Cluster) -> None:
+    topic = cluster.topic(levels=1)
+    count = fill(cluster, topic, 20, levels=1)
+    config = cluster.consumer_config(topic)
+    kafka = {key: value for key, value in config.items() if not key.startswith("max.p")}
+    level = LevelConsumer(0, kafka, (ck.Message.key, ck.Message.value))
+    level.subscribe(LevelSubscription([f"{topic}-0"], "-0"), Silent())
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + 30
+    while len(records) < count:
+        assert time.monotonic() < deadline
+        records += level.fetch(100, time.monotonic())
+    assert level.fetch(0, time.monotonic() + 1) == []  # nothing was asked of it for so long that it rests
+    assert level.fetch(100, time.monotonic() + 1) == []
+    positions = level.positions()
+    level.close()
+    assert set(positions.values()) == {20}
 
 
 def test_a_member_that_was_handed_nothing_leaves_behind_where_it_waited(cluster: Cluster) -> None:

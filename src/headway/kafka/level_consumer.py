@@ -48,6 +48,9 @@ _SEEK_WITHIN = 5.0
 # Asked for the ends of a partition, librdkafka does not itself wait for a leader, as it does when fetching.
 _LEADER_IS_CHANGING = (ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE)
 
+# A partition that has just begun may still be stopping what it did before, or a rebalance pauses it amid the seek.
+_ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
+
 _message_error = ck.Message.error
 _message_value = ck.Message.value
 
@@ -422,8 +425,7 @@ class LevelConsumer:
             return
         place = self._starting_at(partition, offset)
         try:
-            # One that has just begun may still be stopping what it did before.
-            self._call(patiently, lambda _: self._consumer.seek(place), _SEEK_WITHIN, {ck.KafkaError._STATE})
+            self._call(patiently, lambda _: self._consumer.seek(place), _SEEK_WITHIN, _ANOTHER_CHANGE_FIRST)
         except KafkaError:
             if before is not None:
                 self._start[partition] = before
