@@ -26,6 +26,7 @@ class PriorityConsumers(RuleBasedStateMachine):
 
     cluster: ClassVar[Cluster]
     protocols: ClassVar[list[dict[str, Any]]]
+    is_mock: ClassVar[bool]
 
     @initialize(
         data=st.data(),
@@ -41,7 +42,7 @@ class PriorityConsumers(RuleBasedStateMachine):
             own["auto.commit.interval.ms"] = data.draw(st.sampled_from([10, 100_000]))
         if protocol.get("group.protocol") == "consumer":
             own |= {"session.timeout.ms": None, "heartbeat.interval.ms": None}
-        takes_commits = self.protocols is not MOCK_PROTOCOLS
+        takes_commits = not self.is_mock
         self.world = World(self.cluster, protocol | own, policy, habits, random.Random(seed), takes_commits)
         for partition in self.world.partitions:
             self.world.produce(partition, data.draw(st.integers(0, 60)))
@@ -120,8 +121,9 @@ class PriorityConsumers(RuleBasedStateMachine):
                 self.world.close()
 
 
-def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps: int) -> None:
-    machine = type("Machine", (PriorityConsumers,), {"cluster": cluster, "protocols": protocols})
+def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps: int, *, is_mock: bool = False) -> None:
+    own = {"cluster": cluster, "protocols": protocols, "is_mock": is_mock}
+    machine = type("Machine", (PriorityConsumers,), own)
     chosen = settings(
         max_examples=examples,
         stateful_step_count=steps,
@@ -132,10 +134,11 @@ def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps:
     run_state_machine_as_test(machine, settings=chosen)
 
 
+@pytest.mark.parametrize("protocol", MOCK_PROTOCOLS, ids=["eager", "cooperative"])
 def test_whatever_is_called_the_next_record_is_the_next_and_what_was_handed_out_is_committed(
-    mock_cluster: Cluster,
+    mock_cluster: Cluster, protocol: dict[str, Any]
 ) -> None:
-    run(mock_cluster, MOCK_PROTOCOLS, examples=40, steps=50)
+    run(mock_cluster, [protocol], examples=20, steps=50, is_mock=True)
 
 
 @pytest.mark.kafka

@@ -23,7 +23,8 @@ def server_properties(
     node: Address, nodes: Sequence[Address], data_dir: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
     """All properties of `node` in a cluster of `nodes`; `extra` wins."""
-    return _identity(node, nodes, data_dir) | _replication(len(nodes)) | _quick_and_small() | dict(extra)
+    several = _replication(len(nodes)) | _patience(len(nodes))
+    return _identity(node, nodes, data_dir) | _quick_and_small() | several | dict(extra)
 
 
 def render(properties: Mapping[str, str]) -> str:
@@ -63,6 +64,14 @@ def _replication(nodes: int) -> dict[str, str]:
     }
 
 
+def _patience(nodes: int) -> dict[str, str]:
+    """Return Kafka's own heartbeat interval where a coordinator may wait for another node that fails.
+
+    librdkafka loses answers that come later than that (docs/design/librdkafka.md).
+    """
+    return {"group.consumer.heartbeat.interval.ms": "5000"} if nodes > 1 else {}
+
+
 def _quick_and_small() -> dict[str, str]:
     return {
         # A misspelt topic is an error, not a new topic.
@@ -77,7 +86,8 @@ def _quick_and_small() -> dict[str, str]:
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
-        # … and in the newer protocol, where the broker decides, a rebalance takes a second instead of five.
+        # … and in the newer protocol, where the broker decides, a rebalance takes a second instead of five. One node
+        # waits for no other.
         "group.consumer.heartbeat.interval.ms": "1000",
         # The log cleaner allocates this at once: 128 MiB by default.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
