@@ -19,6 +19,10 @@ PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPar
 partitions = st.sampled_from(PARTITIONS)
 
 
+ROOM = 100
+OUTPUT_SIZE = 2
+
+
 @dataclass(frozen=True)
 class Record:
     partition: TopicPartition
@@ -46,6 +50,7 @@ class Stay:
     entries: list[Entry] = field(default_factory=list)
     committable: int = 0
     retired: bool = False
+    kept: int = 0  # bytes of what is done and not committed
 
 
 class EngineOfALog(RuleBasedStateMachine):
@@ -80,7 +85,12 @@ class EngineOfALog(RuleBasedStateMachine):
 
     def crash(self) -> None:
         self.engine: Engine[Record] = Engine(
-            self.ordering, levels=2, buffer=8, room=100, size_of=lambda record: record.size
+            self.ordering,
+            levels=2,
+            buffer=8,
+            room=ROOM,
+            size_of=lambda record: record.size,
+            size_of_output=lambda output: OUTPUT_SIZE,
         )
         self.stays: dict[TopicPartition, Stay] = {}
         self.stale: list[Work[Record]] = []
@@ -126,7 +136,7 @@ class EngineOfALog(RuleBasedStateMachine):
     def take(self, limit: int) -> None:
         ready = self.ready()
         works = self.engine.take(limit, self.now)
-        assert len(works) == min(limit, len(ready))
+        assert len(works) == min(limit, sum(not self.is_full(entry.record.partition.level) for entry in ready))
         for work in works:
             self.start(work)
             self.slots[work] = work
@@ -136,7 +146,7 @@ class EngineOfALog(RuleBasedStateMachine):
 
     @rule(max_size=st.integers(1, 4))
     def take_batch(self, max_size: int) -> None:
-        ready = len(self.ready())
+        ready = sum(not self.is_full(entry.record.partition.level) for entry in self.ready())
         batch = self.engine.take_batch(max_size, self.now)
         assert min(1, ready) <= len(batch) <= max_size
         assert len({self.lane(work.record) for work in batch}) <= 1 or self.ordering is Ordering.UNORDERED
@@ -174,6 +184,7 @@ class EngineOfALog(RuleBasedStateMachine):
         assert not self.engine.finish(work, self.now, outputs)
         stay.entries.remove(entry)
         stay.done.add(work.offset)
+        stay.kept += entry.record.size + 2 * OUTPUT_SIZE
 
     @rule(data=st.data(), delay=st.integers(0, 5))
     def retry(self, data: st.DataObject, delay: int) -> None:
@@ -206,8 +217,7 @@ class EngineOfALog(RuleBasedStateMachine):
         tick = self.engine.tick()
         if not succeeds:
             return
-        self.store(tick)
-        self.engine.committed(tick)
+        self.acknowledge(tick)
         assert not self.engine.tick().commits
 
     @rule(partition=partitions, succeeds=st.booleans())
@@ -215,8 +225,14 @@ class EngineOfALog(RuleBasedStateMachine):
         tick = self.engine.tick()
         self.revoke(partition)
         if succeeds:
-            self.store(tick)
+            self.acknowledge(tick)
+
+    def acknowledge(self, tick: Tick) -> None:
+        self.store(tick)
+        for _ in range(2):  # it may be said again
             self.engine.committed(tick)
+        for stay in self.stays.values():
+            stay.kept = 0
 
     def store(self, tick: Tick) -> None:
         self.broker |= tick.commits
@@ -239,6 +255,12 @@ class EngineOfALog(RuleBasedStateMachine):
                 if self.lane(entry.record) not in lanes_in_a_batch:
                     first.setdefault(self.lane(entry.record), entry)
         return list(first.values())
+
+    def kept(self, level: int) -> int:
+        return sum(stay.kept for partition, stay in self.stays.items() if partition.level == level)
+
+    def is_full(self, level: int) -> bool:
+        return self.kept(level) >= ROOM
 
     def ready(self) -> list[Entry]:
         return [entry for entry in self.heads() if entry.not_before <= self.now]
@@ -273,7 +295,8 @@ class EngineOfALog(RuleBasedStateMachine):
             assert self.engine.slots_taken[level] == len({self.slots[work] for work in running if work.level == level})
             assert self.engine.ready[level] == sum(record.partition.level == level for record in ready)
             size = sum(entry.record.size for entry in entries if entry.record.partition.level == level)
-            assert self.engine.bytes_held[level] == size
+            assert self.engine.bytes_held[level] == size + self.kept(level)
+        assert self.engine.wants_commit() == any(4 * self.kept(level) >= ROOM for level in range(2))
         assert self.engine.work_remaining == len(entries)
 
     @invariant()
@@ -284,7 +307,7 @@ class EngineOfALog(RuleBasedStateMachine):
 
     @invariant()
     def with_nothing_to_do_something_is_fetched(self) -> None:
-        if self.stays and self.engine.work_remaining == 0:
+        if self.stays and self.engine.work_remaining == 0 and not self.engine.is_uncommitted():
             assert not self.engine.held()
             assert all(
                 self.engine.demand()[level] > 0 for level in range(2) if any(p.level == level for p in self.stays)
@@ -302,7 +325,7 @@ class EngineOfALog(RuleBasedStateMachine):
         while works := self.engine.take(3, self.now):
             for work in works:
                 self.engine.finish(work, self.now, [(work.partition, work.offset, part) for part in range(2)])
-        self.store(self.engine.tick())
+            self.acknowledge(self.engine.tick())
         whole = [(p, record.offset, part) for p, log in self.logs.items() for record in log for part in range(2)]
         assert sorted(self.published) == sorted(whole)
 

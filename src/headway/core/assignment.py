@@ -1,8 +1,8 @@
 """One partition while it is ours: from `assign` to `revoke`, or until it is read from elsewhere.
 
 Invariants: an assignment that has ended never becomes current again, so a work that belongs to it is stale for good;
-what it holds in bytes is the sum of its incomplete works' sizes; a finished work is in the progress and, if it has
-outputs, in `outputs`, both or neither.
+what it holds in bytes is the sum of its incomplete works' sizes, and of its outputs with their works'; a finished work
+is in the progress and, if it has outputs, in `outputs`, both or neither.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Assignment(Generic[R]):
         "held",
         "lanes",
         "level",
+        "of_outputs",
         "outputs",
         "partition",
         "pressed",
@@ -57,6 +58,7 @@ class Assignment(Generic[R]):
         self.progress = Progress(committed)
         self.lanes: Lanes[R] = Lanes()
         self.bytes = 0
+        self.of_outputs = 0  # a part of these bytes
         self.finished = 0  # grows with each change that is worth a commit
         self.saved = 0  # `finished` as of the last commit that succeeded
         self.outputs: list[Sequence[Any]] = []  # whole sets, since the last tick
@@ -66,13 +68,16 @@ class Assignment(Generic[R]):
         self._known_end = committed.end
         self._measure_at = 0
 
-    def finish(self, work: Work[R], outputs: Sequence[Any]) -> None:
-        """The work is done, and this is all that came of it."""
+    def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
+        """The work is done, and this is all that came of it: outputs of so many bytes, which keep the work's record."""
         self.progress.complete(work.offset)
-        self.bytes -= work.size
         self.finished += 1
         if outputs:
             self.outputs.append(outputs)
+            self.bytes += size
+            self.of_outputs += size + work.size
+        else:
+            self.bytes -= work.size
 
     def commit(self) -> Commit:
         """Offset and map of this moment."""

@@ -10,7 +10,8 @@ Invariants:
   for its time.
 - What ended with its assignment is never committed: a report from another epoch changes nothing but the slot.
 - A tick is one moment: of each partition the offset, the map, and all outputs of the works that both count as done.
-- The bytes held are the sum over the records that are not done.
+- The bytes held are the sum over the records that are not done, and over the outputs that are not committed, with their
+  records.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -48,6 +49,7 @@ class Engine(Generic[R]):
         buffer: How many ready records each level keeps, so that no slot waits for a fetch.
         room: How many bytes each level may hold.
         size_of: The bytes that a record takes in memory.
+        size_of_output: The bytes that an output takes in memory.
         due: The time before which a record shall not run, of the same clock as `now`.
         commits: Whether offsets and maps are ever committed. If not, no partition is held for the size of its map.
     """
@@ -61,6 +63,7 @@ class Engine(Generic[R]):
         buffer: int = 1000,
         room: int = 64 * 2**20,
         size_of: Callable[[R], int] = lambda record: 1024,
+        size_of_output: Callable[[Any], int] = lambda output: 1024,
         due: Callable[[R], float] | None = None,
         commits: bool = True,
     ) -> None:
@@ -68,12 +71,14 @@ class Engine(Generic[R]):
         self._slots = slots or FairSlots([2**level for level in range(levels)])
         self._buffer = buffer
         self._size_of = size_of
+        self._size_of_output = size_of_output
         self._due = due
         self._commits = commits
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
         self._rooms = [Room(room) for _ in range(levels)]
         self._held: set[TopicPartition] = set()
+        self._full_of_outputs: set[int] = set()  # levels
         self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and some that went before,
         self._gone = 0  # at the most so many
         self._gathering: Gathering[R] | None = None
@@ -113,6 +118,7 @@ class Engine(Generic[R]):
         room = self._rooms[assignment.level]
         room.partitions -= 1
         room.used -= assignment.bytes
+        self._keep_outputs(assignment.level, -assignment.of_outputs)
 
     def _forget_waiting(self, assignment: Assignment[R]) -> None:
         self._levels[assignment.level].drop(assignment)
@@ -231,10 +237,13 @@ class Engine(Generic[R]):
         return level.take_batch(max_size, now) if level else []
 
     def _pick(self, now: float) -> Ready[R] | None:
-        if len(self._levels) == 1:
-            return self._levels[0] if self._levels[0].ready else None
-        picked = self._slots.pick(self._levels, now)
-        return None if picked is None else self._levels[picked]
+        levels = self._levels
+        if full := self._full_of_outputs:
+            levels = [level.without_ready() if index in full else level for index, level in enumerate(levels)]
+        if len(levels) == 1:
+            return levels[0] if levels[0].ready else None
+        picked = self._slots.pick(levels, now)
+        return None if picked is None else levels[picked]
 
     # Outcomes
 
@@ -245,8 +254,13 @@ class Engine(Generic[R]):
         """
         assignment = work.assignment
         if work.running and assignment.current:
-            assignment.finish(work, outputs)
-            self._rooms[assignment.level].used -= work.size
+            size = sum(map(self._size_of_output, outputs)) if outputs else 0
+            assignment.finish(work, outputs, size)
+            if outputs:
+                self._rooms[assignment.level].used += size
+                self._keep_outputs(assignment.level, size + work.size)
+            else:
+                self._rooms[assignment.level].used -= work.size
             self._settle(work, (), now)
             return True
         self._leave_slot(work)
@@ -293,9 +307,34 @@ class Engine(Generic[R]):
             self._hold_or_free(self._assignments[partition])
         return tick
 
+    def is_uncommitted(self, partitions: Collection[TopicPartition] | None = None) -> bool:
+        """Whether more is done of these partitions, or of any, than was committed."""
+        return any(
+            each.finished > each.saved
+            for partition, each in self._assignments.items()
+            if partitions is None or partition in partitions
+        )
+
     def committed(self, tick: ticks.Tick) -> None:
         """Kafka has acknowledged the tick; may be said again."""
-        ticks.settle(tick)
+        for assignment, size in ticks.settle(tick):
+            if assignment.current:
+                assignment.bytes -= size
+                assignment.of_outputs -= size
+                self._rooms[assignment.level].used -= size
+                self._keep_outputs(assignment.level, -size)
+
+    def _keep_outputs(self, level: int, size: int) -> None:
+        room = self._rooms[level]
+        room.of_outputs += size
+        if room.is_full_of_outputs():
+            self._full_of_outputs.add(level)
+        else:
+            self._full_of_outputs.discard(level)
+
+    def wants_commit(self) -> bool:
+        """Whether outputs take so much room that they should be committed now."""
+        return any(room.wants_commit() for room in self._rooms)
 
     # State
 

@@ -27,6 +27,12 @@ class Ready(Generic[R]):
         self.ready = 0
         self.slots = 0  # of stale works too: they hold theirs until they are reported
 
+    def without_ready(self) -> "Ready[R]":
+        """The same level as a policy is to see it while nothing of it may start."""
+        seen: Ready[R] = Ready()
+        seen.slots = self.slots
+        return seen
+
     def arrive(self, works: list[Work[R]]) -> None:
         """Works that are ready as they come, after all that came before."""
         self._arrived.extend(works)

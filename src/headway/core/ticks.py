@@ -5,7 +5,7 @@ every tick that has its offset has them too, whatever became of the ticks before
 again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headway.core.assignment import Assignment
@@ -14,12 +14,13 @@ from headway.records import TopicPartition
 
 
 class Part(NamedTuple):
-    """What a tick has of an assignment: all until `finished`, with as many of its output sets."""
+    """What a tick has of an assignment: all until `finished`, with as many of its output sets, of so many bytes."""
 
     assignment: Assignment[Any]
     finished: int
     outputs: list[Sequence[Any]]
     sets: int
+    size: int
 
 
 class Tick(NamedTuple):
@@ -37,13 +38,14 @@ def take(assignments: Iterable[Assignment[Any]]) -> Tick:
         if each.finished > each.saved:
             tick.commits[each.partition] = each.commit()
             tick.outputs.extend(output for outputs in each.outputs for output in outputs)
-            tick.parts.append(Part(each, each.finished, each.outputs, len(each.outputs)))
+            tick.parts.append(Part(each, each.finished, each.outputs, len(each.outputs), each.of_outputs))
     return tick
 
 
-def settle(tick: Tick) -> None:
-    """It is in Kafka."""
-    for assignment, finished, outputs, sets in tick.parts:
+def settle(tick: Tick) -> Iterator[tuple[Assignment[Any], int]]:
+    """It is in Kafka; gives the assignments with how many bytes of their outputs are to be kept no more."""
+    for assignment, finished, outputs, sets, size in tick.parts:
         assignment.saved = max(assignment.saved, finished)
         if assignment.outputs is outputs:  # otherwise this was said before
             assignment.outputs = outputs[sets:]
+            yield assignment, size

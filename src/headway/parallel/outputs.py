@@ -26,6 +26,7 @@ OnOutput = Callable[[ConsumerRecord, ProducerRecord, RecordMetadata], Any]
 _ANY_PARTITION = -1
 _A_MOMENT = 0.1
 _ANSWER_WITHIN = 5.0
+_OUTPUT_OVERHEAD = 1024  # bytes that an output of nothing takes
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
@@ -35,6 +36,13 @@ class Output(NamedTuple):
     letter: Letter
     work: RecordWork
     output: ProducerRecord | None
+
+
+def size_of_output(output: Output) -> int:
+    """Return about how many bytes an output takes: here, and in librdkafka while it is sent."""
+    letter = output.letter
+    headers = sum(len(name) + len(value or b"") for name, value in letter.headers)
+    return _OUTPUT_OVERHEAD + 2 * (len(letter.value or b"") + len(letter.key or b"") + headers)
 
 
 class Outputs:
