@@ -21,6 +21,7 @@ from headway.core.retry import fixed
 from headway.core.ticks import Tick
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
 from headway.kafka.producer_client import ProducerClient
+from headway.parallel.transactions import SentTransaction
 from tests.broker.delay_cluster import MISSED_SOON
 
 from .conftest import PARTITIONS, Cluster, cluster_of
@@ -63,7 +64,11 @@ class Reader:
 
 
 def client_partitions(client: ck.Consumer, topic: str) -> list[int]:
-    return list(client.list_topics(topic, 30).topics[topic].partitions)
+    def partitions() -> list[int]:
+        return list(client.list_topics(topic, 30).topics[topic].partitions)
+
+    wait_for(partitions)  # the broker may not know of a new topic yet
+    return partitions()
 
 
 @contextmanager
@@ -182,13 +187,13 @@ def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
     topic, out = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(10)], partition=0)
     whole: Callable[..., None] = getattr(ProducerClient, call)
-    interrupts = iter([KeyboardInterrupt])
+    interrupts = iter([signal.SIGINT])
 
     def interrupted(client: ProducerClient, *args: Any) -> None:
         if when == "after":
             whole(client, *args)
-        for interrupt in interrupts:
-            raise interrupt
+        for interrupt in interrupts:  # in the control thread, which is not the one that is here
+            signal.pthread_kill(threading.main_thread().ident or 0, interrupt)
         if when == "before":
             whole(client, *args)
 
@@ -455,9 +460,9 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
         assert transactions
         commit = transactions.commit
 
-        def note(tick: Tick) -> None:
+        def note(tick: Tick) -> SentTransaction:
             ticks.append(tick)
-            commit(tick)
+            return commit(tick)
 
         monkeypatch.setattr(transactions, "commit", note)
         parallel.request_commit()

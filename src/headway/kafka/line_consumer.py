@@ -47,6 +47,7 @@ class LineConsumer:
     def __init__(self, config: Mapping[str, Any], wake: Wake) -> None:
         self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS})
         self._wake = wake
+        self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
         self.assigned: set[Partition] = set()
         self.rebalanced = False
@@ -72,7 +73,15 @@ class LineConsumer:
             consumer.unassign()
             self._on_leave(consumer, partitions)
 
-        self._consumer.subscribe(topics, on_assign=self._on_assign, on_revoke=on_revoke, on_lost=self._on_leave)
+        self._subscribe = lambda: self._consumer.subscribe(
+            topics, on_assign=self._on_assign, on_revoke=on_revoke, on_lost=self._on_leave
+        )
+        self._subscribe()
+
+    def rejoin(self) -> None:
+        """Leave the group, which has expelled this member, and join it again."""
+        self._leave()
+        self._subscribe()
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
         consumer.assign([])
@@ -131,14 +140,17 @@ class LineConsumer:
 
     def close(self) -> None:
         """Leave the group."""
-        self._consumer.unsubscribe()
-        deadline = time.monotonic() + _CLOSE_WITHIN
-        while self.assigned and time.monotonic() < deadline:
-            self._consumer.consume(100, 0.1)
+        self._leave()
         wake_on_events(self._consumer, None)
         closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_WITHIN)
+
+    def _leave(self) -> None:
+        self._consumer.unsubscribe()
+        deadline = time.monotonic() + _CLOSE_WITHIN
+        while self.assigned and time.monotonic() < deadline:
+            self._consumer.consume(100, 0.1)
 
 
 class Deletion:

@@ -74,6 +74,8 @@ _declare("rd_kafka_commit_queue", c_int, c_void_p, _List, c_void_p, _OnCommit, p
 _declare("rd_kafka_committed", c_int, c_void_p, _List, c_int)
 _declare("rd_kafka_consumer_group_metadata_read", c_void_p, POINTER(c_void_p), c_char_p, c_size_t)
 _declare("rd_kafka_consumer_group_metadata_destroy", None, c_void_p)
+_declare("rd_kafka_consumer_group_metadata_member_id", c_char_p, c_void_p)
+_declare("rd_kafka_consumer_group_metadata_generation_id", c_int32, c_void_p)
 _declare("rd_kafka_send_offsets_to_transaction", c_void_p, c_void_p, _List, c_void_p, c_int)
 _declare("rd_kafka_error_code", c_int, c_void_p)
 _declare("rd_kafka_error_string", c_char_p, c_void_p)
@@ -216,6 +218,17 @@ def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_meta
     with _group_metadata(group_metadata) as group, _offset_list(offsets) as sent:
         error = _lib.rd_kafka_send_offsets_to_transaction(handle, sent, group, _milliseconds(timeout))
     _raise_if("The offsets were not added to the transaction", error)
+
+
+def is_of_a_member(group_metadata: bytes) -> bool:
+    """Return whether it is of a consumer that is a member of its group now.
+
+    Kafka takes the offsets of a transaction from one that is none without a question, so nothing would be fenced off.
+    """
+    with _group_metadata(group_metadata) as group:
+        member = _lib.rd_kafka_consumer_group_metadata_member_id(group)
+        generation: int = _lib.rd_kafka_consumer_group_metadata_generation_id(group)
+    return bool(member) and generation >= 0
 
 
 def wake_on_events(client: Client, fd: int | None) -> None:

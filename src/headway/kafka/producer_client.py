@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka as ck
 
@@ -21,6 +21,8 @@ from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_e
 from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # librdkafka also warns of what it tries again: in a new cluster each producer's first question for its id.
 _DEFAULTS = {"log_level": 3}
@@ -416,35 +418,36 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
 
 def is_retriable(error: KafkaError) -> bool:
     """Whether the same call may succeed when it is made again."""
-    cause = _cause(error)
+    cause = cause_of(error)
     return cause is not None and bool(cause.retriable())
 
 
 def is_fatal(error: KafkaError) -> bool:
     """Whether the producer cannot go on."""
-    cause = _cause(error)
+    cause = cause_of(error)
     return cause is not None and bool(cause.fatal())
 
 
 def is_out_of_place(error: KafkaError) -> bool:
     """Whether no transaction is open that the call could be about."""
-    cause = _cause(error)
+    cause = cause_of(error)
     return cause is not None and cause.code() == ck.KafkaError._STATE
 
 
 def refuses_all(error: HeadwayError) -> bool:
     """Whether `produce` would refuse any record: the transaction has failed, or the producer cannot go on."""
-    cause = _cause(error)
+    cause = cause_of(error)
     return cause is not None and cause.code() in _NO_MORE_RECORDS
 
 
 def error_name(error: HeadwayError) -> str:
     """What librdkafka calls the error that was the cause, or nothing."""
-    cause = _cause(error)
+    cause = cause_of(error)
     return "" if cause is None else str(cause.name())
 
 
-def _cause(error: HeadwayError) -> ck.KafkaError | None:
+def cause_of(error: HeadwayError) -> ck.KafkaError | None:
+    """Return librdkafka's error behind ours, if there is one."""
     cause = error.__cause__
     return cause.args[0] if isinstance(cause, ck.KafkaException) else None
 
@@ -454,30 +457,33 @@ def is_the_records_own(error: ck.KafkaError) -> bool:
     return error.code() in _THE_RECORDS_OWN
 
 
-def in_background(call: Callable[[], None]) -> Future[None]:
+def in_background(call: Callable[[], T]) -> Future[T]:
     """Begin what may never return: that keeps neither the caller nor the process from its end."""
-    ended: Future[None] = Future()
+    ended: Future[T] = Future()
 
     def run() -> None:
         try:
-            call()
+            returned = call()
         except BaseException as error:
             ended.set_exception(error)
         else:
-            ended.set_result(None)
+            ended.set_result(returned)
 
     threading.Thread(target=run, name="headway-in-background", daemon=True).start()
     return ended
 
 
-def in_slices(call: Callable[[float], None]) -> None:
-    """`call(seconds)`, again and again while librdkafka says that it may go on so."""
-    deadline = time.monotonic() + _WITHIN
+def in_slices(call: Callable[[float], None], within: float = _WITHIN, over: Callable[[], bool] = lambda: False) -> None:
+    """`call(seconds)`, again and again while librdkafka says that it may go on so.
+
+    Raises the last `KafkaError` after `within` seconds, or when it is `over`.
+    """
+    deadline = time.monotonic() + within
     while True:
         try:
             call(SLICE)
             return
         except KafkaError as error:
-            if not is_retriable(error) or time.monotonic() > deadline:
+            if not is_retriable(error) or time.monotonic() > deadline or over():
                 raise
         time.sleep(_AGAIN_AFTER)

@@ -47,13 +47,13 @@ from headway.parallel.checks import (
     check_whole,
     checked_retries,
 )
-from headway.parallel.committing import CommitMode, Committing
+from headway.parallel.committing import CommitMode
 from headway.parallel.control import Control, Executor
 from headway.parallel.dead_letters import DeadLetters
 from headway.parallel.dispatch import Dispatch, ParallelMetrics
 from headway.parallel.later import RetriesLater
 from headway.parallel.loop import EventLoop
-from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
+from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
 from headway.parallel.processes.messages import Deserializers
 from headway.parallel.processes.pool import Processes
 from headway.parallel.results import Results
@@ -101,7 +101,8 @@ class ParallelConsumer:
             offsets in one transaction, by default every 100 ms.
         producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`; how to reach
             the brokers is known from `config`.
-        hand_over_timeout: How many seconds a partition that leaves waits for its handlers that run.
+        hand_over_timeout: How many seconds a partition that leaves waits for its handlers that run, and for the commit
+            of what they did, which has the last of them and at least one.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
     thread.
@@ -149,23 +150,24 @@ class ParallelConsumer:
         check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
         slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
-        engine: Engine[ConsumerRecord] = Engine(ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size)
+        engine: Engine[ConsumerRecord] = Engine(
+            ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size, size_of_output=size_of_output
+        )
         self._wake = Wake()
         self._levels = _make_levels(settings)
         admission = Admission(max_concurrency, rate=rate_limit, adaptive=adaptive)
         self._dispatch = Dispatch(engine, retries, admission, self._wake, levels)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
-        self._committing = Committing(
-            self._dispatch, self._levels, interval, time.monotonic(), asynchronous=commit_mode == "async"
-        )
         self._control = Control(
             self._dispatch,
             self._levels,
             self._wake,
-            self._committing,
             buffer=buffer,
             hand_over_timeout=hand_over_timeout,
+            commit_interval=interval,
+            waits_for_commits=commit_mode == "sync",
         )
+        self._committing = self._control.committing
         self._executor: Executor | None = None
         self._producers: list[Closing] = []
         for level in self._levels:
@@ -327,9 +329,17 @@ class ParallelConsumer:
 
     def _make_transactions(self, on_output: OnOutput | None) -> Transactions:
         client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")
-        outputs = Outputs(self._output_settings, client, on_output)
-        transactions = Transactions(client, outputs, self._dispatch, self._levels, self._dead_letter_topic)
+        transactions = Transactions(
+            client,
+            Outputs(self._output_settings, client, on_output),
+            self._dispatch,
+            self._levels,
+            self._wake,
+            dead_letter_topic=self._dead_letter_topic,
+            own_id="transactional.id" not in self._output_settings.kafka,
+        )
         transactions.begin()
+        self._producers.append(transactions)
         self._committing.transactions = transactions
         return transactions
 

@@ -45,6 +45,7 @@ class Intake:
         # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
         self._starting: dict[TopicPartition, int | None] = {}
         self._not_before: dict[TopicPartition, float] = {}  # of those that could not begin
+        self._rejoining: set[int] = set()  # levels that are to join again
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Join the groups."""
@@ -58,6 +59,7 @@ class Intake:
         Rebalances happen in here. Raises what one of them raised, and `KafkaError` when a level cannot go on; other
         errors of Kafka's are logged, for librdkafka goes on.
         """
+        self._join_again()
         self._hold()
         demand = self._demand(paused)
         more = False
@@ -69,6 +71,26 @@ class Intake:
                 finally:
                     self._fetching.remove(level.level)
         return more
+
+    def give_up(self, level: int) -> None:
+        """Give a level's partitions up as lost."""
+        with self._lock:
+            lost = [partition for partition in self._engine.assigned() if partition.level == level]
+        self.lost(lost)
+
+    def rejoin(self, level: int) -> None:
+        """Give a level's partitions up as lost, and have it join its group again: within its rebalance, behind that."""
+        self.give_up(level)
+        self._rejoining.add(level)
+
+    def _join_again(self) -> None:
+        for level in self._rejoining - self._fetching:
+            self._rejoining.discard(level)
+            self._fetching.add(level)
+            try:
+                self._levels[level].rejoin()
+            finally:
+                self._fetching.discard(level)
 
     def _fetch(self, level: LevelConsumer, demand: int, now: float) -> bool:
         with Uncollected():

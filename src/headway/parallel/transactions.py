@@ -1,36 +1,56 @@
 """Outputs, dead letters and offsets in transactions: all of them, or nothing.
 
-Invariants: what became of a transaction is known before the next one begins, or none begins any more; so nothing is
-committed twice, whatever interrupts. What Kafka refuses of an output for good does not keep back the others: in its
+Each transaction is carried out by a thread of its own, so that the control thread answers rebalances meanwhile.
+
+Invariants: what became of a transaction is known before the next one begins, or the levels that it was about begin
+again from what Kafka has; so nothing is committed twice, whatever interrupts. The offsets go first: a level whose
+member Kafka refuses costs no outputs. They go as of the moment at which they were decided, so that a member that has
+lost its partitions since is refused. What Kafka refuses of an output for good does not keep back the others: in its
 place, and in its record's, there is a dead letter.
 
 Source: KIP-447; the group's generation fences a member that was expelled, so `transactional.id` need not tell
 partitions apart.
 """
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from headway.core.ticks import Tick
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
+from headway.kafka import native
 from headway.kafka.level_consumers import LevelConsumers
+from headway.kafka.membership import not_a_member
 from headway.kafka.producer_client import (
     ProducerClient,
+    in_background,
     in_slices,
     is_fatal,
     is_out_of_place,
     is_the_records_own,
     refuses_all,
 )
+from headway.kafka.wake import Wake
 from headway.letters import letter_headers
 from headway.parallel.dead_letters import Letter
 from headway.parallel.dispatch import Dispatch, Job, RecordWork, no_dead_letters
-from headway.parallel.outputs import Output, Outputs, send
+from headway.parallel.outputs import Output, Outputs
 
-_WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
+Refusals = Mapping[int, KafkaError]
+"""Which levels keep a commit from being made, and why; none if it is made."""
+
+_NO_ANSWER_WITHIN = 10.0  # seconds: no output is acknowledged, or a level's offsets are not taken
+_LOOK_EVERY = 0.05
+_END_WITHIN = 2.0  # seconds for an open transaction when the run ends
 
 _REASON = "Kafka refuses an output"
+
+
+class OutcomeUnknownError(KafkaError):
+    """Nobody knows whether a transaction was committed, so its levels begin again from what Kafka has."""
 
 
 class _RefusedError(KafkaError):
@@ -41,8 +61,59 @@ class _RefusedError(KafkaError):
         self.index = index
 
 
+class _LevelsError(KafkaError):
+    """These levels keep the transaction from being committed."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__(str(next(iter(refusals.values()))))
+        self.refusals = refusals
+
+
+class _OffsetsOf(NamedTuple):
+    """A level's part of a transaction."""
+
+    level: int
+    offsets: native.Offsets
+    group_metadata: bytes
+
+
+class SentTransaction:
+    """A transaction that its thread is at."""
+
+    def __init__(self, carry_out: Callable[[threading.Event], Refusals], wake: Wake) -> None:
+        self._given_up = threading.Event()
+        self._ended = in_background(lambda: carry_out(self._given_up))
+        self._ended.add_done_callback(lambda _: wake.set())
+
+    def answer(self, timeout: float) -> Refusals | None:
+        """Return what became of it; None if that is not known within `timeout` seconds.
+
+        Raises:
+            TransactionError: The producer was fenced off. Nothing is committed any more.
+            HandlerError: Kafka refuses an output, and there is no dead-letter topic. Likewise.
+        """
+        try:
+            return self._ended.result(timeout)
+        except TimeoutError:
+            if self._ended.done():
+                raise
+            return None
+
+    def give_up(self) -> bool:
+        """Abort it, unless its end is on the way; False, for what became of it is still to be asked for."""
+        self._given_up.set()
+        return False
+
+    def wait(self, timeout: float) -> None:
+        """Wait until its thread has ended, or `timeout` seconds."""
+        wait([self._ended], timeout)
+
+
 class Transactions:
-    """At each tick one transaction: the whole outputs of what is done, dead letters too, with the offsets and maps."""
+    """At each tick one transaction: the whole outputs of what is done, dead letters too, with the offsets and maps.
+
+    With an `own_id`, which no other process knows, a producer that is fenced off was only away for too long.
+    """
 
     def __init__(
         self,
@@ -50,22 +121,31 @@ class Transactions:
         outputs: Outputs,
         dispatch: Dispatch,
         levels: LevelConsumers,
+        wake: Wake,
+        *,
         dead_letter_topic: str | None,
+        own_id: bool,
     ) -> None:
         self._client = client
         self._outputs = outputs
         self._dispatch = dispatch
         self._levels = levels
+        self._wake = wake
         self._dead_letter_topic = dead_letter_topic
+        self._own_id = own_id
+        self._sent: SentTransaction | None = None
+        self._given_up = threading.Event()  # of the one that is carried out
+        self._closing = False
+        self._begun = False  # whether this producer may begin a transaction
         self._committing = False
-        self._begun = False  # Ctrl-C may come while a new producer begins
-        self.committed: Tick | None = None  # the last one
         self.over = False  # nothing is committed any more
 
     def begin(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
-        in_slices(self._client.init_transactions)
+        in_slices(self._client.init_transactions, over=self._is_given_up)
         self._begun = True
+
+    # What handlers return
 
     def settle(self, work: RecordWork, returned: Any) -> Job | None:
         """Take what a handler returned."""
@@ -83,49 +163,82 @@ class Transactions:
         letter = Letter.of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
         return Output(letter, work, None)
 
-    def commit(self, tick: Tick) -> None:
-        """Commit outputs, offsets and maps together; `committed` tells, even where Ctrl-C came late.
+    # Committing
 
-        Raises:
-            KafkaError: Nothing of it was committed, and it may be tried again.
-            TransactionError: This producer was fenced off, or cannot go on. Nothing is committed any more.
-            HandlerError: Kafka refuses an output, and there is no dead-letter topic. Likewise.
-        """
-        if self._client.batches_of_one or not self._begun:
-            self._renew()
-        outputs: Sequence[Output] = tick.outputs
-        while (refusal := self._commit(tick, outputs)) is not None:
-            # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
-            self._renew(batches_of_one=True)
-            if refusal.index is not None:
-                outputs = self._without(outputs, refusal.index, refusal)
+    def commit(self, tick: Tick) -> SentTransaction:
+        """Begin to commit outputs, offsets and maps together; only when what became of the one before is known."""
+        parts = list(self._parts(tick))
+        self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
+        return self._sent
 
-    def _commit(self, tick: Tick, outputs: Sequence[Output]) -> _RefusedError | None:
+    def close(self, timeout: float) -> None:
+        """Abort what is open, within `timeout` seconds, or a few where that is less."""
+        self._closing = True
+        if self._sent:
+            self._sent.give_up()
+            self._sent.wait(max(timeout, 2 * _END_WITHIN))
+
+    def _parts(self, tick: Tick) -> Iterable[_OffsetsOf]:
+        for level in sorted({partition.level for partition in tick.commits}):
+            consumer = self._levels[level]
+            of_level = {each: commit[:2] for each, commit in tick.commits.items() if each.level == level}
+            yield _OffsetsOf(level, consumer.as_native(of_level), consumer.group_metadata)
+
+    def _carry_out(self, outputs: Sequence[Output], parts: Sequence[_OffsetsOf], given_up: threading.Event) -> Refusals:
+        """Commit all of it or nothing; in a thread."""
+        self._given_up = given_up
+        try:
+            if strangers := [part.level for part in parts if not native.is_of_a_member(part.group_metadata)]:
+                return {level: not_a_member(f"Level {level}") for level in strangers}
+            if self._client.batches_of_one or not self._begun:
+                self._renew()
+            while (refusal := self._attempt(outputs, parts)) is not None:
+                # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
+                self._renew(batches_of_one=True)
+                if refusal.index is not None:
+                    outputs = self._without(outputs, refusal.index, refusal)
+        except _LevelsError as error:
+            return error.refusals
+        except KafkaError as error:
+            return {part.level: error for part in parts}
+        except BaseException:
+            self.over = True
+            raise
+        return {}
+
+    def _attempt(self, outputs: Sequence[Output], parts: Sequence[_OffsetsOf]) -> _RefusedError | None:
         """Commit these; or where one was refused nothing of them."""
         delivered: list[tuple[Output, Any]] = []
         self._committing = False
         try:
             self._client.begin_transaction()
+            for part in parts:
+                self._send_offsets(part)
             self._send(outputs, delivered)
-            commits = {each: commit[:2] for each, commit in tick.commits.items()}
-            for offsets, group_metadata in self._levels.for_transaction(commits):
-                in_slices(partial(self._client.send_offsets, offsets, group_metadata))
             self._committing = True
-            in_slices(self._client.commit_transaction)
-            self.committed = tick
+            self._finish_commit()
         except _RefusedError as refusal:
             return refusal
-        except BaseException as error:  # Ctrl-C may come when it is committed, or is about to be
-            if self.committed is not tick and self._was_committed(error):
-                self.committed = tick
-            raise
+        except BaseException as error:
+            if not self._was_committed(error):
+                raise
         for output, message in delivered:
             self._outputs.delivered(output, message)
         return None
 
+    def _send_offsets(self, part: _OffsetsOf) -> None:
+        send = partial(self._client.send_offsets, part.offsets, part.group_metadata)
+        try:
+            in_slices(send, _NO_ANSWER_WITHIN, self._is_given_up)
+        except KafkaError as error:
+            if is_fatal(error):
+                raise
+            raise _LevelsError({part.level: error}) from error
+
     def _send(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> None:
         refused: list[HeadwayError] = []
         certain = self._client.batches_of_one or len(outputs) == 1
+        stalled = _Stalled()
         for index, output in enumerate(outputs):
 
             def report(error: Any, message: Any, index: int = index, output: Output = output) -> None:
@@ -134,37 +247,87 @@ class Transactions:
                 elif is_the_records_own(error):
                     refused.insert(0, _RefusedError(index if certain else None, error.str()))
                 else:
-                    refused.append(KafkaError(f"A record for {output.letter.topic}: {error.str()}."))
+                    lost = KafkaError(f"A record for {output.letter.topic}: {error.str()}.")
+                    refused.append(_LevelsError({output.work.level: lost}))
 
             try:
-                send(self._client, output.letter, report)
+                while not refused and not _queued(self._client, output.letter, report):
+                    self._client.serve(_LOOK_EVERY)
+                    self._raise_if_stalled(stalled, outputs, delivered)
             except (DeliveryError, SerializationError) as error:
                 if not refuses_all(error):
                     raise _RefusedError(index, str(error)) from error
                 refused.append(error)  # the cause is in a report that is still to come
             if refused:
                 break
-        self._client.await_reports(lambda: bool(refused), _WITHIN)
+        while self._client.flush(_LOOK_EVERY) and not refused:
+            self._raise_if_stalled(stalled, outputs, delivered)
         if refused:
             raise refused[0]
+
+    def _raise_if_stalled(
+        self, stalled: "_Stalled", outputs: Sequence[Output], delivered: Sequence[tuple[Output, Any]]
+    ) -> None:
+        """Raise for the levels whose outputs wait, if none was acknowledged for long, or it is given up."""
+        if not self._is_given_up() and stalled.seconds(len(delivered)) < _NO_ANSWER_WITHIN:
+            return
+        stored = {id(output) for output, _ in delivered}
+        waiting = [output for output in outputs if id(output) not in stored]
+        if not waiting:
+            return
+        topics = ", ".join(sorted({output.letter.topic for output in waiting}))
+        error = KafkaError(f"Kafka acknowledges {len(waiting)} outputs for {topics} no more.")
+        raise _LevelsError({output.work.level: error for output in waiting})
+
+    def _is_given_up(self) -> bool:
+        return self._closing or self._given_up.is_set()
+
+    # How a transaction ends
+
+    def _finish_commit(self) -> None:
+        """See a commit through that can be aborted no more, however long the brokers are away."""
+        in_slices(self._client.commit_transaction, float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
         """End what was interrupted or refused: False if nothing of it is committed, True if all is."""
         if isinstance(error, KafkaError) and is_fatal(error):
-            self._give_up(error)
+            self._go_on_after(error)
+            return False
         try:
             self._abort()
         except KafkaError as refused:
-            if not is_out_of_place(refused):
-                self._give_up(refused)
-            return self._committing and self._finish_commit()  # else it had not begun
+            if is_out_of_place(refused):  # it had not begun, or its end has begun
+                return self._committing and self._has_finished_commit()
+            self._go_on_after(refused)
         return False
 
     def _abort(self) -> None:
         if self._client.hangs():
             self._renew()
         else:
-            in_slices(self._client.abort_transaction)
+            within = {"within": _END_WITHIN} if self._closing else {}
+            in_slices(self._client.abort_transaction, over=lambda: self._closing, **within)
+
+    def _has_finished_commit(self) -> bool:
+        try:
+            self._finish_commit()
+        except KafkaError as refused:
+            if not is_out_of_place(refused):  # which it is after it has succeeded
+                self._go_on_after(refused)
+        return True
+
+    def _go_on_after(self, error: KafkaError) -> None:
+        """Have a new producer end the transaction before the next one begins.
+
+        Raises:
+            OutcomeUnknownError: Its end was on the way.
+            TransactionError: Another process may have taken the transactional id over, so nothing may go on.
+        """
+        self._begun = False
+        if is_fatal(error) and not self._own_id:
+            self._give_up(error)
+        if self._committing:
+            raise OutcomeUnknownError(f"It is not known whether a transaction was committed: {error}") from error
 
     def _renew(self, batches_of_one: bool = False) -> None:
         """Go on with a new producer, which ends what the one before has open."""
@@ -173,22 +336,15 @@ class Transactions:
         try:
             self.begin()
         except KafkaError as refused:
-            self._give_up(refused)
-
-    def _finish_commit(self) -> bool:
-        """See a commit through that can be aborted no more."""
-        try:
-            in_slices(self._client.commit_transaction)
-        except KafkaError as refused:
-            if not is_out_of_place(refused):  # which it is after it has succeeded
+            if is_fatal(refused) and not self._own_id:
                 self._give_up(refused)
-        return True
+            raise
 
     def _give_up(self, error: KafkaError) -> NoReturn:
-        self.over = True
         raise TransactionError(
             f"Transactions cannot go on, and what was done since the last commit comes again: {error} If another "
-            "process uses the same transactional.id, give each its own."
+            "process uses the same transactional.id, give each its own. If the brokers were away for longer than "
+            "transaction.timeout.ms, start again."
         ) from error
 
     def _without(self, outputs: Sequence[Output], index: int, refusal: _RefusedError) -> Sequence[Output]:
@@ -196,9 +352,33 @@ class Transactions:
         refused = outputs[index]
         error = DeliveryError(f"An output for {refused.letter.topic} was refused: {refusal}")
         if self._dead_letter_topic is None or refused.output is None:
-            self.over = True
             raise no_dead_letters(refused.work, error, _REASON)
         self._dispatch.undeliverable(refused.work, error, _REASON)
         letter = self._letter(refused.work, error, _REASON)
         first = next(place for place, output in enumerate(outputs) if output.work is refused.work)
         return [*outputs[:first], letter, *(output for output in outputs[first:] if output.work is not refused.work)]
+
+
+class _Stalled:
+    """For how long a count has not grown."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since = time.monotonic()
+
+    def seconds(self, count: int) -> float:
+        now = time.monotonic()
+        if count > self._count:
+            self._count, self._since = count, now
+        return now - self._since
+
+
+def _queued(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], None]) -> bool:
+    """Queue a letter, and return whether there was room."""
+    try:
+        client.produce(
+            letter.topic, letter.value, letter.key, letter.partition, report, letter.timestamp, letter.headers
+        )
+    except BufferError:
+        return False
+    return True
