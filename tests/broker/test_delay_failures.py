@@ -21,6 +21,7 @@ from headway.delay.in_transactions import InTransactions
 from headway.errors import ClosedError, KafkaError
 from headway.kafka.producer_client import ProducerClient
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
+from tests.membership import expel
 
 
 @pytest.fixture
@@ -299,6 +300,17 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> N
             cluster.wait_for(300, within=60)
             node.start()
             assert_exactly_once(cluster, dues)
+
+
+def test_a_relay_that_was_expelled_unheard_joins_again_and_delivers_once(cluster: DelayCluster) -> None:
+    dues = schedule_over(cluster, 10, 0.5)
+    hears_nothing = {"heartbeat.interval.ms": 30_000, "session.timeout.ms": 60_000}
+    with Relay({**cluster.config, **hears_nothing}, name=cluster.name).running():
+        assert_exactly_once(cluster, dues)
+        expel(cluster.config, cluster.name)
+        with cluster.scheduler() as scheduler:
+            later = scheduler.send_later("later", b"v", cluster.target, 0.1)
+        assert_exactly_once(cluster, dues | {b"later": round(later.due * 1000)}, within=15)
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])

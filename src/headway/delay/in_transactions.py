@@ -21,7 +21,8 @@ from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
-from headway.kafka.native import Partition
+from headway.kafka.membership import not_a_member
+from headway.kafka.native import Partition, is_of_a_member
 from headway.kafka.producer_client import (
     HANGS_AFTER,
     ProducerClient,
@@ -106,6 +107,8 @@ class InTransactions:
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         # That of the time at which it was decided: a rebalance after that is to fence it off.
         member = self._consumer.group_metadata
+        if not is_of_a_member(member):
+            raise not_a_member("The relay")
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         if self._clients[0].batches_of_one:
             self._renew()

@@ -6,6 +6,7 @@ number; here they are fed, carried out, and begun anew from what is stored when 
 
 import logging
 import math
+import random
 import threading
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
 from headway.kafka.line_consumer import Deletion, LineConsumer
+from headway.kafka.membership import Standing, standing
 from headway.kafka.native import Partition
 from headway.kafka.wake import Wake
 from headway.letters import connection_of
@@ -46,6 +48,9 @@ _PRECISELY = 0.001
 _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
 _AGAIN_AFTER = 0.5
+_LONGEST_BACK_OFF = 10.0
+_FAILS_WITHIN = 20.0  # seconds; a failure that comes later than that after the back-off is no longer in a row
+_BEHIND_TIMES = 4  # failures in a row, of a member that is behind its group, before it joins again
 _LOOK_AGAIN_AFTER = 0.1
 _LOOK_FOR_LINES_AGAIN_AFTER = 2.0
 _DELETE_EVERY = 10.0
@@ -92,6 +97,8 @@ class Relay(Closable):
         self._other_ladder = False
         self._looked_at = self._deleted_at = time.monotonic()
         self._begin_at: float | None = None
+        self._failures = 0  # in a row
+        self._failed_at = -math.inf
         self.counts: Counter[str] = Counter()
         self._ladder, self._lines = self._layout()
         consumer = {key: value for key, value in config.items() if not key.startswith("transaction")}
@@ -110,8 +117,7 @@ class Relay(Closable):
                 if not self._turn():
                     self._wait()
             except KafkaError as error:
-                log.warning("The relay begins anew from what is stored: %s", error)
-                self._forget(_AGAIN_AFTER)
+                self._begin_anew(error)
         self._store_rest()
 
     @contextmanager
@@ -212,6 +218,19 @@ class Relay(Closable):
         except KafkaError as error:
             log.warning("What was done last was not stored: %s", error)
             self._forget(0)
+
+    def _begin_anew(self, error: KafkaError) -> None:
+        """Begin from what is stored, the later the more often it has failed in a row; join again if expelled."""
+        now = time.monotonic()
+        self._failures = self._failures + 1 if now - self._failed_at < _LONGEST_BACK_OFF + _FAILS_WITHIN else 1
+        self._failed_at = now
+        again_after = min(_LONGEST_BACK_OFF, _AGAIN_AFTER * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1)  # noqa: S311
+        log.warning("The relay begins anew from what is stored, in %.2g s: %s", again_after, error)
+        self._forget(again_after)
+        member = standing(error)
+        if member is Standing.EXPELLED or (member is Standing.BEHIND and self._failures > _BEHIND_TIMES):
+            log.warning("The relay was expelled from its group, and joins it again.")
+            self._consumer.rejoin()
 
     def _forget(self, again_after: float) -> None:
         """Begin anew, a little later, from what is stored."""
