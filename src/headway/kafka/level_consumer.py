@@ -545,16 +545,6 @@ class LevelConsumer:
     def _offsets(self, partitions: Iterable[ck.TopicPartition]) -> dict[TopicPartition, int | None]:
         return {self._ours(partition): partition.offset if partition.offset >= 0 else None for partition in partitions}
 
-    def rejoin(self) -> None:
-        """Give this level's partitions up as lost: call the listener's `lost`, leave the group and join again."""
-        subscription, listener = self._subscription, self._listener
-        if listener is None or not subscription.topics:
-            return
-        if lost := list(self.assigned):
-            self._guard(listener.lost, lost)
-        self.unsubscribe()
-        self.subscribe(subscription, listener)
-
 
 def _place(message: Any) -> ck.TopicPartition:
     return ck.TopicPartition(message.topic(), message.partition(), message.offset())

@@ -75,10 +75,6 @@ class LevelConsumers:
         """Send a commit to the groups of all levels concerned."""
         return SentCommit([level.commit(of_level) for level, of_level in self._by_level(offsets)])
 
-    def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> SentCommit:
-        """Send offsets with their exact metadata to the groups of all levels concerned."""
-        return SentCommit([level.commit_with_metadata(of_level) for level, of_level in self._by_level(commits)])
-
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
         """The committed offset of each partition, None where there is none."""
         return self._ask(dict.fromkeys(partitions, 0), lambda level, of_level: level.committed(of_level, timeout))
