@@ -6,6 +6,7 @@ policy then splits. What is in the buffers was not returned: positions and commi
 
 import contextlib
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,16 +19,19 @@ from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName, make_policy
 from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
-from headway.errors import ClosedError, FetchError, HeadwayError, WakeupError
-from headway.kafka.commits import AsyncCommits, OnCommit, log_failure
+from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
+from headway.kafka.commits import AsyncCommits, OnCommit, SentCommit, log_failure
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.level_consumer import LevelConsumer
-from headway.kafka.level_consumers import LevelConsumers, Partitions
-from headway.kafka.native import Offsets
+from headway.kafka.level_consumers import LevelConsumers, LevelOffsets, Partitions
+from headway.kafka.membership import Standing, not_a_member, standing
+from headway.kafka.native import is_of_a_member
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.uncollected import Uncollected
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
+
+log = logging.getLogger(__name__)
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
@@ -86,7 +90,7 @@ class PriorityConsumer:
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
-        self._closed = False
+        self._closed = self._closing = False
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
@@ -94,7 +98,7 @@ class PriorityConsumer:
         self._levels = LevelConsumers(
             [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
         )
-        self._commits = AsyncCommits()
+        self._commits = AsyncCommits(self._hear)
         for level in self._levels:
             level.wake(self.wake)
 
@@ -259,8 +263,25 @@ class PriorityConsumer:
         sent = self._levels.commit(offsets)
         if asynchronous:
             self._commits.add(sent, offsets, on_commit)
-        else:
+            return
+        try:
             sent.wait(timeout)
+        except KafkaError:
+            self._hear(sent)
+            raise
+
+    def _hear(self, sent: SentCommit) -> None:
+        for level, error in sent.refusals().items():
+            self.hear_refusal(level, error)
+
+    def hear_refusal(self, level: int, error: KafkaError) -> None:
+        """Take in why the offsets of a level were refused: a member that was expelled joins its group again.
+
+        Its heartbeats may not have heard of that, and would not for minutes. `on_lost` is called in here.
+        """
+        if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
+            log.warning("Level %d was expelled from its group, and joins again: %s", level, error)
+            self._levels[level].rejoin()
 
     def _auto_commit(self, now: float) -> None:
         interval = self._settings.auto_commit_interval
@@ -380,9 +401,16 @@ class PriorityConsumer:
             for level in self._levels
         ]
 
-    def transaction_offsets(self) -> list[tuple[Offsets, bytes]]:
-        """Per level what was returned, as a transactional producer commits it, and the group's metadata."""
-        return self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
+    def transaction_offsets(self) -> list[LevelOffsets]:
+        """Return per level what was returned, as a transactional producer commits it.
+
+        Raises `KafkaError` for a level that is between two memberships: Kafka would take its offsets unfenced.
+        """
+        parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
+        for part in parts:
+            if not is_of_a_member(part.group_metadata):
+                raise not_a_member(f"Level {part.level}")
+        return parts
 
     # Life
 
@@ -394,6 +422,7 @@ class PriorityConsumer:
         if self._closed:
             return
         self._check_not_in_callback("close")
+        self._closing = True
         self._commits.settle()
         self._commits.forget()
         try:

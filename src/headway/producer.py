@@ -14,7 +14,7 @@ from headway.core.turns import make_turns
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError
+from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, NoRoomError
 from headway.kafka.closing import Closable, counting_down
 from headway.kafka.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
@@ -232,8 +232,12 @@ class _BaseProducer(Closable):
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
         self._hand_all_over(timeout)
-        for offsets, group_metadata in consumer.transaction_offsets():
-            self.client.send_offsets(offsets, group_metadata, timeout)
+        for part in consumer.transaction_offsets():
+            try:
+                self.client.send_offsets(part.offsets, part.group_metadata, timeout)
+            except KafkaError as error:
+                consumer.hear_refusal(part.level, error)
+                raise
 
     def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` when it must be aborted."""

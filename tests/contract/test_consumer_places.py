@@ -14,10 +14,11 @@ import pytest
 from headway.aio import AsyncPriorityConsumer
 from headway.consumer import PriorityConsumer
 from headway.core.topics import LevelSubscription, level_topic
-from headway.errors import HeadwayError, WakeupError
+from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.records import ConsumerRecord, TopicPartition
 from headway.testing.proxy import KafkaProxy
+from tests.membership import expel
 
 from .conftest import LEVELS, PARTITIONS, Cluster
 from .mock_brokers import mock_brokers
@@ -184,7 +185,7 @@ def test_what_was_handed_out_is_committed_after_a_pause_and_a_resume(cluster: Cl
         consumer.pause()
         consumer.resume()
         assert {consumer.position(partition) for partition in consumer.assignment()} == {10}
-        assert sum(offset for offsets, _ in consumer.transaction_offsets() for offset, _ in offsets.values()) == count
+        assert sum(offset for part in consumer.transaction_offsets() for offset, _ in part.offsets.values()) == count
         consumer.commit()
         assert set(consumer.committed(consumer.assignment()).values()) == {10}
 
@@ -274,6 +275,33 @@ def test_a_level_that_joins_anew_has_lost_its_partitions_and_reads_on_from_what_
         second = read(consumer, LEVELS * PARTITIONS)
         assert len({place(record) for record in first + second}) == count + LEVELS * PARTITIONS
         assert told == [("lost", PARTITIONS), ("assigned", PARTITIONS)]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_level_that_was_expelled_unheard_joins_again_when_a_commit_tells(
+    kafka_cluster: Cluster, asynchronous: bool
+) -> None:
+    topic = kafka_cluster.topic()
+    count = fill(kafka_cluster, topic, 5)
+    unheard = {"heartbeat.interval.ms": 30_000, "session.timeout.ms": 60_000}
+    told: list[str] = []
+    with kafka_cluster.consumer(topic, policy="fair", **unheard) as consumer:
+        consumer.subscribe(topic, on_assign=lambda _: told.append("assigned"), on_lost=lambda _: told.append("lost"))
+        read(consumer, count)
+        expel(kafka_cluster.config({}), f"{topic}-1")
+        told.clear()
+        if asynchronous:
+            consumer.commit(asynchronous=True)
+            until(consumer, lambda: "lost" in told)
+        else:
+            with pytest.raises(KafkaError, match=r"[Uu]nknown member"):
+                consumer.commit()
+        again = read(consumer, 5 * PARTITIONS)
+        assert told == ["lost", "assigned"]
+        assert {record.level for record in again} == {1}
+        consumer.commit()
+        assert set(consumer.committed(consumer.assignment()).values()) == {5}
 
 
 @pytest.mark.kafka

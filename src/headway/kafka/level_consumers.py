@@ -1,7 +1,7 @@
 """The members of all levels' groups together: what is asked of partitions goes to the level that has them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from headway.errors import ConfigError
 from headway.kafka.commits import SentCommit
@@ -11,6 +11,14 @@ from headway.records import TopicPartition
 
 T = TypeVar("T")
 Partitions = Iterable[TopicPartition]
+
+
+class LevelOffsets(NamedTuple):
+    """Offsets of one level as a transactional producer commits them, and the metadata of the level's group."""
+
+    level: int
+    offsets: Offsets
+    group_metadata: bytes
 
 
 class LevelConsumers:
@@ -73,7 +81,7 @@ class LevelConsumers:
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
         """Send a commit to the groups of all levels concerned."""
-        return SentCommit([level.commit(of_level) for level, of_level in self._by_level(offsets)])
+        return SentCommit({level.level: level.commit(of_level) for level, of_level in self._by_level(offsets)})
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
         """The committed offset of each partition, None where there is none."""
@@ -94,9 +102,12 @@ class LevelConsumers:
         counts = ((level.level, level.partition_count(topic, timeout)) for level in self._levels)
         return [TopicPartition(topic, partition, level) for level, count in counts for partition in range(count)]
 
-    def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[tuple[Offsets, bytes]]:
-        """Per level the offsets with their metadata, and the group's own, as a transactional producer commits them."""
-        return [(level.as_native(of_level), level.group_metadata) for level, of_level in self._by_level(commits)]
+    def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[LevelOffsets]:
+        """Return per level what a transactional producer commits of it."""
+        return [
+            LevelOffsets(level.level, level.as_native(of_level), level.group_metadata)
+            for level, of_level in self._by_level(commits)
+        ]
 
     def _by_level(self, of_all: Mapping[TopicPartition, T]) -> Iterator[tuple[LevelConsumer, dict[TopicPartition, T]]]:
         for level in sorted({partition.level for partition in of_all}):

@@ -14,15 +14,15 @@ partitions apart.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from headway.core.ticks import Tick
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
 from headway.kafka import native
-from headway.kafka.level_consumers import LevelConsumers
+from headway.kafka.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.membership import not_a_member
 from headway.kafka.producer_client import (
     ProducerClient,
@@ -67,14 +67,6 @@ class _LevelsError(KafkaError):
     def __init__(self, refusals: Refusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
         self.refusals = refusals
-
-
-class _OffsetsOf(NamedTuple):
-    """A level's part of a transaction."""
-
-    level: int
-    offsets: native.Offsets
-    group_metadata: bytes
 
 
 class SentTransaction:
@@ -167,7 +159,7 @@ class Transactions:
 
     def commit(self, tick: Tick) -> SentTransaction:
         """Begin to commit outputs, offsets and maps together; only when what became of the one before is known."""
-        parts = list(self._parts(tick))
+        parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
 
@@ -178,13 +170,9 @@ class Transactions:
             self._sent.give_up()
             self._sent.wait(max(timeout, 2 * _END_WITHIN))
 
-    def _parts(self, tick: Tick) -> Iterable[_OffsetsOf]:
-        for level in sorted({partition.level for partition in tick.commits}):
-            consumer = self._levels[level]
-            of_level = {each: commit[:2] for each, commit in tick.commits.items() if each.level == level}
-            yield _OffsetsOf(level, consumer.as_native(of_level), consumer.group_metadata)
-
-    def _carry_out(self, outputs: Sequence[Output], parts: Sequence[_OffsetsOf], given_up: threading.Event) -> Refusals:
+    def _carry_out(
+        self, outputs: Sequence[Output], parts: Sequence[LevelOffsets], given_up: threading.Event
+    ) -> Refusals:
         """Commit all of it or nothing; in a thread."""
         self._given_up = given_up
         try:
@@ -206,7 +194,7 @@ class Transactions:
             raise
         return {}
 
-    def _attempt(self, outputs: Sequence[Output], parts: Sequence[_OffsetsOf]) -> _RefusedError | None:
+    def _attempt(self, outputs: Sequence[Output], parts: Sequence[LevelOffsets]) -> _RefusedError | None:
         """Commit these; or where one was refused nothing of them."""
         delivered: list[tuple[Output, Any]] = []
         self._committing = False
@@ -226,7 +214,7 @@ class Transactions:
             self._outputs.delivered(output, message)
         return None
 
-    def _send_offsets(self, part: _OffsetsOf) -> None:
+    def _send_offsets(self, part: LevelOffsets) -> None:
         send = partial(self._client.send_offsets, part.offsets, part.group_metadata)
         try:
             in_slices(send, _NO_ANSWER_WITHIN, self._is_given_up)
