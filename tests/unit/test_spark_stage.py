@@ -29,7 +29,8 @@ from pyspark.sql.types import (
 from headway import Context, FatalError, RetryLater
 from headway.core.retry import Retries, fixed
 from headway.spark.input_row import InputRow
-from headway.spark.outcomes import outcome_columns, result_check
+from headway.spark.outcomes import outcome_columns
+from headway.spark.result_type import ResultType
 from headway.spark.stage import RowHandler, Settings, Stage
 
 SETTINGS = Settings(
@@ -244,14 +245,13 @@ def test_a_row_behind_one_whose_result_does_not_fit_is_parked() -> None:
     ],
 )
 def test_a_result_is_known_to_fit_its_type_or_not(kind: DataType, fits: list[Any], does_not: list[Any]) -> None:
-    check = result_check(kind)
+    results = ResultType(kind)
     arrow_type = to_arrow_type(kind)
-    for result in fits:
-        check(result)
-        pa.array([result], arrow_type)
+    converted = [results.converted(result)[0] for result in fits]
+    assert results.column(converted).equals(pa.array(fits, arrow_type))
     for result in does_not:
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever Arrow or Python say
-            check(result)
+            results.converted(result)
 
 
 def test_a_handler_cannot_put_a_row_off() -> None:

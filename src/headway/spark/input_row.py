@@ -4,56 +4,123 @@ Rows tend to be wide and handlers to read little of them: a timestamp alone cost
 the stage does for a row.
 """
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Row
 
+_VALUE_OVERHEAD = 56  # bytes of a Python value beside what Arrow has of it, and of its place in a list
 
-class Columns(dict[str, list[Any]]):
-    """The columns of a batch as Python values, made when they are asked for; `KeyError` for one that is not there."""
+
+class Columns(dict[str, Sequence[Any]]):
+    """The columns of a batch as Python values, made when they are asked for; `KeyError` for one that is not there.
+
+    `size` is how many bytes the batch and the values made so far take.
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         super().__init__()
         self._batch = batch
         self.names: list[str] = batch.schema.names
+        self.size: int = batch.nbytes
 
-    def __missing__(self, name: str) -> list[Any]:
+    def __missing__(self, name: str) -> Sequence[Any]:
         if name not in self.names:
             raise KeyError(name)
         # Threads may make the same column at the same time: then it is made twice, and either will do.
-        values: list[Any] = self._batch.column(self.names.index(name)).to_pylist()
+        column = self._batch.column(self.names.index(name))
+        values = _values(column)
         self[name] = values
+        self.size += column.nbytes + _VALUE_OVERHEAD * len(column)
         return values
 
 
 class InputRow:
     """A row, whose columns are its attributes; `row["name"]` reads one whose name is no attribute's.
 
-    Copied or sent to another process it is a `Row` of Spark's, with all columns.
+    A timestamp is in the session's time zone, or in UTC where Python does not know that zone. A value that Python has no
+    type for, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is a `Row`
+    of Spark's, with all columns.
     """
 
-    __slots__ = ("_columns", "_index")
+    __slots__ = ("_place",)
 
     def __init__(self, columns: Columns, index: int) -> None:
-        self._columns = columns
-        self._index = index
+        self._place = columns, index
 
     def __getattr__(self, name: str) -> Any:
+        columns, index = self._place
         try:
-            return self._columns[name][self._index]
+            values = columns[name]
         except KeyError:
-            raise AttributeError(f"The row has no column {name}. It has {', '.join(self._columns.names)}.") from None
+            raise AttributeError(f"The row has no column {name}. It has {', '.join(columns.names)}.") from None
+        return values[index]
 
     def __getitem__(self, name: str) -> Any:
-        return self._columns[name][self._index]
+        columns, index = self._place
+        return columns[name][index]
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802  # as Spark's Row has it
         """All columns by their names."""
-        return {name: self[name] for name in self._columns.names}
+        return {name: self[name] for name in self._place[0].names}
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return Row(**self.asDict()).__reduce__()
 
     def __repr__(self) -> str:
-        return f"InputRow of {', '.join(self._columns.names)}"  # nothing of its contents: they can be secret
+        return f"InputRow of {', '.join(self._place[0].names)}"  # nothing of its contents: they can be secret
+
+
+def move(row: InputRow, columns: Columns, index: int) -> None:
+    """Let the row read from here on; its handler may read it in the same moment. No method: rows have columns."""
+    row._place = columns, index
+
+
+class _OneByOne(Sequence[Any]):
+    """The values of a column of which some cannot be made: only the rows that have these are to fail."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._column[index].as_py()
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    if (readable := _readable(column.type)) != column.type:
+        column = column.cast(readable)
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except Exception:  # Python's own, of years, and of bytes that are no text
+        return _OneByOne(column)
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """The type with UTC in place of each time zone that Java knows and Python does not, such as `GMT+02:00`."""
+    if pa.types.is_timestamp(kind):
+        return kind if _is_known(kind.tz) else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([_readable_field(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_readable_field(kind.key_field), _readable_field(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_readable_field(kind.value_field))
+    return kind
+
+
+def _readable_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_readable(field.type))
+
+
+@cache  # a session has one
+def _is_known(zone: str | None) -> bool:
+    try:
+        pa.array([0], pa.timestamp("us", zone)).to_pylist()
+    except Exception:  # of zoneinfo, or of pytz where that is installed
+        return False
+    return True

@@ -1,6 +1,6 @@
 """What became of each row of a parallel stage: columns beside its own, and dead letters made of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,11 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
-    BooleanType,
     DataType,
-    DoubleType,
     IntegerType,
-    LongType,
     StringType,
     StructField,
     StructType,
@@ -21,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from headway.letters import PREFIX
+from headway.spark.result_type import ResultType, clean, text_of
 
 Kind = Literal["ok", "failed", "parked"]
 
@@ -55,68 +53,42 @@ class Outcome:
 
     kind: Kind
     attempts: int = 0
-    result: Any = None
+    result: Any = None  # as `ResultType.converted` gives it
+    size: int = 0  # of the result, in bytes
     error: tuple[str | None, str | None, str] | None = None
     started: float | None = None
     done: float | None = None
 
 
 def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
-    """An error as the columns have it."""
-    return f"{type(error).__module__}.{type(error).__qualname__}", _text(error), reason
+    """Return an error as the columns have it."""
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    return clean(kind), text_of(error), clean(reason)
 
 
-def result_check(kind: DataType) -> Callable[[Any], None]:
-    """A function that raises what Arrow or Python say of a result that is not of this type."""
-    arrow_type = to_arrow_type(kind, timezone="UTC")
-    plain, is_sure = _PLAIN.get(type(kind), (None, bool))
+class OutcomeColumns:
+    """The columns that a stage adds, made of outcomes whose results are converted."""
 
-    def check(result: Any) -> None:
-        # To ask Arrow takes a microsecond, which most results can be spared.
-        if not (result is None or (type(result) is plain and is_sure(result))):
-            pa.array([result], arrow_type)
+    def __init__(self, columns: StructType, results: ResultType) -> None:
+        self._results = results
+        self._types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
 
-    return check
-
-
-def _fits(bits: int) -> Callable[[int], bool]:
-    most = 2 ** (bits - 1)
-    return lambda number: -most <= number < most
-
-
-# The types whose values are seen to fit without Arrow, and those of a type that are.
-_PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
-    StringType: (str, str.isascii),
-    IntegerType: (int, _fits(32)),
-    LongType: (int, _fits(64)),
-    DoubleType: (float, lambda _: True),
-    BooleanType: (bool, lambda _: True),
-}
-
-
-def outcome_arrays(outcomes: Sequence[Outcome], columns: StructType) -> list[pa.Array]:
-    """The columns of these outcomes, whose results are of their type."""
-    types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
-    return [
-        pa.array([outcome.result for outcome in outcomes], types[0]),
-        pa.array([outcome.kind for outcome in outcomes], types[1]),
-        pa.array([outcome.attempts for outcome in outcomes], types[2]),
-        pa.array([outcome.error for outcome in outcomes], types[3]),
-        _timestamps([outcome.started for outcome in outcomes], types[4]),
-        _timestamps([outcome.done for outcome in outcomes], types[5]),
-    ]
+    def arrays(self, outcomes: Sequence[Outcome]) -> list[pa.Array]:
+        """Return a column of each kind for these outcomes."""
+        _, kind, attempts, error, started, done = self._types
+        return [
+            self._results.column([outcome.result for outcome in outcomes]),
+            pa.array([outcome.kind for outcome in outcomes], kind),
+            pa.array([outcome.attempts for outcome in outcomes], attempts),
+            pa.array([outcome.error for outcome in outcomes], error),
+            _timestamps([outcome.started for outcome in outcomes], started),
+            _timestamps([outcome.done for outcome in outcomes], done),
+        ]
 
 
 def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     microseconds = [None if each is None else round(each * 1_000_000) for each in seconds]
     return pa.array(microseconds, pa.int64()).cast(kind)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error).encode(errors="replace").decode()  # no lone surrogates, which Arrow does not take
-    except Exception:  # a user's own code
-        return ""
 
 
 def dead_letters(outcomes: DataFrame) -> DataFrame:

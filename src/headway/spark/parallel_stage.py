@@ -8,13 +8,15 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.types import AtomicType, DataType, StructType, _parse_datatype_string
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from headway.core.retry import Retries
 from headway.errors import ConfigError
 from headway.parallel.calls import is_generator_function
 from headway.parallel.checks import check_above_zero, check_at_least
 from headway.spark.outcomes import outcome_columns
+from headway.spark.result_type import ResultType
+from headway.spark.row_keys import is_key
 from headway.spark.stage import RowHandler, Settings, Stage
 
 _RETRIES = Retries(max_attempts=3)
@@ -91,12 +93,16 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
             hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(df.columns)}."
             raise ConfigError(f"The DataFrame has no column {name} for the key. {hint}")
         kind = df.schema[name].dataType
-        if not isinstance(kind, AtomicType):
-            raise ConfigError(f"The column {name} is {kind.simpleString()}, which is no key. Name columns inside it.")
+        if not is_key(kind):
+            raise ConfigError(
+                f"The column {name} is {kind.simpleString()}, which is no key. Name a column of what tells rows apart in "
+                "it, as a number or a string without a collation."
+            )
     return names
 
 
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
+    ResultType(settings.columns["result"].dataType)
     check_at_least("concurrency", settings.concurrency, 1)
     if settings.timeout is not None:
         check_above_zero("timeout", settings.timeout)

@@ -1,18 +1,20 @@
 """One task of a parallel stage: rows in, each handled in its turn, outcomes out.
 
 The engine and the executors are those of the `ParallelConsumer`; what is fetched there are batches of Spark's here,
-and what is committed there are rows that are passed on. Invariants: of each key one row is handled at a time, in the
-order of the rows; each row comes out once; a row behind a failed one of its key is not handled.
+and what is committed there are rows that are passed on. Invariants:
+- Of each key one row is handled at a time, in the order of the rows; a row behind a failed one of its key is not handled.
+- Each row comes out once, whatever its values, its result and its errors are: none of them fails the task.
+- What the rows that are not put out yet keep in memory is less than the room plus one batch, and so are their results
+  with those of the calls that run; a few rows of a large batch do not keep all of it.
 """
 
 import asyncio
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -33,15 +35,20 @@ from headway.parallel.exact_loop import exact_event_loop
 from headway.parallel.loop import EventLoop
 from headway.parallel.threads import Threads
 from headway.records import TopicPartition
-from headway.spark.input_row import Columns, InputRow
-from headway.spark.outcomes import Outcome, failure, outcome_arrays, result_check
+from headway.spark.input_batch import InputBatch, StageRow
+from headway.spark.input_row import InputRow
+from headway.spark.outcomes import Outcome, OutcomeColumns, failure
+from headway.spark.result_type import ResultType
+from headway.spark.row_keys import row_keys
 
 RowHandler = Callable[[InputRow, Context], Any]
 
 _ROWS = TopicPartition("rows", 0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
-_ROOM = 256 * 2**20  # bytes of rows that wait behind others of their key; what is behind those is not read yet
-_ROW_OVERHEAD = 600
+_ROOM = 256 * 2**20  # bytes of rows that are not put out yet; what is behind those is not read
+_SHRINK_AT = 64 * 2**20  # bytes of them from which on batches are looked at
+_RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; no handler is called above it
+_UNBOUNDED = 2**62  # the engine's own room: a row's part of a batch says nothing of what it keeps
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds; room that gets free wakes nobody
 _NEVER = 2**62
@@ -65,44 +72,28 @@ class Settings:
     columns: StructType  # that it adds
 
 
-class StageRow:
-    """A row in the engine, which orders rows by their `offset` and `raw_key`."""
-
-    __slots__ = ("batch", "index", "offset", "raw_key", "row", "size", "started")
-
-    def __init__(self, batch: pa.RecordBatch, index: int, offset: int, key: Hashable, row: InputRow, size: int) -> None:
-        self.batch = batch
-        self.index = index
-        self.offset = offset
-        self.raw_key = key
-        self.row = row
-        self.size = size
-        self.started: float | None = None
-
-    def __repr__(self) -> str:
-        return f"Row {self.offset} of the task"  # nothing of its contents: they can be secret
-
-
 class Stage:
     """Handles the rows of one task."""
 
     def __init__(self, handler: RowHandler, settings: Settings) -> None:
         self._handler = handler
         self._settings = settings
-        kind = settings.columns["result"].dataType
-        self._check_result = result_check(kind)
-        self._no_result = f"The handler returned what is no {kind.simpleString()}"
+        self._results = ResultType(settings.columns["result"].dataType)
+        self._columns = OutcomeColumns(settings.columns, self._results)
         self._wake = Wake()
         buffer = self._buffer = max(_LEAST_BUFFER, 2 * settings.concurrency)
         names = (
             (lambda rows: [ALONE] * len(rows)) if not settings.key else lambda rows: map(attrgetter("raw_key"), rows)
         )
-        self._engine: Engine[Any] = Engine(names, buffer=buffer, room=_ROOM, size_of=attrgetter("size"), commits=False)
+        self._engine: Engine[Any] = Engine(names, buffer=buffer, room=_UNBOUNDED, size_of=lambda _: 1, commits=False)
         self._engine.assign(_ROWS, OffsetMap(0))
         self._dispatch = Dispatch(self._engine, settings.retries, Admission(settings.concurrency), self._wake, levels=1)
         self._dispatch.letters = self
         self._failed_lanes: set[Hashable] = set()
+        self._batches: dict[InputBatch, None] = {}  # those of which rows are left
         self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
+        self._result_bytes = 0  # of these
+        self._counting = threading.Lock()
         self._wake_at = _NEVER
         self._received = self._emitted = 0
 
@@ -127,29 +118,27 @@ class Stage:
 
     # Rows in
 
-    def _receive(self, batch: pa.RecordBatch) -> None:
-        if not batch.num_rows:
+    def _receive(self, records: pa.RecordBatch) -> None:
+        if not records.num_rows:
             return
-        columns = Columns(batch)
-        size = _ROW_OVERHEAD + batch.nbytes // batch.num_rows
-        first = self._received
-        received = [
-            StageRow(batch, index, first + index, key, InputRow(columns, index), size)
-            for index, key in enumerate(self._keys(columns, batch.num_rows))
-        ]
-        self._received += len(received)
+        batch = InputBatch(records, self._received, row_keys(records, self._settings.key))
+        self._batches[batch] = None
+        self._received += records.num_rows
         with self._dispatch.lock:
-            self._engine.receive(_ROWS, received, time.monotonic())
+            self._engine.receive(_ROWS, batch.rows, time.monotonic())
         self._dispatch.feed()
 
-    def _keys(self, columns: Columns, rows: int) -> Iterable[Hashable]:
-        key = [columns[name] for name in self._settings.key]
-        return key[0] if len(key) == 1 else zip(*key, strict=True) if key else repeat(None, rows)
-
     def _has_room(self) -> bool:
+        if self._bytes_kept() > _SHRINK_AT:
+            for batch in self._batches:
+                batch.shrink()
+        if self._bytes_kept() > _ROOM:
+            return False
         with self._dispatch.lock:
-            self._engine.held()  # else what was full once stays so
             return self._engine.demand()[0] > 0
+
+    def _bytes_kept(self) -> int:
+        return sum(batch.size for batch in self._batches)
 
     # Handling
 
@@ -183,10 +172,10 @@ class Stage:
             self._put(row, Outcome("parked", error=(None, None, _BEHIND)))
             return self._dispatch.done(work)
         try:
-            self._check_result(result)
+            converted, size = self._results.converted(result)
         except Exception as error:  # Arrow's, Python's (OverflowError), or of a user's own class
-            return self._dispatch.failed(work, FatalError(f"{self._no_result}: {error}"))
-        self._put(row, Outcome("ok", work.attempt, result, None, row.started, time.time()))
+            return self._dispatch.failed(work, FatalError(self._results.refusal(error)))
+        self._put(row, Outcome("ok", work.attempt, converted, size, None, row.started, time.time()))
         return self._dispatch.done(work)
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
@@ -197,12 +186,16 @@ class Stage:
         if work.lane is not ALONE:
             self._failed_lanes.add(work.lane)
         row: StageRow = work.record
-        self._put(row, Outcome("failed", work.attempt, None, failure(error, reason), row.started, time.time()))
+        self._put(row, Outcome("failed", work.attempt, None, 0, failure(error, reason), row.started, time.time()))
         self._dispatch.stored(work, None)
 
     def _put(self, row: StageRow, outcome: Outcome) -> None:
-        self._outcomes.append((row, outcome))
-        if len(self._outcomes) >= self._wake_at:
+        with self._counting:
+            self._outcomes.append((row, outcome))
+            self._result_bytes += outcome.size
+            is_full = self._result_bytes > _RESULT_ROOM
+            self._dispatch.paused = is_full
+        if is_full or len(self._outcomes) >= self._wake_at:
             self._wake_at = _NEVER
             self._wake.set()
 
@@ -222,24 +215,38 @@ class Stage:
         self._dispatch.feed()
 
     def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
-        count = len(self._outcomes)
-        if count < at_least:
+        left = len(self._outcomes)
+        if left < at_least and not self._dispatch.paused:
             return
-        groups: dict[int, list[tuple[StageRow, Outcome]]] = defaultdict(list)  # by where their batch begins
-        for _ in range(count):
-            row, outcome = self._outcomes.popleft()
-            groups[row.offset - row.index].append((row, outcome))
-        self._emitted += count
-        # In the order of the input: a row that waited for one of an earlier batch is put out behind it.
-        for _, group in sorted(groups.items()):
-            yield self._with_outcomes(group)
+        while left > 0:
+            outcomes = self._taken_outcomes()
+            left -= len(outcomes)
+            self._emitted += len(outcomes)
+            groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = {}
+            for row, outcome in outcomes:
+                groups.setdefault(row.batch, []).append((row, outcome))
+            # In the order of the input: a row that waited for one of an earlier batch is put out behind it.
+            for batch in sorted(groups, key=attrgetter("first")):
+                yield self._with_outcomes(batch, groups[batch])
+            self._dispatch.feed()  # where nothing was called, as there were too many results
 
-    def _with_outcomes(self, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
-        source = group[0][0].batch
-        rows = source.take(pa.array([row.index for row, _ in group], pa.int32()))
-        added = outcome_arrays([outcome for _, outcome in group], self._settings.columns)
-        names = [*source.schema.names, *self._settings.columns.names]
-        return pa.RecordBatch.from_arrays([*rows.columns, *added], names=names)
+    def _taken_outcomes(self) -> list[tuple[StageRow, Outcome]]:
+        """Return outcomes whose results one batch can have."""
+        taken, size = [], 0
+        with self._counting:
+            while self._outcomes and size <= _RESULT_ROOM:
+                taken.append(self._outcomes.popleft())
+                size += taken[-1][1].size
+            self._result_bytes -= size
+            self._dispatch.paused = self._result_bytes > _RESULT_ROOM
+        return taken
+
+    def _with_outcomes(self, batch: InputBatch, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
+        rows = batch.put_out([row for row, _ in group])
+        if not batch.left:
+            del self._batches[batch]
+        added = self._columns.arrays([outcome for _, outcome in group])
+        return pa.RecordBatch.from_arrays([*rows, *added], names=[*batch.names, *self._settings.columns.names])
 
 
 @cache

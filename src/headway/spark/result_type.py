@@ -1,0 +1,175 @@
+"""What a handler returned as Arrow has it: converted alone, at once, and kept as converted.
+
+So a result that is not of its type fails its own row. What passes here cannot fail when it is put out together with
+others, whatever the handler does meanwhile with a list that it returned.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    VariantVal,
+)
+
+from headway.errors import ConfigError
+
+_MOST_BYTES = 2**30  # Arrow's offsets within a batch end at twice as many
+_VALUE_BYTES = 64  # of a plain value
+_LONGEST_TEXT = 10_000  # characters
+
+
+class ResultType:
+    """The type of a handler's results. Raises `ConfigError` for one that Arrow does not have."""
+
+    def __init__(self, kind: DataType) -> None:
+        try:
+            self._arrow_type = to_arrow_type(kind, timezone="UTC")
+        except PySparkException as error:
+            raise ConfigError(
+                f"The schema is {kind.simpleString()}, which has no type of Arrow's: {error}. Return a type that has "
+                "one, as a string, and cast it in Spark."
+            ) from error
+        self._refusal = f"The handler returned what is no {kind.simpleString()}"
+        self._plain, self._is_sure = _PLAIN.get(type(kind), (None, bool))
+        self._prepare = _preparation(kind)
+        self._can_miss = _has_required(self._arrow_type)
+        self._null = pa.nulls(1, self._arrow_type)
+
+    def converted(self, result: Any) -> tuple[Any, int]:
+        """Return the result as `column` takes it, and how many bytes it takes.
+
+        Raises whatever Arrow, Python or a class of the user's say of a result that is not of this type.
+        """
+        # To ask Arrow takes a microsecond and more, which most results can be spared.
+        if result is None:
+            return None, 0
+        if type(result) is self._plain and self._is_sure(result):
+            return result, _VALUE_BYTES + (len(result) if self._plain is str else 0)
+        array = pa.array([self._prepare(result) if self._prepare else result], self._arrow_type)
+        if (size := array.get_total_buffer_size()) > _MOST_BYTES:
+            raise ValueError(f"it takes {size} bytes; a result may take {_MOST_BYTES}")
+        if self._can_miss and (missing := _missing(array, "")):
+            raise ValueError(f"{missing} is null or missing, and the schema says that it is not nullable")
+        return (array[0].as_py(), size + _VALUE_BYTES) if self._plain else (array, size)
+
+    def refusal(self, error: Exception) -> str:
+        """Return the sentence for a result of which `converted` raised this."""
+        return f"{self._refusal}: {text_of(error)}"
+
+    def column(self, converted: Sequence[Any]) -> pa.Array:
+        """Return the column of converted results."""
+        if self._plain:
+            return pa.array(converted, self._arrow_type)
+        return pa.concat_arrays([self._null if array is None else array for array in converted])
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's text, as `clean` makes it and not too long for a header; empty where its own code fails."""
+    try:
+        text = clean(str(error))
+    except Exception:  # a user's own code
+        return ""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
+
+
+def clean(text: str) -> str:
+    """Return the text without lone surrogates, as file names can have them, and which Arrow does not take."""
+    return text.encode(errors="replace").decode()
+
+
+def _fits(bits: int) -> Callable[[int], bool]:
+    most = 2 ** (bits - 1)
+    return lambda number: -most <= number < most
+
+
+# The types whose values are seen to fit without Arrow, and those of a type that are.
+_PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
+    StringType: (str, str.isascii),
+    IntegerType: (int, _fits(32)),
+    LongType: (int, _fits(64)),
+    DoubleType: (float, lambda _: True),
+    BooleanType: (bool, lambda _: True),
+}
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    """Whether the type has fields or elements that must not be null; Arrow itself sees to the keys of maps."""
+    fields = _fields(kind)
+    return any(not field.nullable or _has_required(field.type) for field in fields)
+
+
+def _fields(kind: pa.DataType) -> Sequence[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    return [kind.value_field] if pa.types.is_list(kind) else []
+
+
+def _missing(array: pa.Array, name: str) -> str | None:
+    """Return the name of a field that is null and must not be. Arrow makes such arrays, and Java fails on them."""
+    present = array.drop_null()
+    for field, part in zip(_fields(array.type), _parts(present), strict=True):
+        part_name = f"{name}.{field.name}" if name else field.name
+        if not field.nullable and part.null_count:
+            return part_name
+        if missing := _missing(part, part_name):
+            return missing
+    return None
+
+
+def _parts(array: pa.Array) -> Sequence[pa.Array]:
+    """Return the fields of structs, the values of maps, the elements of lists; of an array without nulls."""
+    if pa.types.is_struct(array.type):
+        return array.flatten()  # type: ignore[no-any-return]
+    if pa.types.is_map(array.type):
+        return [array.items]
+    return [array.flatten()] if pa.types.is_list(array.type) else []
+
+
+Preparation = Callable[[Any], Any]
+
+
+def _preparation(kind: DataType) -> Preparation | None:
+    """Return what makes of a result the value that Arrow takes; None where Arrow takes it as it is, but for VARIANT."""
+    if isinstance(kind, VariantType):
+        return _or_none(_variant)
+    if isinstance(kind, ArrayType) and (element := _preparation(kind.elementType)):
+        return _or_none(lambda values: [element(value) for value in values])
+    if isinstance(kind, MapType) and (value_of := _preparation(kind.valueType)):
+        return _or_none(lambda values: [(key, value_of(value)) for key, value in dict(values).items()])
+    if isinstance(kind, StructType):
+        parts = {field.name: part for field in kind if (part := _preparation(field.dataType))}
+        return _or_none(lambda value: _prepared_struct(value, kind.names, parts)) if parts else None
+    return None
+
+
+def _or_none(prepare: Preparation) -> Preparation:
+    return lambda value: None if value is None else prepare(value)
+
+
+def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Preparation]) -> dict[str, Any]:
+    fields = dict(value) if isinstance(value, Mapping) else dict(zip(names, value, strict=True))
+    return fields | {name: prepare(fields.get(name)) for name, prepare in parts.items()}
+
+
+def _variant(value: Any) -> dict[str, bytes]:
+    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # as a row's own column has it
+        value = VariantVal(value["value"], value["metadata"])
+    if not isinstance(value, VariantVal):
+        raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson makes it, and no {type(value).__name__}")
+    value.toPython()  # else Java would find out that its bytes are none
+    return {"value": value.value, "metadata": value.metadata}

@@ -1,0 +1,61 @@
+"""The keys of rows: values that are equal where Spark's are, whatever they hold.
+
+The values that handlers read will not do: bytes that are no text, a year beyond 9999 or a time zone that Python does not
+know would fail a whole task, and NaN is not equal to itself.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import repeat
+from typing import Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+_NAN: Final = object()
+_KINDS = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    NumericType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+
+def is_key(kind: DataType) -> bool:
+    """Whether equal values of this type have equal keys: VARIANT has no equality, and collations have their own."""
+    return kind == StringType() if isinstance(kind, StringType) else isinstance(kind, _KINDS)
+
+
+def row_keys(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[Hashable]:
+    """Return the key of each row: of these columns together; None for all where no column is named."""
+    columns = [_hashable(batch.column(batch.schema.names.index(name))) for name in names]
+    if len(columns) == 1:
+        return columns[0]
+    return zip(*columns, strict=True) if columns else repeat(None, batch.num_rows)
+
+
+def _hashable(column: pa.Array) -> list[Hashable]:
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return [value if value == value else _NAN for value in column.to_pylist()]  # noqa: PLR0124 - NaN is not
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
+    elif pa.types.is_temporal(kind):
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004
+    return column.to_pylist()  # type: ignore[no-any-return]
