@@ -247,11 +247,11 @@ def test_a_row_behind_one_whose_result_does_not_fit_is_parked() -> None:
 def test_a_result_is_known_to_fit_its_type_or_not(kind: DataType, fits: list[Any], does_not: list[Any]) -> None:
     results = ResultType(kind)
     arrow_type = to_arrow_type(kind)
-    converted = [results.converted(result)[0] for result in fits]
-    assert results.column(converted).equals(pa.array(fits, arrow_type))
+    checked = [results.checked(result)[0] for result in fits]
+    assert results.column(checked).equals(pa.array(fits, arrow_type))
     for result in does_not:
         with pytest.raises(Exception):  # noqa: B017, PT011 - whatever Arrow or Python say
-            results.converted(result)
+            results.checked(result)
 
 
 def test_a_handler_cannot_put_a_row_off() -> None:

@@ -4,7 +4,8 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from headway.spark.input_row import Columns, InputRow, move
+from headway.kafka.uncollected import Uncollected
+from headway.spark.input_row import Columns, InputRow, shrunk
 
 _ROW_BYTES = 600  # of a row in the stage and in the engine, beside what it holds
 _COLUMN_BYTES = 1_000  # of a column of a batch, however few rows it has
@@ -35,15 +36,17 @@ class InputBatch:
         self.first = first
         self._records = record_batch
         self._columns = Columns(record_batch)
-        self.rows = [
-            StageRow(self, index, first + index, key, InputRow(self._columns, index)) for index, key in enumerate(keys)
-        ]
+        columns = self._columns
+        with Uncollected():
+            self.rows = [
+                StageRow(self, index, first + index, key, InputRow(columns, index)) for index, key in enumerate(keys)
+            ]
         self.left = len(self.rows)
 
     @property
     def size(self) -> int:
         """How many bytes it takes: the batch, the values that handlers have read, and the rows that are left."""
-        return self._columns.size + _COLUMN_BYTES * self._records.num_columns + _ROW_BYTES * self.left
+        return self._columns.size + _COLUMN_BYTES * len(self.names) + _ROW_BYTES * self.left
 
     @property
     def names(self) -> list[str]:
@@ -70,10 +73,9 @@ class InputBatch:
             return
         self.rows = [row for row in self.rows if not row.is_out]
         self._records = self._taken(self.rows)
-        self._columns = Columns(self._records)
+        self._columns = shrunk(self._records, [row.row for row in self.rows])
         for index, row in enumerate(self.rows):
             row.index = index
-            move(row.row, self._columns, index)
 
     def _taken(self, rows: Sequence[StageRow]) -> pa.RecordBatch:
         return self._records.take(pa.array([row.index for row in rows], pa.int32()))

@@ -4,7 +4,7 @@ Rows tend to be wide and handlers to read little of them: a timestamp alone cost
 the stage does for a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,68 +14,86 @@ from pyspark.sql import Row
 _VALUE_OVERHEAD = 56  # bytes of a Python value beside what Arrow has of it, and of its place in a list
 
 
-class Columns(dict[str, Sequence[Any]]):
+class Columns(dict[str, Any]):
     """The columns of a batch as Python values, made when they are asked for; `KeyError` for one that is not there.
 
-    `size` is how many bytes the batch and the values made so far take.
+    `size` is how many bytes the batch and the values made so far take. With `indices` the batch has a row for each of
+    these, by which its values are found.
     """
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, indices: Iterable[int] | None = None) -> None:
         super().__init__()
         self._batch = batch
+        self._places = None if indices is None else {index: place for place, index in enumerate(indices)}
         self.names: list[str] = batch.schema.names
         self.size: int = batch.nbytes
 
-    def __missing__(self, name: str) -> Sequence[Any]:
+    def __missing__(self, name: str) -> Any:
         if name not in self.names:
             raise KeyError(name)
         # Threads may make the same column at the same time: then it is made twice, and either will do.
         column = self._batch.column(self.names.index(name))
-        values = _values(column)
-        self[name] = values
+        values = self[name] = self._values(column)
         self.size += column.nbytes + _VALUE_OVERHEAD * len(column)
         return values
+
+    def _values(self, column: pa.Array) -> Any:
+        values = _values(column)
+        return values if self._places is None else _Moved(values, self._places)
 
 
 class InputRow:
     """A row, whose columns are its attributes; `row["name"]` reads one whose name is no attribute's.
 
-    A timestamp is in the session's time zone, or in UTC where Python does not know that zone. A value that Python has no
-    type for, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is a `Row`
-    of Spark's, with all columns.
+    A timestamp is in the session's time zone, or in UTC where Python does not know that zone. A value that Python
+    cannot have, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is a
+    `Row` of Spark's, with all columns.
     """
 
-    __slots__ = ("_place",)
+    __slots__ = ("_columns", "_index")
 
     def __init__(self, columns: Columns, index: int) -> None:
-        self._place = columns, index
+        self._columns = columns
+        self._index = index
 
     def __getattr__(self, name: str) -> Any:
-        columns, index = self._place
         try:
-            values = columns[name]
+            values = self._columns[name]
         except KeyError:
-            raise AttributeError(f"The row has no column {name}. It has {', '.join(columns.names)}.") from None
-        return values[index]
+            raise AttributeError(f"The row has no column {name}. It has {', '.join(self._columns.names)}.") from None
+        return values[self._index]
 
     def __getitem__(self, name: str) -> Any:
-        columns, index = self._place
-        return columns[name][index]
+        return self._columns[name][self._index]
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802  # as Spark's Row has it
         """All columns by their names."""
-        return {name: self[name] for name in self._place[0].names}
+        return {name: self[name] for name in self._columns.names}
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return Row(**self.asDict()).__reduce__()
 
     def __repr__(self) -> str:
-        return f"InputRow of {', '.join(self._place[0].names)}"  # nothing of its contents: they can be secret
+        return f"InputRow of {', '.join(self._columns.names)}"  # nothing of its contents: they can be secret
 
 
-def move(row: InputRow, columns: Columns, index: int) -> None:
-    """Let the row read from here on; its handler may read it in the same moment. No method: rows have columns."""
-    row._place = columns, index
+def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
+    """Let these rows, which handlers may be reading, read from a batch that has no others; return its columns."""
+    columns = Columns(batch, [row._index for row in rows])
+    for row in rows:
+        row._columns = columns  # its index stays, so that a reader has both of the old batch or both of the new one
+    return columns
+
+
+class _Moved:
+    """The values of a column by the indices that their rows had before."""
+
+    def __init__(self, values: Sequence[Any], places: Mapping[int, int]) -> None:
+        self._values = values
+        self._places = places
+
+    def __getitem__(self, index: int) -> Any:
+        return self._values[self._places[index]]
 
 
 class _OneByOne(Sequence[Any]):

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headway.core.retry import FatalError
 from headway.letters import PREFIX
 from headway.spark.result_type import ResultType, clean, text_of
 
@@ -30,6 +31,7 @@ ERROR = StructType(
     ]
 )
 
+_CHANGED = "the handler changed its result after it had returned it"
 _HEADER = "array<struct<key: string, value: binary>>"
 
 
@@ -53,7 +55,7 @@ class Outcome:
 
     kind: Kind
     attempts: int = 0
-    result: Any = None  # as `ResultType.converted` gives it
+    result: Any = None  # as `ResultType.checked` gives it
     size: int = 0  # of the result, in bytes
     error: tuple[str | None, str | None, str] | None = None
     started: float | None = None
@@ -67,7 +69,7 @@ def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
 
 
 class OutcomeColumns:
-    """The columns that a stage adds, made of outcomes whose results are converted."""
+    """The columns that a stage adds, made of outcomes."""
 
     def __init__(self, columns: StructType, results: ResultType) -> None:
         self._results = results
@@ -75,15 +77,28 @@ class OutcomeColumns:
 
     def arrays(self, outcomes: Sequence[Outcome]) -> list[pa.Array]:
         """Return a column of each kind for these outcomes."""
+        try:
+            results = self._results.column([outcome.result for outcome in outcomes])
+        except Exception:  # a handler has changed what it returned before
+            results = pa.concat_arrays([self._alone(outcome) for outcome in outcomes])
         _, kind, attempts, error, started, done = self._types
         return [
-            self._results.column([outcome.result for outcome in outcomes]),
+            results,
             pa.array([outcome.kind for outcome in outcomes], kind),
             pa.array([outcome.attempts for outcome in outcomes], attempts),
             pa.array([outcome.error for outcome in outcomes], error),
             _timestamps([outcome.started for outcome in outcomes], started),
             _timestamps([outcome.done for outcome in outcomes], done),
         ]
+
+    def _alone(self, outcome: Outcome) -> pa.Array:
+        """Return the result of one outcome, which is a failure if there is none any more."""
+        try:
+            return self._results.column([outcome.result])
+        except Exception as error:
+            outcome.kind, outcome.result = "failed", None
+            outcome.error = failure(FatalError(self._results.refusal(error)), _CHANGED)
+            return self._results.column([None])
 
 
 def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:

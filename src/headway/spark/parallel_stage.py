@@ -95,8 +95,8 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
         kind = df.schema[name].dataType
         if not is_key(kind):
             raise ConfigError(
-                f"The column {name} is {kind.simpleString()}, which is no key. Name a column of what tells rows apart in "
-                "it, as a number or a string without a collation."
+                f"The column {name} is {kind.simpleString()}, which is no key. Name columns of what is in it, as "
+                "numbers or strings without a collation."
             )
     return names
 

@@ -1,7 +1,7 @@
 """The keys of rows: values that are equal where Spark's are, whatever they hold.
 
-The values that handlers read will not do: bytes that are no text, a year beyond 9999 or a time zone that Python does not
-know would fail a whole task, and NaN is not equal to itself.
+The values that handlers read will not do: bytes that are no text, a year beyond 9999 or a time zone that Python does
+not know would fail a whole task, and NaN is not equal to itself.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -57,5 +57,5 @@ def _hashable(column: pa.Array) -> list[Hashable]:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
     elif pa.types.is_temporal(kind):
-        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     return column.to_pylist()  # type: ignore[no-any-return]

@@ -2,7 +2,7 @@
 
 The engine and the executors are those of the `ParallelConsumer`; what is fetched there are batches of Spark's here,
 and what is committed there are rows that are passed on. Invariants:
-- Of each key one row is handled at a time, in the order of the rows; a row behind a failed one of its key is not handled.
+- Of each key one row is handled at a time, in the order of the rows; none behind a failed one of its key is.
 - Each row comes out once, whatever its values, its result and its errors are: none of them fails the task.
 - What the rows that are not put out yet keep in memory is less than the room plus one batch, and so are their results
   with those of the calls that run; a few rows of a large batch do not keep all of it.
@@ -11,8 +11,8 @@ and what is committed there are rows that are passed on. Invariants:
 import asyncio
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -172,10 +172,10 @@ class Stage:
             self._put(row, Outcome("parked", error=(None, None, _BEHIND)))
             return self._dispatch.done(work)
         try:
-            converted, size = self._results.converted(result)
+            checked, size = self._results.checked(result)
         except Exception as error:  # Arrow's, Python's (OverflowError), or of a user's own class
             return self._dispatch.failed(work, FatalError(self._results.refusal(error)))
-        self._put(row, Outcome("ok", work.attempt, converted, size, None, row.started, time.time()))
+        self._put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return self._dispatch.done(work)
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
@@ -190,14 +190,18 @@ class Stage:
         self._dispatch.stored(work, None)
 
     def _put(self, row: StageRow, outcome: Outcome) -> None:
-        with self._counting:
-            self._outcomes.append((row, outcome))
-            self._result_bytes += outcome.size
-            is_full = self._result_bytes > _RESULT_ROOM
-            self._dispatch.paused = is_full
-        if is_full or len(self._outcomes) >= self._wake_at:
+        self._outcomes.append((row, outcome))
+        if outcome.size:
+            self._count(outcome.size)
+        if len(self._outcomes) >= self._wake_at or self._dispatch.paused:
             self._wake_at = _NEVER
             self._wake.set()
+
+    def _count(self, size: int) -> None:
+        """Results of so many bytes more, or less, are to be put out; while they are too many, no handler is called."""
+        with self._counting:
+            self._result_bytes += size
+            self._dispatch.paused = self._result_bytes > _RESULT_ROOM
 
     # Rows out
 
@@ -219,27 +223,28 @@ class Stage:
         if left < at_least and not self._dispatch.paused:
             return
         while left > 0:
-            outcomes = self._taken_outcomes()
-            left -= len(outcomes)
-            self._emitted += len(outcomes)
-            groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = {}
-            for row, outcome in outcomes:
-                groups.setdefault(row.batch, []).append((row, outcome))
+            groups = self._grouped_outcomes(left)
+            count = sum(map(len, groups.values()))
+            left -= count
+            self._emitted += count
             # In the order of the input: a row that waited for one of an earlier batch is put out behind it.
             for batch in sorted(groups, key=attrgetter("first")):
                 yield self._with_outcomes(batch, groups[batch])
             self._dispatch.feed()  # where nothing was called, as there were too many results
 
-    def _taken_outcomes(self) -> list[tuple[StageRow, Outcome]]:
-        """Return outcomes whose results one batch can have."""
-        taken, size = [], 0
-        with self._counting:
-            while self._outcomes and size <= _RESULT_ROOM:
-                taken.append(self._outcomes.popleft())
-                size += taken[-1][1].size
-            self._result_bytes -= size
-            self._dispatch.paused = self._result_bytes > _RESULT_ROOM
-        return taken
+    def _grouped_outcomes(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
+        """Take up to so many outcomes, by the batch of their rows; fewer if one batch cannot have all their results."""
+        groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
+        size = 0
+        for _ in range(most):
+            each = self._outcomes.popleft()
+            groups[each[0].batch].append(each)
+            if each[1].size:
+                size += each[1].size
+                if size > _RESULT_ROOM:
+                    break
+        self._count(-size)
+        return groups
 
     def _with_outcomes(self, batch: InputBatch, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
         rows = batch.put_out([row for row, _ in group])
