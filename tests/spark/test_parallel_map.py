@@ -1,17 +1,22 @@
 """`parallel_map` on a real Spark: batch and streaming DataFrames, and dead letters through the sink."""
 
+import asyncio
+import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import VariantVal
 
-from headway import Context
+from headway import Context, FatalError
 from headway.core.retry import Retries, fixed
 from headway.errors import ConfigError
 from headway.letters import PREFIX
-from headway.spark import InputRow, dead_letters, parallel_map
+from headway.spark import InputRow, Output, outputs, parallel_map
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -50,10 +55,8 @@ def test_a_batch_has_an_outcome_for_each_row_and_dead_letters_for_those_that_are
     assert rows[5].result == Row(number=5, attempt=1)
     assert (rows[13].attempts, rows[13].error.message) == (2, "bad luck")
 
-    letters = dead_letters(outcomes)
-    letters.write.format("headway").mode("append").option("kafka.bootstrap.servers", orders.servers).option(
-        "topic", f"{orders.topic}-2"
-    ).save()
+    letters = outputs(outcomes, dead_letter_topic=f"{orders.topic}-2")
+    letters.write.format("headway").mode("append").option("kafka.bootstrap.servers", orders.servers).save()
     outcomes.unpersist()
     by_number = {record.number: record for record in committed(orders.servers, f"{orders.topic}-2")}
     assert by_number.keys() == set(range(13, 20))
@@ -121,7 +124,124 @@ def test_a_mistake_is_one_sentence_before_anything_runs(spark: SparkSession) -> 
         parallel_map(frame, number_of, "int", key="kye")
     with pytest.raises(ConfigError, match="keys is array<bigint>, which is no key"):
         parallel_map(frame, number_of, "int", key="keys")
+    with pytest.raises(ConfigError, match="parsed is variant, which is no key"):
+        parallel_map(frame.selectExpr("parse_json('1') AS parsed"), number_of, "int", key="parsed")
+    with pytest.raises(ConfigError, match="The schema is interval year to month, which has no type of Arrow's"):
+        parallel_map(frame, number_of, "interval year to month", key="key")
     with pytest.raises(ConfigError, match="concurrency is 0; it must be at least 1"):
         parallel_map(frame, number_of, "int", key="key", concurrency=0)
     with pytest.raises(ConfigError, match="has a column result already"):
         parallel_map(frame.withColumnRenamed("keys", "result"), number_of, "int", key="key")
+
+
+def test_a_row_that_is_ok_becomes_its_outputs_and_another_a_dead_letter(spark: SparkSession) -> None:
+    outcomes = stage(
+        spark.createDataFrame([("a", "2", 1), ("a", "70", 0), ("b", "13", 1)], "key string, value string, n int")
+    )
+    due = sf.timestamp_seconds("result.number")
+    records = outputs(
+        outcomes,
+        Output("receipts", key="key", value=sf.to_json("result"), level="n"),
+        Output("reminders", value="value", due=due, where="result.number > 50"),
+        dead_letter_topic="dead",
+    )
+    rows = {(row.topic, row.value): row for row in records.selectExpr("*", "unix_millis(due) AS at").collect()}
+
+    assert {place: (row.key, row.at) for place, row in rows.items()} == {
+        ("receipts-1", b'{"number":2,"attempt":1}'): (b"a", None),
+        ("receipts-0", b'{"number":70,"attempt":1}'): (b"a", None),
+        ("reminders", b"70"): (None, 70_000),
+        ("dead", b"13"): (b"b", None),
+    }
+    told = {header.key.removeprefix(PREFIX): header.value for header in rows["dead", b"13"].headers}
+    assert (told["message"], told["attempts"]) == (b"bad luck", b"2")
+
+
+def test_what_makes_no_record_is_one_sentence(spark: SparkSession) -> None:
+    outcomes = stage(spark.createDataFrame([("a", "2")], "key string, value string"))
+    with pytest.raises(ConfigError, match="value of the output to receipts is int; it must be binary or a string"):
+        outputs(outcomes, Output("receipts", value="result.number"), dead_letter_topic="dead")
+    with pytest.raises(ConfigError, match="have no column outcome, which parallel_map adds"):
+        outputs(outcomes.drop("outcome"), dead_letter_topic="dead")
+
+
+def test_what_comes_of_a_row_is_there_once_though_a_handler_answers_otherwise_after_a_restart(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    """One task has committed and the other has not when the query is stopped; then all handlers change their minds."""
+    committed_first, waits = range(1, 601), range(1_001, 1_601)  # more than Spark reads in one task
+    for partition, numbers in enumerate((committed_first, waits)):
+        orders.send(0, numbers, partition=partition)
+    first_run = tmp_path / "first run"
+    first_run.touch()
+
+    async def charge(row: InputRow, context: Context) -> str:
+        number, is_first_run = int(row.value), first_run.exists()
+        while number in waits and first_run.exists():
+            await asyncio.sleep(0.05)
+        if (number % 2 == 0) == is_first_run:
+            raise FatalError("declined")
+        return f"-{number}"
+
+    def start() -> StreamingQuery:
+        source = spark.readStream.format("headway").options(
+            **{**orders.options, "levels": "1"}, startingOffsets="earliest"
+        )
+        charged = parallel_map(source.load(), charge, "string", key=None)
+        receipts = f"{orders.topic}-1"
+        records = outputs(
+            charged, Output(receipts, "value"), Output(receipts, "result"), dead_letter_topic=f"{orders.topic}-2"
+        )
+        writer = records.writeStream.format("headway").option("kafka.bootstrap.servers", orders.servers)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+
+    def came_of_rows() -> tuple[list[int], list[int]]:
+        receipts, dead = (committed(orders.servers, f"{orders.topic}-{level}") for level in (1, 2))
+        return sorted(record.number for record in receipts), sorted(record.number for record in dead)
+
+    query = start()
+    deadline = time.monotonic() + 240
+    while sum(map(len, came_of_rows())) < 900:
+        assert query.exception() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    query.stop()
+    first_run.unlink()
+    start().awaitTermination()
+
+    receipts, dead = came_of_rows()
+    charged = [number for number in receipts if number > 0]
+    assert sorted(charged + dead) == [*committed_first, *waits]
+    assert receipts == sorted([*charged, *(-number for number in charged)])
+    assert [number for number in dead if number in committed_first] == list(range(2, 601, 2))
+
+
+def test_no_row_fails_the_task_whatever_its_values_and_its_result_are(spark: SparkSession) -> None:
+    async def answer(row: InputRow, context: Context) -> Any:
+        _ = row.at
+        return row.n, {0: None, 1: {"a": 1}, 2: VariantVal.parseJson('{"a": 1}')}.get(row.n)
+
+    odd = spark.range(0, 4, 1, 1).selectExpr(
+        "cast(id AS int) AS n",
+        "cast(if(id = 3, X'FF', cast(id AS string)) AS string) AS key",
+        "timestamp_seconds(if(id = 3, 900000000000, id)) AS at",
+    )
+    kind = "struct<n: int NOT NULL, about: variant NOT NULL>"
+    retries = Retries(max_attempts=1)
+    spark.conf.set("spark.sql.session.timeZone", "GMT+02:00")
+    try:
+        frame = parallel_map(odd, answer, kind, key="key", retries=retries)
+        rows = frame.selectExpr("n", "outcome", "to_json(result.about) AS about", "error.message AS message").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    outcomes = {row.n: row for row in rows}
+    assert {n: (row.outcome, row.about) for n, row in outcomes.items()} == {
+        0: ("failed", None),
+        1: ("failed", None),
+        2: ("ok", '{"a":1}'),
+        3: ("failed", None),
+    }
+    assert "about is null or missing, and not nullable" in outcomes[0].message
+    assert "a VARIANT is a VariantVal" in outcomes[1].message
+    assert "out of range" in outcomes[3].message

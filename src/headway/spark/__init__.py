@@ -9,8 +9,9 @@ _MODULES = {
     "ClusterWorkers": "headway.spark.workers",
     "HeadwayDataSource": "headway.spark.source",
     "InputRow": "headway.spark.input_row",
-    "dead_letters": "headway.spark.outcomes",
+    "Output": "headway.spark.output_records",
     "local_session": "headway.spark.session",
+    "outputs": "headway.spark.output_records",
     "parallel_map": "headway.spark.parallel_stage",
     "run_workers": "headway.spark.workers",
 }

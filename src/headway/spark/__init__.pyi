@@ -1,5 +1,5 @@
 from headway.spark.input_row import InputRow
-from headway.spark.outcomes import dead_letters
+from headway.spark.output_records import Output, outputs
 from headway.spark.parallel_stage import parallel_map
 from headway.spark.session import local_session
 from headway.spark.source import HeadwayDataSource
@@ -9,8 +9,9 @@ __all__ = [
     "ClusterWorkers",
     "HeadwayDataSource",
     "InputRow",
-    "dead_letters",
+    "Output",
     "local_session",
+    "outputs",
     "parallel_map",
     "run_workers",
 ]

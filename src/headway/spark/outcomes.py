@@ -1,12 +1,10 @@
-"""What became of each row of a parallel stage: columns beside its own, and dead letters made of them."""
+"""What became of each row of a parallel stage, as columns beside its own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     DataType,
@@ -18,7 +16,6 @@ from pyspark.sql.types import (
 )
 
 from headway.core.retry import FatalError
-from headway.letters import PREFIX
 from headway.spark.result_type import ResultType, clean, text_of
 
 Kind = Literal["ok", "failed", "parked"]
@@ -32,7 +29,6 @@ ERROR = StructType(
 )
 
 _CHANGED = "the handler changed its result after it had returned it"
-_HEADER = "array<struct<key: string, value: binary>>"
 
 
 def outcome_columns(result: DataType) -> StructType:
@@ -104,46 +100,3 @@ class OutcomeColumns:
 def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     microseconds = [None if each is None else round(each * 1_000_000) for each in seconds]
     return pa.array(microseconds, pa.int64()).cast(kind)
-
-
-def dead_letters(outcomes: DataFrame) -> DataFrame:
-    """The rows that failed or were parked, as records for `format("headway")`: key, value and headers.
-
-    The headers are those of a `ParallelConsumer`'s dead letters, so `headway dead` shows them and sends them again; of
-    the source's columns, those that are there are used. Name the sink's option `topic`, or add a column.
-    """
-    columns = set(outcomes.columns)
-    place = [name for name in ("partition", "offset") if name in columns]
-    story = {
-        "exception": sf.col("error.exception"),
-        "message": sf.col("error.message"),
-        "reason": sf.col("error.reason"),
-        "attempts": sf.col("attempts"),
-        "last.time": sf.unix_millis("done"),
-        **({"topic": _kafka_topic(columns)} if "topic" in columns else {}),
-        **{name: sf.col(name) for name in place},
-        **({"timestamp": sf.unix_millis("timestamp")} if "timestamp" in columns else {}),
-    }
-    told = sf.filter(sf.array(*(_header(name, value) for name, value in story.items())), _is_known)
-    own = sf.filter(sf.coalesce("headers", sf.array().cast(_HEADER)), _is_own) if "headers" in columns else None
-    headers = told if own is None else sf.concat(own, told)
-    key = sf.col("key") if "key" in columns else sf.lit(None).cast("binary")
-    value = sf.col("value") if "value" in columns else sf.lit(None).cast("binary")
-    dead = outcomes.where(sf.col("outcome") != "ok")
-    return dead.select(key.alias("key"), value.alias("value"), headers.cast(_HEADER).alias("headers"))
-
-
-def _kafka_topic(columns: set[str]) -> Column:
-    return sf.concat_ws("-", "topic", "level") if "level" in columns else sf.col("topic")
-
-
-def _header(name: str, value: Column) -> Column:
-    return sf.struct(sf.lit(PREFIX + name).alias("key"), sf.encode(value.cast("string"), "UTF-8").alias("value"))
-
-
-def _is_known(header: Column) -> Column:
-    return header["value"].isNotNull()
-
-
-def _is_own(header: Column) -> Column:
-    return ~header["key"].startswith(PREFIX)

@@ -42,8 +42,11 @@ def parallel_map(
 
     The columns added are `result`; `outcome`, which is `ok`, `failed`, or `parked` for a row that was not handled since
     one of its key before it, in the same task, has failed; `attempts`; `error`, with `exception`, `message` and
-    `reason`; and `started` and `done`, the times of the last attempt. `dead_letters` makes records of those that are
-    not ok.
+    `reason`; and `started` and `done`, the times of the last attempt. `outputs` makes records of all rows, with dead
+    letters for those that are not ok.
+
+    No row fails its task, whatever is in it: a result that is not of the schema's type makes its row a failed one, and
+    so does a value that its handler reads and Python cannot have.
 
     A task that fails is tried again by Spark, and all its rows with it: handlers are called at least once.
 

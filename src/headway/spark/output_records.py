@@ -1,0 +1,141 @@
+"""The records that come of handled rows: those of one row are together from the handler to the transaction.
+
+A handler that is called again may answer otherwise. So what comes of a row must not be divided over writes, nor over
+tasks of a write: of two transactions one could keep the first answer and the other the second, and a row would be in
+both receipts and dead letters, or in neither. A row's records are made of its outcome here, in its own task.
+"""
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, StringType
+
+from headway.errors import ConfigError
+from headway.letters import PREFIX
+
+_HEADERS = "array<struct<key: string, value: binary>>"
+_OF_OUTCOMES = ("outcome", "attempts", "error", "done")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A record that comes of each row whose outcome is `ok`; columns are given by their names or as expressions.
+
+    Args:
+        topic: Where it goes: with a `level` to the Kafka topic of that level, else to this one.
+        value: Binary or a string, as the key.
+        key: None for none.
+        level: A whole number.
+        headers: An array of structs of `key` and `value`.
+        due: The time at which a relay delivers it; null is now.
+        where: The condition under which there is such a record, as an expression in SQL or of Spark's; None for always.
+    """
+
+    topic: str
+    value: Column | str
+    key: Column | str | None = None
+    level: Column | str | None = None
+    headers: Column | str | None = None
+    due: Column | str | None = None
+    where: Column | str | None = None
+
+
+def outputs(outcomes: DataFrame, *records: Output, dead_letter_topic: str) -> DataFrame:
+    """Return the records that come of the rows of `parallel_map`, as rows for `format("headway")`.
+
+    A row that is `ok` becomes these records, and any other a dead letter. All that comes of one row is in one task, and
+    so in one transaction of the sink: it is there once and as a whole, whatever dies when, and whatever handlers answer
+    when they are called again. This needs the same rows in the same tasks again; shuffle nothing from `parallel_map` to
+    the sink.
+
+    Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s, so that
+    `headway dead` shows them and sends them again. Of the source's columns, those that are there are used.
+
+    Raises `ConfigError` for rows without an outcome, and for a key or value that is neither binary nor a string.
+    """
+    for name in _OF_OUTCOMES:
+        if name not in outcomes.columns:
+            raise ConfigError(f"The rows have no column {name}, which parallel_map adds. Make outputs of its rows.")
+    has_due = any(record.due is not None for record in records)
+    letter = _struct(outcomes, _dead_letter(outcomes, dead_letter_topic), has_due=has_due)
+    made = sf.array(*(_struct(outcomes, record, has_due=has_due) for record in records)) if records else sf.array()
+    each = sf.when(sf.col("outcome") == "ok", made).otherwise(sf.array(letter))
+    return outcomes.select(sf.explode(each).alias("record")).where("record is not null").select("record.*")
+
+
+def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
+    """Return the record as a struct, null where there is none."""
+    topic = sf.lit(record.topic)
+    if record.level is not None:
+        topic = sf.concat(sf.lit(f"{record.topic}-"), _column(record.level).cast("int").cast("string"))
+    fields = [
+        topic.alias("topic"),
+        _bytes(outcomes, record, "key", record.key).alias("key"),
+        _bytes(outcomes, record, "value", record.value).alias("value"),
+        _or_null(record.headers).cast(_HEADERS).alias("headers"),
+    ]
+    if has_due:
+        fields.append(_or_null(record.due).cast("timestamp").alias("due"))
+    struct = sf.struct(*fields)
+    if record.where is None:
+        return struct
+    return sf.when(sf.expr(record.where) if isinstance(record.where, str) else record.where, struct)
+
+
+def _bytes(outcomes: DataFrame, record: Output, name: str, column: Column | str | None) -> Column:
+    if column is None:
+        return sf.lit(None).cast("binary")
+    kind = outcomes.select(_column(column)).schema[0].dataType
+    if not isinstance(kind, BinaryType | StringType):
+        raise ConfigError(
+            f"The {name} of the output to {record.topic} is {kind.simpleString()}; it must be binary or a string. Cast "
+            "it, or make JSON of it with to_json."
+        )
+    return _column(column).cast("binary")
+
+
+def _column(column: Column | str) -> Column:
+    return sf.col(column) if isinstance(column, str) else column
+
+
+def _or_null(column: Column | str | None) -> Column:
+    return sf.lit(None) if column is None else _column(column)
+
+
+def _dead_letter(outcomes: DataFrame, topic: str) -> Output:
+    columns = set(outcomes.columns)
+    story = {
+        "exception": sf.col("error.exception"),
+        "message": sf.col("error.message"),
+        "reason": sf.col("error.reason"),
+        "attempts": sf.col("attempts"),
+        "last.time": sf.unix_millis("done"),
+        **({"topic": _kafka_topic(columns)} if "topic" in columns else {}),
+        **{name: sf.col(name) for name in ("partition", "offset") if name in columns},
+        **({"timestamp": sf.unix_millis("timestamp")} if "timestamp" in columns else {}),
+    }
+    told = sf.filter(sf.array(*(_header(name, value) for name, value in story.items())), _is_known)
+    own = sf.filter(sf.coalesce("headers", sf.array().cast(_HEADERS)), _is_own) if "headers" in columns else None
+    return Output(
+        topic,
+        value="value" if "value" in columns else sf.lit(None).cast("binary"),
+        key="key" if "key" in columns else None,
+        headers=told if own is None else sf.concat(own, told),
+    )
+
+
+def _kafka_topic(columns: set[str]) -> Column:
+    return sf.concat_ws("-", "topic", "level") if "level" in columns else sf.col("topic")
+
+
+def _header(name: str, value: Column) -> Column:
+    return sf.struct(sf.lit(PREFIX + name).alias("key"), sf.encode(value.cast("string"), "UTF-8").alias("value"))
+
+
+def _is_known(header: Column) -> Column:
+    return header["value"].isNotNull()
+
+
+def _is_own(header: Column) -> Column:
+    return ~header["key"].startswith(PREFIX)
