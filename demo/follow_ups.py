@@ -30,7 +30,7 @@ def relay(servers: str) -> AbstractContextManager[Relay]:
 
 def audited(spark: SparkSession, parquet: Path, outputs: Outputs, levels: int) -> Row:
     """What `headway.spark.delay.summary` says of the follow-ups, once all have come or should have."""
-    later = follow_ups(spark.read.parquet(str(parquet)), outputs.follow_ups, outputs.follow_up_after)
+    later = follow_ups(spark.read.parquet(str(parquet)), outputs.follow_up_after)
     scheduled = later.select(F.col("value").alias("id"), "due").cache()
     delivered = _delivered(spark, outputs, levels)
     expected, deadline = scheduled.count(), time.monotonic() + _GIVE_UP_AFTER_S

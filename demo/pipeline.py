@@ -24,7 +24,7 @@ _AT_ONCE = 170_000  # so that a year is two micro-batches, each of which costs s
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What arrived, and how many seconds it took to read, join and write it."""
+    """What arrived, and how many seconds it took to read, join, handle and write it back to Kafka."""
 
     expected: int
     rows: int
@@ -123,6 +123,7 @@ def process(
     query = flights.start(records, tables, outputs)
     query.awaitTermination()
     streaming_s, batches = time.monotonic() - started, len(query.recentProgress)
+    flights.keep(spark, outputs, levels).awaitTermination()
     write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 
     arrived = spark.read.parquet(str(parquet))

@@ -54,9 +54,8 @@ def test_every_flight_goes_from_kafka_to_parquet_and_back_once(
         orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
     kafka = {"bootstrap.servers": orders.servers}
     source = flights.source(spark, kafka, orders.topic, orders.levels)
-    outputs = Outputs(
-        str(tmp_path), kafka, f"{orders.topic}-notices", f"{orders.topic}-later", scheduler_name=orders.topic
-    )
+    name = orders.topic
+    outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", f"{name}-dead", scheduler_name=name)
     outputs.create_topics(orders.topic, orders.levels)
 
     outcome = pipeline.process(spark, source, outputs, orders.levels, 1_000, Console(quiet=True))

