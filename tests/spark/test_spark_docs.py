@@ -16,7 +16,7 @@ from tests.spark.stored import committed
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
-TOPICS = ["orders-0", "orders-1", "orders-2", "copies", "receipts", "orders-dead", "spark-workers-docs"]
+TOPICS = ["orders-0", "orders-1", "orders-2", "copies", "receipts", "reminders", "orders-dead", "spark-workers-docs"]
 
 
 def test_the_programs_of_the_page_do_what_it_says(

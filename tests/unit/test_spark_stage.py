@@ -1,6 +1,7 @@
 """One task of a parallel stage, without Spark: rows in, outcomes out."""
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -21,9 +22,12 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
+    VariantType,
+    VariantVal,
 )
 
 from headway import Context, FatalError, RetryLater
@@ -33,6 +37,7 @@ from headway.spark.outcomes import outcome_columns
 from headway.spark.result_type import ResultType
 from headway.spark.stage import RowHandler, Settings, Stage
 
+REQUIRED = StructType([StructField("a", IntegerType(), nullable=False), StructField("b", StringType())])
 SETTINGS = Settings(
     key=("key",),
     concurrency=1_000,
@@ -328,3 +333,185 @@ def test_rows_are_passed_on_while_others_still_run() -> None:
     assert time.monotonic() - began < 5
     release.set()
     assert 0 in [number for batch in running for number in batch["number"].to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "does_not", "says"),
+    [
+        (REQUIRED, {"a": 1}, {"b": "x"}, "a is null or missing, and not nullable"),
+        (ArrayType(REQUIRED), [(1, "x"), None], [(1, "x"), (None, "x")], r"element\.a is null or missing"),
+        (MapType(StringType(), REQUIRED), {"k": {"a": 1}}, {"k": {}}, r"value\.a is null or missing"),
+        (REQUIRED, None, {"a": "x"}, "Could not convert 'x'"),
+        (StringType(), "é", "caf\udce9", "surrogates not allowed"),
+    ],
+)
+def test_a_result_that_java_would_fail_on_is_a_failed_row(kind: DataType, fits: Any, does_not: Any, says: str) -> None:
+    async def call(row: InputRow, context: Context) -> Any:
+        return does_not if row.number == 1 else fits
+
+    rows = outcomes(call, list("abc"), replace(SETTINGS, columns=outcome_columns(kind)))
+    assert {row["number"]: row["outcome"] for row in rows} == {0: "ok", 1: "failed", 2: "ok"}
+    [failed] = [row for row in rows if row["outcome"] == "failed"]
+    assert re.search(says, failed["error"]["message"])
+
+
+def test_an_array_without_nulls_takes_none() -> None:
+    results = ResultType(ArrayType(IntegerType(), containsNull=False))
+    assert results.checked([1, 2])[0] == [1, 2]
+    with pytest.raises(ValueError, match="element is null or missing, and not nullable"):
+        results.checked([1, None])
+
+
+def test_a_variant_is_known_by_its_bytes() -> None:
+    results = ResultType(StructType([StructField("about", VariantType()), StructField("n", IntegerType())]))
+    parsed = VariantVal.parseJson('{"a": 1}')
+    as_read = {"value": parsed.value, "metadata": parsed.metadata}
+    kept = [results.checked(result)[0] for result in ((parsed, 1), {"about": as_read}, {"n": 2}, None)]
+    about = [row and row["about"] for row in results.column(kept).to_pylist()]
+    assert about == [as_read, as_read, None, None]
+    for wrong in ({"a": 1}, "text", {"value": b"", "metadata": b""}):
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever Python says
+            results.checked((wrong, 1))
+
+
+def test_a_result_that_its_handler_changes_afterwards_fails_its_row_alone() -> None:
+    kept: list[list[Any]] = []
+
+    async def call(row: InputRow, context: Context) -> Any:
+        kept.append([row.number])
+        if row.number == 2:
+            kept[0][0] = "changed"
+        return kept[-1]
+
+    rows = outcomes(call, list("abc"), replace(SETTINGS, columns=outcome_columns(ArrayType(IntegerType()))))
+    assert {row["number"]: (row["outcome"], row["result"]) for row in rows} == {
+        0: ("failed", None),
+        1: ("ok", [1]),
+        2: ("ok", [2]),
+    }
+
+
+def test_an_error_that_cannot_say_what_it_is_fails_its_row_alone() -> None:
+    class UnspeakableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    class Result:
+        def __len__(self) -> int:
+            raise UnspeakableError
+
+        def __getattr__(self, name: str) -> Any:
+            raise UnspeakableError
+
+    async def call(row: InputRow, context: Context) -> Any:
+        return Result() if row.number == 0 else "x"
+
+    settings = replace(SETTINGS, columns=outcome_columns(ArrayType(StringType())))
+    rows = outcomes(call, ["a"], settings)
+    assert [row["outcome"] for row in rows] == ["failed"]
+
+
+UNREADABLE = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        UNREADABLE,
+        pa.array([0, 10**17 * 4], pa.timestamp("us", "UTC")),
+        pa.array([0, 10**8], pa.date32()),
+    ],
+)
+def test_a_value_that_python_cannot_have_fails_the_row_that_reads_it_even_as_a_key(column: pa.Array) -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        return 0 if row.key else 1
+
+    batch = pa.RecordBatch.from_arrays([column, pa.array([0, 1])], names=["key", "number"])
+    settings = replace(SETTINGS, retries=Retries(max_attempts=1))
+    put_out = list(Stage(call, settings).run(iter([batch])))
+    came = {
+        n: o for each in put_out for n, o in zip(each["number"].to_pylist(), each["outcome"].to_pylist(), strict=True)
+    }
+    assert came == {0: "ok", 1: "failed"}
+
+
+@pytest.mark.parametrize("zone", ["GMT+02:00", "PST", "-8:00"])
+def test_a_timestamp_is_read_in_a_zone_that_python_does_not_know_even_as_a_key(zone: str) -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        return int(row.key.timestamp()) + int(row.times[0].timestamp())
+
+    kind = pa.timestamp("us", zone)
+    columns = {"key": pa.array([5_000_000], kind), "times": pa.array([[7_000_000]], pa.list_(pa.int64()))}
+    columns["times"] = columns["times"].cast(pa.list_(kind))
+    [put_out] = Stage(call, SETTINGS).run(iter([pa.RecordBatch.from_pydict(columns)]))
+    assert put_out["result"].to_pylist() == [12]
+    assert put_out["key"].type == kind
+
+
+def test_rows_whose_key_is_nan_are_of_one_key() -> None:
+    running: list[int] = []
+
+    async def call(row: InputRow, context: Context) -> int:
+        running.append(1)
+        assert len(running) == 1
+        await asyncio.sleep(0.001)
+        running.clear()
+        return 0
+
+    rows = outcomes(call, [float("nan")] * 5)
+    assert [row["outcome"] for row in rows] == ["ok"] * 5
+
+
+def test_a_few_rows_that_wait_do_not_keep_the_batches_that_they_came_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind one that runs until all others are done, a row of each batch waits."""
+    monkeypatch.setattr(sys.modules[Stage.__module__], "_SHRINK_AT", 2 * 2**20)
+    rows_of_batch, batches, text = 100, 100, "x" * 10_000
+    release = asyncio.Event()
+    others = rows_of_batch * batches - batches
+    before, most = pa.total_allocated_bytes(), 0
+
+    async def call(row: InputRow, context: Context) -> int:
+        nonlocal others
+        assert row.text == text
+        if row.key == "hot":
+            await release.wait()
+        else:
+            others -= 1
+            if not others:
+                release.set()
+        assert row.text == text
+        return int(row.number)
+
+    def made() -> Iterator[pa.RecordBatch]:
+        nonlocal most
+        for start in range(0, rows_of_batch * batches, rows_of_batch):
+            numbers = range(start, start + rows_of_batch)
+            keys = ["cold" + str(number) if number % rows_of_batch else "hot" for number in numbers]
+            most = max(most, pa.total_allocated_bytes() - before)
+            yield pa.RecordBatch.from_pydict({"key": keys, "number": list(numbers), "text": [text] * rows_of_batch})
+
+    rows = [each for batch in Stage(call, SETTINGS).run(made()) for each in batch.select([1, 3]).to_pylist()]
+    assert sorted(row["number"] for row in rows) == list(range(rows_of_batch * batches))
+    assert all(row["number"] == row["result"] for row in rows)
+    assert most < 20 * 2**20  # of 100 MB that came in
+
+
+def test_no_handler_is_called_while_results_are_many_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Stage.__module__], "_RESULT_ROOM", 100_000)
+    calls = 0
+
+    async def call(row: InputRow, context: Context) -> str:
+        nonlocal calls
+        calls += 1
+        return "x" * 10_000
+
+    settings = replace(SETTINGS, concurrency=10, columns=outcome_columns(StringType()))
+    running = Stage(call, settings).run(batches([str(number) for number in range(500)]))
+    sizes = [next(running).num_rows]
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        assert calls <= sizes[0] + 40
+        time.sleep(0.05)
+    sizes += [batch.num_rows for batch in running]
+    assert sum(sizes) == 500
+    assert max(sizes) <= 11

@@ -46,7 +46,7 @@ RowHandler = Callable[[InputRow, Context], Any]
 _ROWS = TopicPartition("rows", 0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
 _ROOM = 256 * 2**20  # bytes of rows that are not put out yet; what is behind those is not read
-_SHRINK_AT = 64 * 2**20  # bytes of them from which on batches are looked at
+_SHRINK_AT = 64 * 2**20  # bytes of them from which on what is done is put out at once, and batches are shrunk
 _RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; no handler is called above it
 _UNBOUNDED = 2**62  # the engine's own room: a row's part of a batch says nothing of what it keeps
 _AT_A_TIME = 5_000
@@ -104,10 +104,10 @@ class Stage:
         try:
             for batch in batches:
                 self._receive(batch)
+                yield from self._emit(at_least=_AT_A_TIME)
                 while not self._has_room():
                     yield from self._emit()
                     self._await(_AT_A_TIME)
-                yield from self._emit(at_least=_AT_A_TIME)
             while self._emitted < self._received:
                 yield from self._emit()
                 self._await(_AT_A_TIME)
@@ -220,7 +220,7 @@ class Stage:
 
     def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
         left = len(self._outcomes)
-        if left < at_least and not self._dispatch.paused:
+        if left < at_least and not self._dispatch.paused and self._bytes_kept() <= _SHRINK_AT:
             return
         while left > 0:
             groups = self._grouped_outcomes(left)
