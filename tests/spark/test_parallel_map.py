@@ -1,8 +1,8 @@
 """`parallel_map` on a real Spark: batch and streaming DataFrames, and dead letters through the sink."""
 
-import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import VariantVal
 
-from headway import Context, FatalError
+from headway import Context
 from headway.core.retry import Retries, fixed
 from headway.errors import ConfigError
 from headway.letters import PREFIX
 from headway.spark import InputRow, Output, outputs, parallel_map
+from tests.spark.cluster import Driver, standalone_cluster
+from tests.spark.programs import charging
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:
@@ -165,55 +167,62 @@ def test_what_makes_no_record_is_one_sentence(spark: SparkSession) -> None:
         outputs(outcomes.drop("outcome"), dead_letter_topic="dead")
 
 
-def test_what_comes_of_a_row_is_there_once_though_a_handler_answers_otherwise_after_a_restart(
-    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
-) -> None:
-    """One task has committed and the other has not when the query is stopped; then all handlers change their minds."""
-    committed_first, waits = range(1, 601), range(1_001, 1_601)  # more than Spark reads in one task
-    for partition, numbers in enumerate((committed_first, waits)):
+FIRST, WAITING = range(1, 601), range(1_001, 1_601)  # together more than Spark reads in one task
+
+
+def came_of_rows(orders: "LevelTopics") -> tuple[list[int], list[int]]:
+    """The receipts and the dead letters of `programs/charging.py`."""
+    receipts, dead = (committed(orders.servers, topic) for topic in orders.kafka_topics[1:])
+    return sorted(record.number for record in receipts), sorted(record.number for record in dead)
+
+
+def send_and_await_the_first_task(orders: "LevelTopics", directory: Path, start: Callable[[], Any]) -> Any:
+    """Start the query, and wait until its first task has committed and its second has not."""
+    for partition, numbers in enumerate((FIRST, WAITING)):
         orders.send(0, numbers, partition=partition)
-    first_run = tmp_path / "first run"
-    first_run.touch()
-
-    async def charge(row: InputRow, context: Context) -> str:
-        number, is_first_run = int(row.value), first_run.exists()
-        while number in waits and first_run.exists():
-            await asyncio.sleep(0.05)
-        if (number % 2 == 0) == is_first_run:
-            raise FatalError("declined")
-        return f"-{number}"
-
-    def start() -> StreamingQuery:
-        source = spark.readStream.format("headway").options(
-            **{**orders.options, "levels": "1"}, startingOffsets="earliest"
-        )
-        charged = parallel_map(source.load(), charge, "string", key=None)
-        receipts = f"{orders.topic}-1"
-        records = outputs(
-            charged, Output(receipts, "value"), Output(receipts, "result"), dead_letter_topic=f"{orders.topic}-2"
-        )
-        writer = records.writeStream.format("headway").option("kafka.bootstrap.servers", orders.servers)
-        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-
-    def came_of_rows() -> tuple[list[int], list[int]]:
-        receipts, dead = (committed(orders.servers, f"{orders.topic}-{level}") for level in (1, 2))
-        return sorted(record.number for record in receipts), sorted(record.number for record in dead)
-
-    query = start()
-    deadline = time.monotonic() + 240
-    while sum(map(len, came_of_rows())) < 900:
-        assert query.exception() is None
+    (directory / "first").touch()
+    started, deadline = start(), time.monotonic() + 240
+    while sum(map(len, came_of_rows(orders))) < 2 * 300 + 300:
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    query.stop()
-    first_run.unlink()
+    return started
+
+
+def assert_each_row_has_one_answer(orders: "LevelTopics") -> None:
+    receipts, dead = came_of_rows(orders)
+    charged = [number for number in receipts if number > 0]
+    assert sorted(charged + dead) == [*FIRST, *WAITING]
+    assert receipts == sorted([*charged, *(-number for number in charged)])
+    assert [number for number in dead if number in FIRST] == list(range(2, 601, 2))
+
+
+def test_what_comes_of_a_row_is_there_once_though_handlers_answer_otherwise_after_a_restart(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    def start() -> StreamingQuery:
+        return charging.start(spark, orders.servers, orders.topic, tmp_path)
+
+    send_and_await_the_first_task(orders, tmp_path, start).stop()
+    (tmp_path / "first").unlink()
     start().awaitTermination()
 
-    receipts, dead = came_of_rows()
-    charged = [number for number in receipts if number > 0]
-    assert sorted(charged + dead) == [*committed_first, *waits]
-    assert receipts == sorted([*charged, *(-number for number in charged)])
-    assert [number for number in dead if number in committed_first] == list(range(2, 601, 2))
+    assert_each_row_has_one_answer(orders)
+
+
+@pytest.mark.slow
+def test_what_comes_of_a_row_is_there_once_though_handlers_answer_otherwise_after_the_driver_was_killed(
+    orders: "LevelTopics", tmp_path: Path
+) -> None:
+    with standalone_cluster(tmp_path) as cluster:
+
+        def start() -> Driver:
+            return cluster.run("charging", orders.servers, orders.topic, str(tmp_path))
+
+        send_and_await_the_first_task(orders, tmp_path, start).kill()
+        (tmp_path / "first").unlink()
+        start().wait(240)
+
+    assert_each_row_has_one_answer(orders)
 
 
 def test_no_row_fails_the_task_whatever_its_values_and_its_result_are(spark: SparkSession) -> None:
