@@ -15,6 +15,7 @@ help:  ## what can be made
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Headway needs Python 3.11 or newer; $(PYTHON) is older. Say which to use: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Setting up the environment in $(VENV), once: some minutes, by the network …"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

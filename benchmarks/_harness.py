@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -33,9 +35,28 @@ class Aim:
     holds: bool
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that so many percent of the values are not above; nan of none, which no aim accepts.
+
+    >>> percentile([3.0, 1.0, 2.0], 50), percentile([], 99)
+    (2.0, nan)
+    """
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))] if ranked else math.nan
+
+
+def ratio(value: float, to: float) -> float:
+    """How many times as much it is; nan where there is nothing to compare with.
+
+    >>> ratio(3.0, 2.0), ratio(1.0, 0.0), ratio(1.0, math.inf)
+    (1.5, nan, nan)
+    """
+    return value / to if to and math.isfinite(to) else math.nan
+
+
 @dataclass(slots=True)
 class Report:
-    """The answer to a benchmark's question."""
+    """The answer to a benchmark's question. A figure that could not be measured on this machine is nan, and said so."""
 
     question: str
     results: list[Result] = field(default_factory=list)
@@ -58,9 +79,13 @@ class Report:
         """The table for people."""
         table = Table("case", "system", "value", "unit", title=self.question, title_justify="left")
         for result in self.results:
-            table.add_row(result.case, result.system, f"{result.value:,.4g}", result.unit)
+            value = "not measured" if math.isnan(result.value) else f"{result.value:,.4g}"
+            table.add_row(result.case, result.system, value, result.unit)
         console.print(table)
         for aim in self.aims:
+            if math.isnan(aim.measured):
+                console.print(f"not shown  {aim.name}: this run had nothing to measure it with (aim {aim.aim})")
+                continue
             verdict = "[green]holds[/]" if aim.holds else "[red]missed[/]"
             console.print(f"{verdict}  {aim.name}: {aim.measured:,.4g} (aim {aim.aim})")
 
@@ -95,4 +120,13 @@ def main(question: str, measure: Callable[[Report, Options], None]) -> None:
     measure(report, Options(arguments.quick, arguments.bootstrap_servers))
     report.show(Console())
     if arguments.json:
-        arguments.json.write_text(json.dumps(asdict(report), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(_without_nan(asdict(report)), indent=2) + "\n")
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with null for nan, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
-from _harness import Options, Report, main
+from _harness import Options, Report, main, percentile, ratio
 from _proxied import proxied
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -52,8 +52,7 @@ def audit(send: Send, seconds: float) -> Outcome:
     until = time.monotonic() + 30
     while len(took) + refused < count and time.monotonic() < until:
         time.sleep(0.01)
-    took.sort()
-    return Outcome(took[int(len(took) * 0.99)] * 1000 if took else float("inf"), refused / count)
+    return Outcome(percentile(took, 99) * 1000 if took else float("inf"), refused / count)
 
 
 def beside(flood: Callable[[], None], work: Callable[[], Outcome]) -> Outcome:
@@ -170,7 +169,7 @@ def measure(report: Report, options: Options) -> None:
                     alone, flooded = ours(through, topic, seconds, place)
                     _note(report, case, "headway", alone, flooded)
                     report.at_most(f"{case}: refused", flooded.refused, 0)
-                    report.at_most(f"{case}: p99, times what it is alone", flooded.p99 / alone.p99, 1.5)
+                    report.at_most(f"{case}: p99, times what it is alone", ratio(flooded.p99, alone.p99), 1.5)
 
 
 def _note(report: Report, case: str, system: str, alone: Outcome, flooded: Outcome) -> None:

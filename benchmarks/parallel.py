@@ -343,7 +343,7 @@ def crash(report: Report, topics: Topics, count: int) -> None:
     topic = topics.filled([str(i) for i in range(count)], 1)
     with subprocess.Popen([sys.executable, "-c", PROGRAM, topics.servers, topic]) as process:
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while _committed_as_done(topics.servers, topic) < count - 1:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
@@ -351,7 +351,7 @@ def crash(report: Report, topics: Topics, count: int) -> None:
             process.send_signal(signal.SIGKILL)
     handled: list[int] = []
     consumer = topics.consumer(topic, group=topic)
-    too_late = threading.Timer(60, consumer.stop)  # the group first misses the one that was killed, for 6 s
+    too_late = threading.Timer(180, consumer.stop)  # the group first misses the one that was killed, for 6 s
 
     def handle(record: ConsumerRecord, context: Context) -> None:
         handled.append(record.offset)

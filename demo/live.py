@@ -1,5 +1,7 @@
-"""Step 1 while it runs: a table that changes where there is a terminal, a line now and then where there is none."""
+"""What goes on while a step runs: it changes in place on a terminal, and is a line now and then where there is none."""
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -8,6 +10,7 @@ from typing import Self
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
@@ -19,6 +22,49 @@ MEANINGS = ("on time, at most 15 min late", "over 15 min late", "cancelled or ov
 _REDRAW_S = 0.25
 _LINE_S = 5.0
 _BAR_WIDTH = 78
+_FIRST_LINE_S, _LINE_PART = 10.0, 0.25  # without a terminal there is a line after so long, and each quarter longer
+
+
+class Working:
+    """Says what is going on, and for how long; `say` changes it, from any thread."""
+
+    def __init__(self, console: Console, doing: str) -> None:
+        self._console = console
+        self._doing = doing
+        self._began = time.monotonic()
+        columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._task = self._bar.add_task(doing) if self._bar else None
+        self._over = threading.Event()
+        self._lines = threading.Thread(target=self._print_lines, name="working", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        else:
+            self._lines.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._bar:
+            self._bar.stop()
+        else:
+            self._lines.join()
+
+    def say(self, doing: str) -> None:
+        """Go on to something else, or tell how far it is."""
+        self._doing = doing
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, description=doing)
+
+    def _print_lines(self) -> None:
+        spent = 0.0
+        while not self._over.wait(max(_FIRST_LINE_S, _LINE_PART * spent)):
+            spent = time.monotonic() - self._began
+            self._console.print(f"{spent:6.1f} s  {self._doing}", soft_wrap=True)
 
 
 class Display:
@@ -45,9 +91,9 @@ class Display:
         if self._live:
             self._live.stop()
 
-    def show(self, at: float, delivered: Sequence[int], evidence: Evidence) -> None:
+    def show(self, at: float, delivered: Sequence[int], evidence: Evidence, *, last: bool = False) -> None:
         """Show how things are `at` seconds after the start, if it is time to."""
-        if at - self._shown_at < self._every and evidence.total < self._records:
+        if at - self._shown_at < self._every and not last:
             return
         if self._live:
             self._live.update(self._picture(at, delivered, evidence), refresh=True)
@@ -60,7 +106,9 @@ class Display:
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
         table.add_column("level", min_width=max(map(len, MEANINGS)) + 3)
         for name in ("backlog", "share", "burst", "records/s", "total"):
-            table.add_column(name, justify="right", min_width=7)
+            table.add_column(
+                name, justify="right", min_width=5 if name in ("share", "burst") else 7
+            )  # so 80 columns do
         lately = Lately(at - self._shown_at, evidence.polls - self._polls, self._counts)
         for row in rows(self._shares, delivered, evidence.per_level, lately):
             table.add_row(*row)
@@ -95,12 +143,10 @@ def rows(
 
 
 def line(at: float, delivered: Sequence[int], consumed: Sequence[int]) -> str:
-    """The same in a few words.
+    """The same in a few words; what waits is by level, highest first.
 
     >>> line(5, [900, 80], [500, 80])
-    '  5.0 s  980 in Kafka, 580 consumed; backlog: 0 of level 1, 400 of level 0'
+    '   5.0 s      980 in Kafka      580 consumed  waiting 0 + 400'
     """
-    backlog = ", ".join(
-        f"{max(0, delivered[level] - consumed[level]):,} of level {level}" for level in reversed(range(len(consumed)))
-    )
-    return f"{at:5.1f} s  {sum(delivered):,} in Kafka, {sum(consumed):,} consumed; backlog: {backlog}"
+    waiting = " + ".join(f"{max(0, delivered[level] - consumed[level]):,}" for level in reversed(range(len(consumed))))
+    return f"{at:6.1f} s  {sum(delivered):7,} in Kafka  {sum(consumed):7,} consumed  waiting {waiting}"

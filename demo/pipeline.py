@@ -2,7 +2,9 @@
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -19,7 +21,11 @@ from headway.spark.report_file import write_report
 
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
+_LOOK_EVERY_S = 1
 _AT_ONCE = 170_000  # so that a year is two micro-batches, each of which costs seconds besides its flights
+
+
+Say = Callable[[str], None]  # what goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class Outcome:
     by_level: bool
     micro_batches: int
     streaming_s: float
+    stored: list[datetime]
     parquet: Path
     plot: Path
 
@@ -53,21 +60,29 @@ def session() -> SparkSession:
 
 
 def run(
-    spark: SparkSession, servers: str, topic: str, levels: int, expected: int, output_dir: Path, console: Console
-) -> tuple[Outcome, Row]:
+    spark: SparkSession,
+    servers: str,
+    topic: str,
+    levels: int,
+    expected: int,
+    after: timedelta,
+    output_dir: Path,
+    console: Console,
+    say: Say,
+) -> tuple[Outcome, follow_ups.Audit]:
     """Read the flights of a topic through Structured Streaming, say what they show, draw it, and audit follow-ups.
 
-    `expected` is how many flights were sent. What an earlier run left in the directory is replaced. Stops Spark.
+    `expected` is how many flights were sent; `after` is how long after their handling follow-ups are due; `say` is told
+    how far it is. What an earlier run left in the directory is replaced. Stops Spark.
     """
     try:
         kafka = {"bootstrap.servers": servers}
         records = flights.source(spark, kafka, topic, levels, _AT_ONCE)
-        after, name = follow_ups.AFTER, follow_ups.NAME
-        outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=name)
+        outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=follow_ups.NAME)
         outputs.create_topics(topic, levels)
         with follow_ups.relay(servers):
-            outcome = process(spark, records, outputs, levels, expected, console)
-            return outcome, follow_ups.audited(spark, outcome.parquet, outputs, levels)
+            outcome = process(spark, records, outputs, levels, expected, console, say)
+            return outcome, follow_ups.audited(spark, outcome.parquet, outputs, levels, outcome.stored, say)
     finally:
         spark.stop()
 
@@ -111,7 +126,13 @@ def notices_by_level(spark: SparkSession, outputs: Outputs, levels: int) -> dict
 
 
 def process(
-    spark: SparkSession, records: DataFrame, outputs: Outputs, levels: int, expected: int, console: Console
+    spark: SparkSession,
+    records: DataFrame,
+    outputs: Outputs,
+    levels: int,
+    expected: int,
+    console: Console,
+    say: Say = lambda _: None,
 ) -> Outcome:
     """Join, handle, write, report, sum up, draw."""
     output_dir = Path(outputs.directory)
@@ -121,11 +142,16 @@ def process(
     tables = flights.read_tables(spark)
     started = time.monotonic()
     query = flights.start(records, tables, outputs)
-    query.awaitTermination()
-    streaming_s, batches = time.monotonic() - started, len(query.recentProgress)
+    while not query.awaitTermination(_LOOK_EVERY_S):
+        done = sum(batch["numInputRows"] for batch in query.recentProgress)
+        say(f"{done:,} of {expected:,} flights are through Spark")
+    streaming_s, stored = time.monotonic() - started, follow_ups.stored(query)
+    say("The flights of the notices are kept")
     flights.keep(spark, outputs, levels).awaitTermination()
+    say("The report is made")
     write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 
+    say("Flights and notices are counted")
     arrived = spark.read.parquet(str(parquet))
     counts = arrivals(arrived).first() or Row(rows=0, distinct=0)
     noticed = notices_by_level(spark, outputs, levels)
@@ -139,8 +165,9 @@ def process(
         distinct=counts["distinct"],
         notices=sum(noticed.values()),
         by_level=noticed == in_parquet,
-        micro_batches=batches,
+        micro_batches=len(stored),
         streaming_s=streaming_s,
+        stored=stored,
         parquet=parquet,
         plot=plot,
     )
@@ -148,7 +175,8 @@ def process(
 
 def _delay_table(destinations: list[Row]) -> Table:
     levels = sorted({level for row in destinations for level in row["delay_by_level"]})
-    table = Table(title=f"Mean arrival delay in minutes: the {len(destinations)} most frequent destinations, by level")
+    title = f"Mean arrival delay in minutes, {len(destinations)} most frequent destinations"
+    table = Table(title=title, title_justify="left")
     for name in ("destination", "flights", *(f"level {level}" for level in levels), "all"):
         table.add_column(name, justify="left" if name == "destination" else "right")
     for row in destinations:
@@ -164,7 +192,8 @@ def _minutes(delay: float | None) -> str:
 def _draw(destinations: list[Row], visibility: list[Row], path: Path) -> Path:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    left.barh([row["dest"] for row in reversed(destinations)], [row["delay"] or 0 for row in reversed(destinations)])
+    known = [row for row in reversed(destinations) if row["delay"] is not None]
+    left.barh([row["dest"] for row in known], [row["delay"] for row in known])
     left.set(title="Mean arrival delay, most frequent destinations", xlabel="minutes")
     right.bar([row["miles"] for row in visibility], [row["delay"] for row in visibility])
     right.set(title="Mean departure delay by visibility", xlabel="miles", ylabel="minutes")

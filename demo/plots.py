@@ -1,5 +1,6 @@
 """Step 1 as a picture."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from demo.live import MEANINGS
 Floats = npt.NDArray[np.float64]
 
 BIN_S = 0.5
+_SECOND_MS = 1000
 LEAST_BINS, MOST_BINS = 20, 80
 COLOURS = ("#90a4ae", "#f0a030", "#c62828")  # lowest level first
 
@@ -39,9 +41,23 @@ def percentiles(at: Floats, values: Floats, edges: Floats, percent: float) -> Fl
 
 
 def finding(evidence: Evidence) -> str:
-    """What the picture shows, in a sentence."""
+    """What the picture shows, in a sentence that is true of this run."""
+    ahead = evidence.ahead
+    if not ahead.of:
+        return "Nothing had to wait in this run: it does not show priority"
     high, low = percentile(evidence.waits_ms[-1], 99), percentile(evidence.waits_ms[0], 50)
-    return f"99 % of the urgent flights wait less than {high:,} ms; half of those on time more than {low / 1000:.1f} s"
+    if high < low:
+        return f"99 % of the urgent flights wait {_most(high)} at most; half of those on time {_least(low)} or more"
+    # Some pauses of the whole machine were longer than the waits: they delay neighbours alike.
+    return f"{math.floor(ahead.share * 100)} % of the urgent flights pass the flight on time sent last before them"
+
+
+def _most(ms: int) -> str:
+    return f"{ms} ms" if ms < _SECOND_MS else f"{math.ceil(ms / 100) / 10:.1f} s"
+
+
+def _least(ms: int) -> str:
+    return f"{ms} ms" if ms < _SECOND_MS else f"{math.floor(ms / 100) / 10:.1f} s"
 
 
 def draw(evidence: Evidence, path: Path) -> Path:

@@ -1,9 +1,10 @@
 """Step 1: the flights go through Kafka by priority, and are consumed while they are still being produced.
 
-The consumer does work that takes a while for each record, so that it keeps up with three quarters of what is sent:
-what does not fit must wait, and who waits is what priority is about.
+The consumer does work that takes a while for each record, so that it keeps up with three quarters of what is really
+sent: what does not fit must wait, and who waits is what priority is about.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -26,33 +27,39 @@ PARTITIONS = 6
 # Each of the 18 partitions is a request of its own: with less linger there are more of them than two cores can serve.
 _LINGER_MS = 20
 
-_LATEST_S = 0.05  # who has fallen behind its pace by more does not make up for it
+AIM_PER_S = 20_000
+"""So many flights are sent a second, if the machine sends so many."""
+
+KEEPS_UP_WITH = 0.75
+"""The part of what is sent that the consumer's work keeps up with."""
+
+_LATEST_S = 0.05  # a sender that has fallen behind its pace by more does not make up for it
 _BATCH = 25
-_JOIN_WITHIN_S = 30.0
-_GIVE_UP_AFTER_S = 10.0
+_LOOK_EVERY_S = 0.002
+_JOIN_WITHIN_S = 60.0
+_GIVE_UP_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How fast the flights are sent and worked off: a year takes half a minute, a short run ten seconds."""
+    """How fast the flights are to be sent: a year takes half a minute, a short run ten seconds, if the machine can."""
 
     records: int
     at_least_s: float = 8.0
 
     @property
     def sent_per_s(self) -> float:
-        """How many records are sent in a second."""
-        return min(20_000, self.records / self.at_least_s)
-
-    @property
-    def worked_per_s(self) -> float:
-        """How many records the consumer's work allows in a second."""
-        return 0.75 * self.sent_per_s
+        """How many records are sent in a second, at most."""
+        return min(AIM_PER_S, self.records / self.at_least_s)
 
     @property
     def capacity(self) -> int:
-        """`max.poll.records`: work for 8 ms, and no less than the shares need."""
-        return max((1 << LEVELS) - 1, round(self.worked_per_s * 0.008))
+        """`max.poll.records`: work for 8 ms at this pace, and no less than the shares need."""
+        return max((1 << LEVELS) - 1, round(KEEPS_UP_WITH * self.sent_per_s * 0.008))
+
+    def seconds(self, per_s: float) -> float:
+        """How long it takes to send and consume all, on a machine that sends so many records a second."""
+        return self.records / min(per_s, self.sent_per_s) / KEEPS_UP_WITH
 
 
 class Pace:
@@ -81,25 +88,48 @@ class Sending:
         config = {"bootstrap.servers": servers, "max.priority": LEVELS, "linger.ms": _LINGER_MS}
         self._producer = PriorityProducer(config)
         self._stop = threading.Event()
+        self._began = self._ended = math.nan
 
     @property
     def delivered(self) -> list[int]:
         """How many records of each level are in Kafka."""
         return self._producer.metrics().delivered
 
+    @property
+    def per_s(self) -> float:
+        """How many records a second went into Kafka, once all have."""
+        return sum(self.delivered) / (self._ended - self._began)
+
     def run(self) -> None:
         """Send all, unless `stop` is called."""
-        with self._producer:
-            for number, flight in enumerate(self._flights):
-                if self._stop.is_set():
-                    return
-                self._send(number, flight)
-                if number % _BATCH == 0:
-                    self._pace.work(_BATCH)
+        try:
+            with self._producer:
+                for number, flight in enumerate(self._flights):
+                    if self._stop.is_set():
+                        return
+                    self._send(number, flight)
+                    if number == 0:  # it waits until librdkafka has an identity, which says nothing about the machine
+                        self._producer.flush()
+                        self._began = time.monotonic()
+                    if number % _BATCH == 0:
+                        self._pace.work(_BATCH)
+        finally:
+            self._ended = time.monotonic()
 
     def stop(self) -> None:
         """Send no more."""
         self._stop.set()
+
+    def worked_off(self) -> float:
+        """How many records work that keeps up with a part of them is through with by now.
+
+        It never is through with more than that part of what is in Kafka while more is being sent: a backlog grows,
+        however fast or slow the machine is. When all is sent, the work goes on at its average speed.
+        """
+        delivered = sum(self.delivered)
+        if math.isnan(self._ended):
+            return KEEPS_UP_WITH * delivered
+        return KEEPS_UP_WITH * (delivered + self.per_s * (time.monotonic() - self._ended))
 
     def _send(self, number: int, flight: FlightRecord) -> None:
         headers = [(NUMBER, str(number).encode())]
@@ -109,9 +139,10 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was sent at each level, and what the consumer saw of it."""
+    """What was sent at each level, how many a second, and what the consumer saw of it."""
 
     sent: list[int]
+    sent_per_s: float
     evidence: Evidence
 
 
@@ -139,16 +170,19 @@ def run(
         sender = thread.submit(sending.run)
         try:
             with display or nullcontext():
-                _consume(consumer, sending, sender, evidence, Pace(plan.worked_per_s), display)
+                _consume(consumer, sending, sender, evidence, display)
         finally:
             sending.stop()
-    return Outcome(sending.sent, evidence)
+    return Outcome(sending.sent, sending.per_s, evidence)
 
 
-def warm_up(servers: str, flights: Iterable[FlightRecord]) -> None:
-    """The same with some flights and topics of its own: a Java that has just started takes seconds to be quick."""
+def warm_up(servers: str, flights: Iterable[FlightRecord]) -> float:
+    """The same with some flights and topics of its own, as fast as can be: how many are sent a second, after that.
+
+    A Java that has just started takes seconds to be quick.
+    """
     flights = list(flights)
-    run(servers, flights, Plan(len(flights), at_least_s=1.0), "fair", topic="warm-up")
+    return run(servers, flights, Plan(len(flights), at_least_s=0.1), "fair", topic="warm-up").sent_per_s
 
 
 def create_topics(servers: str, topic: str) -> None:
@@ -175,19 +209,30 @@ def _consume(
     sending: Sending,
     sender: "Future[None]",
     evidence: Evidence,
-    pace: Pace,
     display: Display | None,
 ) -> None:
     start = heard = time.monotonic()
-    while not sender.done() or evidence.total < sum(sending.sent):
+    while not _ended(sending, sender, evidence):
         backlog = sum(sending.delivered) - evidence.total
         records = consumer.poll(0.1)
         now = time.monotonic()
         evidence.note_poll(records, backlog, now - start, time.time_ns() // 1_000_000)
-        if display:
-            display.show(now - start, sending.delivered, evidence)
-        pace.work(len(records))
-        heard = now if records else heard
+        while sending.worked_off() < evidence.total and not _ended(sending, sender, evidence):
+            time.sleep(_LOOK_EVERY_S)
+            _show(display, start, sending, evidence)
+        _show(display, start, sending, evidence)
+        heard = time.monotonic() if records else heard
         if sender.done() and now - heard > _GIVE_UP_AFTER_S:
             break  # lost: the evidence shows it
     sender.result()
+    _show(display, start, sending, evidence, last=True)
+
+
+def _ended(sending: Sending, sender: "Future[None]", evidence: Evidence) -> bool:
+    """Whether all that was sent has come, or no more is sent because of an error."""
+    return sender.done() and (sender.exception() is not None or evidence.total >= sum(sending.sent))
+
+
+def _show(display: Display | None, start: float, sending: Sending, evidence: Evidence, *, last: bool = False) -> None:
+    if display:
+        display.show(time.monotonic() - start, sending.delivered, evidence, last=last)

@@ -23,10 +23,28 @@ def waits_table(evidence: Evidence) -> Table:
     return table
 
 
-def show_promises(console: Console, promises: Sequence[Promise]) -> bool:
-    """Print each with a tick or a cross; whether none was broken."""
-    width = max(len(promise.promised) for promise in promises)
-    console.print(f"[bold]  {'promised':{width}}  seen[/]")
+def show_promises(console: Console, promises: Sequence[Promise]) -> None:
+    """Print each with a tick, a cross, or a dash where this run cannot tell; long ones wrap within their column."""
+    table = Table("", "promised", "seen", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for promise in promises:
-        console.print(f"{_MARKS[promise.kept]} {promise.promised:{width}}  {promise.seen}", soft_wrap=True)
-    return all(promise.kept is not False for promise in promises)
+        table.add_row(_MARKS[promise.kept], promise.promised, promise.seen)
+    console.print(table)
+
+
+def verdict(promises: Sequence[Promise]) -> str:
+    """How many promises were kept, and which were not, or could not be shown.
+
+    >>> verdict([Promise("a", "1", True), Promise("b", "2", None)])
+    '1 of 2 promises were kept, and 1 could not be shown by this run: b.'
+    """
+    kept = sum(promise.kept is True for promise in promises)
+    counted = (
+        f"all {kept} promises were kept" if kept == len(promises) else f"{kept} of {len(promises)} promises were kept"
+    )
+    untold = [promise.promised for promise in promises if promise.kept is None]
+    broken = [promise.promised for promise in promises if promise.kept is False]
+    if untold:
+        counted += f", and {len(untold)} could not be shown by this run: {'; '.join(untold)}"
+    if broken:
+        counted += f", and {len(broken)} broken: {'; '.join(broken)}"
+    return counted + "."

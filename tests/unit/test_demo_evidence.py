@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from demo.evidence import Evidence, Order, Promise, percentile, promises
+from demo.evidence import Evidence, Order, Part, Promise, percentile, promises
 
 
 class Seen(NamedTuple):
@@ -20,10 +20,26 @@ class Seen(NamedTuple):
         return [("number", str(self.number).encode())]
 
 
+BACKLOG = 10_000  # more than enough
+
+
 def evidence_of(*records: Seen, backlog: int = 0, capacity: int = 10, now_ms: int = 1_000) -> Evidence:
-    evidence = Evidence(levels=2, records=10, capacity=capacity)
+    evidence = Evidence(levels=2, records=100, capacity=capacity)
     evidence.note_poll(records, backlog, at=1.0, now_ms=now_ms)
     return evidence
+
+
+def in_polls(*polls: list[Seen], backlog: int = BACKLOG, now_ms: int = 1_000) -> Evidence:
+    """Evidence of these polls, one after the other, with as many waiting before each."""
+    evidence = Evidence(levels=2, records=100, capacity=20)
+    for poll in polls:
+        evidence.note_poll(poll, backlog, at=1.0, now_ms=now_ms)
+    return evidence
+
+
+# Of 40 flights every second one is urgent, and all are sent in the order of their numbers.
+ORDINARY = [Seen(number, level=0, offset=number) for number in range(0, 40, 2)]
+URGENT = [Seen(number, level=1, offset=number) for number in range(1, 40, 2)]
 
 
 def broken(evidence: Evidence, sent: list[int], *, conserves_work: bool = True) -> list[str]:
@@ -54,7 +70,7 @@ def test_a_record_that_came_twice_instead_of_another_breaks_the_first_promise() 
 def test_an_offset_that_goes_back_is_a_violation_in_its_partition_only() -> None:
     evidence = evidence_of(Seen(0, offset=5), Seen(1, partition=1, offset=3), Seen(2, offset=4))
     assert (evidence.partitions.violations, len(evidence.partitions)) == (1, 2)
-    assert "each partition in the order of its offsets" in broken(evidence, [3, 0])
+    assert "each partition in order of its offsets" in broken(evidence, [3, 0])
 
 
 def test_flights_of_an_aeroplane_may_pass_each_other_at_different_levels_only() -> None:
@@ -73,28 +89,50 @@ def test_the_wait_is_from_the_timestamp_to_the_return_and_never_below_zero() -> 
     assert list(evidence.returned_s[0]) == [1.0, 1.0]
 
 
-def test_urgent_records_that_wait_as_long_as_the_others_break_the_promise() -> None:
-    evidence = evidence_of(Seen(0), Seen(1, level=1), now_ms=2_000)
-    assert "what is urgent does not wait for what is not" in broken(evidence, [1, 1])
+def test_urgent_flights_that_pass_those_sent_before_them_keep_the_promise_however_slow_all_is() -> None:
+    evidence = in_polls(URGENT, ORDINARY, now_ms=3_600_000)
+    assert evidence.ahead == Part(20, 20)
+    assert "urgent flights pass those on time" not in broken(evidence, [20, 20])
+
+
+def test_urgent_flights_in_the_order_of_sending_break_the_promise_however_fast_all_is() -> None:
+    first, second = (sorted(ORDINARY[half] + URGENT[half]) for half in (slice(10), slice(10, 20)))
+    evidence = in_polls(first, second, now_ms=1_000)
+    assert evidence.ahead == Part(0, 20)
+    assert "urgent flights pass those on time" in broken(evidence, [20, 20])
+
+
+def test_urgent_flights_after_the_others_break_the_promise() -> None:
+    assert "urgent flights pass those on time" in broken(in_polls(ORDINARY, URGENT), [20, 20])
+
+
+def test_without_a_backlog_the_run_cannot_tell_and_says_so() -> None:
+    evidence = in_polls(ORDINARY, URGENT, backlog=20)
+    untold = {each.promised: each.seen for each in promises(evidence, [20, 20], conserves_work=True) if not each.kept}
+    assert untold == {
+        "urgent flights pass those on time": "not shown: only 0 met a backlog",
+        "over 95% of capacity used in a backlog": "not shown: there was no backlog",
+    }
+    assert broken(evidence, [20, 20]) == []
 
 
 def test_a_poll_above_the_capacity_breaks_the_promise() -> None:
     evidence = evidence_of(Seen(0, offset=0), Seen(1, offset=1), capacity=1)
-    assert "no poll returns more than max.poll.records" in broken(evidence, [2, 0])
+    assert "no poll above max.poll.records" in broken(evidence, [2, 0])
 
 
 def test_only_polls_under_backlog_count_for_the_capacity_used() -> None:
-    evidence = evidence_of(Seen(0), backlog=2, capacity=2)
-    evidence.note_poll([], backlog=1, at=2.0, now_ms=1_000)
-    assert evidence.capacity_used == 0.5
-    assert Evidence(1, 1, 1).capacity_used == 1.0
+    evidence = evidence_of(Seen(0), backlog=20, capacity=2)
+    evidence.note_poll([], backlog=19, at=2.0, now_ms=1_000)
+    assert evidence.capacity_used == Part(1, 2)
+    assert Evidence(1, 1, 1).capacity_used.share == 1.0
 
 
 def test_capacity_that_idles_is_no_broken_promise_of_a_policy_that_does_not_promise_it() -> None:
-    evidence = evidence_of(Seen(0), backlog=10)
-    assert any("capacity" in promised for promised in broken(evidence, [1, 0]))
-    unpromised = promises(evidence, [1, 0], conserves_work=False)[-1]
-    assert unpromised == Promise("over 95% of the capacity used under backlog", "10.0%", None)
+    evidence = in_polls(*([Seen(number)] for number in range(20)))
+    assert any("capacity" in promised for promised in broken(evidence, [20, 0]))
+    unpromised = promises(evidence, [20, 0], conserves_work=False)[-1]
+    assert unpromised == Promise("over 95% of capacity used in a backlog", "5.0%, as this policy may", None)
 
 
 def test_order_counts_each_step_back() -> None:

@@ -1,7 +1,7 @@
 """What Java and Spark's Python workers say on stderr, but for what is said of every session and means nothing.
 
-Java warns of a module that Spark asks for at each start. And Spark ends Python workers that were idle for a minute by
-closing their connection, over which each of them prints a stack trace.
+Java warns of a module that Spark asks for at each start. And Spark ends Python workers by closing their connection:
+those that were idle for a minute, and those of a stream that is stopped. Over that each of them prints stack traces.
 """
 
 import os
@@ -11,11 +11,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _BEGINS = "Traceback (most recent call last):\n"
-_ENDS = "BrokenPipeError: "
+_ENDS = ("BrokenPipeError: ", "EOFError\n")
+_BETWEEN = ("\n", "During handling of the above exception, another exception occurred:\n")
 _HARMLESS = re.compile(
     rf"""WARNING:\ Using\ incubator\ modules:\ jdk\.incubator\.vector\n
-    | (?: (?: {re.escape(_BEGINS)} | \ \ File\ ".*/pyspark/daemon\.py",\ line\ .*\n (?: \ \ \ \ .*\n )* )+
-          {_ENDS.strip()}\ .*\n )+""",
+    | (?: (?: {"|".join(re.escape(line) for line in _BETWEEN)} )*
+          (?: {re.escape(_BEGINS)}
+            | \ \ File\ "(?: .*/pyspark/(?: daemon | serializers | worker_util
+                                          | sql/streaming/python_streaming_source_runner )\.py
+                            | .*/(?: socket | contextlib )\.py | <frozen\ runpy> )",\ line\ .*\n (?: \ \ \ \ .*\n )* )+
+          (?: BrokenPipeError:\ .*\n | EOFError\n ) )+""",
     re.VERBOSE,
 )
 _OURS = 2
@@ -47,20 +52,23 @@ def worth_reading(lines: Iterable[str]) -> Iterator[str]:
     ['out of memory\\n']
     """
     held, unended = "", 0
+    dropped = chained = False  # chained: to a stack trace that was passed on
     for line in lines:
         if line == _BEGINS:
             unended += 1
         elif held and line.startswith(_ENDS):
             unended -= 1
-        elif not (held and line.startswith(" ")):
+        elif not (held and line.startswith(" ")) and not (dropped and line in _BETWEEN):
             yield from _unless_harmless(held)
             yield from _unless_harmless(line)
-            held, unended = "", 0
+            held, unended, dropped = "", 0, False
+            chained = line in _BETWEEN and (chained or line != "\n")
             continue
         held += line
-        if not unended:
-            yield from _unless_harmless(held)
-            held = ""
+        if not unended and line not in _BETWEEN:
+            worth = [held] if chained else _unless_harmless(held)
+            yield from worth
+            held, dropped, chained = "", not worth, False
     yield from _unless_harmless(held)
 
 
