@@ -19,7 +19,8 @@ from headway.broker import LocalBroker
 from headway.errors import TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import create_marker_topic
-from headway.spark.sink import Part, Target, _write
+from headway.spark.sink import Target, _write
+from headway.spark.sink_markers import Part
 from headway.spark.sink_options import parse
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.spark.stored import committed

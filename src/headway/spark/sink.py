@@ -2,9 +2,11 @@
 
 Exactly once: the rows of a task and a marker with the batch's number are one transaction. A task first takes the
 transactional id of its query and partition, which fences off all earlier attempts and sees their transactions ended;
-then it looks for its marker. A marker of this batch means that an attempt has committed and died before Spark knew,
-or that the whole batch is a replay after a restart; then nothing is written. In any other case nothing of this batch
-is there, and nobody but this attempt can add it.
+then it looks for its marker. If there is none of this batch or a later one, nothing of it is there, and nobody but
+this attempt can add it. A marker by this same run means that an attempt has committed and died before Spark knew. By
+another run, the batch is a replay after a restart if the rows are those that the marker stands for; nothing is written
+in either case. If the rows are others, the checkpoint is an older one, and the task says so: to skip them would lose
+them, and to write them would double others.
 
 This rests on the same rows being in the same task again. Spark sees to it where the source does (ours does, and so
 does anything behind `repartition(n, columns)`).
@@ -12,12 +14,13 @@ does anything behind `repartition(n, columns)`).
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -29,10 +32,13 @@ from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import RowProducer
 from headway.spark.due_rows import DueRows, Lines, find_lines, line_settings
 from headway.spark.sentences import one_sentence
-from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
+from headway.spark.sink_digest import RowsDigest
+from headway.spark.sink_markers import Marked, Part
+from headway.spark.sink_options import SinkOptions, check_columns, for_batch, for_stream, parse
 from headway.spark.sink_rows import chunks
 
 _LOOK_EVERY = 0.5
+_PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
 _RESTART_WITHIN = 60.0  # seconds that a broker may be away between two micro-batches
 
 
@@ -43,24 +49,15 @@ class Written(WriterCommitMessage):
     rows: int
 
 
-class Part(NamedTuple):
-    """What a task writes: the part of one partition in one version of what an application writes."""
-
-    app_id: str
-    version: int
-    partition: int
-
-    @property
-    def slot(self) -> str:
-        """What all versions of this part have in common."""
-        return f"{self.app_id}/{self.partition}"
-
-
 class Target(NamedTuple):
-    """Where rows go; `lines` are for those that are due later, if there is a column for that."""
+    """Where rows go; `lines` are for those that are due later, if there is a column for that.
+
+    A write that is `named` may come again, after a restart; another never does.
+    """
 
     options: SinkOptions
     lines: Lines | None
+    named: bool = True
 
     def producer(self, transactional_id: str | None = None) -> RowProducer:
         """For the rows of one task."""
@@ -73,10 +70,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task of one micro-batch."""
-        return _write(self._target, iterator, _part_of_query())
+        return _write(self._target, iterator, _part_of_query(self._run))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -84,13 +82,13 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._app_id = target.options.app_id or f"write-{uuid.uuid4().hex}"
+        self._run = uuid.uuid4().hex
+        self._app_id = target.options.app_id or f"write-{self._run}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task."""
-        return _write(
-            self._target, iterator, Part(self._app_id, self._target.options.version or 0, _task().partitionId())
-        )
+        version = self._target.options.version or 0
+        return _write(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
@@ -104,7 +102,7 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
     with one_sentence():
         if overwrite:
             raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
-        options = parse(given)
+        options = for_batch(parse(given))
         return BatchWriter(_checked(schema, options, named=bool(options.app_id)))
 
 
@@ -115,14 +113,18 @@ def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target
         options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
     marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
     scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
-    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named))
+    now = int(time.monotonic() / _PREPARED_FOR)
+    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named, now), named)
 
 
-@lru_cache(maxsize=16)  # Spark makes a writer for each micro-batch
+@lru_cache(maxsize=16)
 def _prepare(
-    marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool
+    marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
 ) -> Lines | None:
-    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines."""
+    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines.
+
+    With another `now` it is asked again: topics may be deleted, and Spark keeps this process for later queries.
+    """
     admin = Admin(dict(kafka), _RESTART_WITHIN if named else 0.0)
     if marker_topic:
         create_marker_topic(admin, marker_topic, lasting=named)
@@ -136,26 +138,33 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Wri
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return Written(0)
+        rows = chain([first], batches)
         if target.options.delivery == "at_least_once":
             with target.producer() as producer:
-                return Written(_send(producer, target, first, batches))
-        return _write_once(target, first, batches, part)
+                return Written(_send(producer, target, rows))
+        return _write_once(target, rows, part)
 
 
-def _write_once(target: Target, first: pa.RecordBatch, others: Iterator[pa.RecordBatch], part: Part) -> Written:
-    options = target.options
-    key = part.slot.encode()
+def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+    options, digest = target.options, RowsDigest()
     with (
         target.producer(f"headway-sink-{part.slot}") as producer,
-        Markers(options.kafka, options.marker_topic) as markers,
+        Markers(options.kafka, options.marker_topic, lasting=target.named) as markers,
     ):
-        if _version_of(markers.last(key)) >= part.version:
+        marked = Marked.read(markers.newest(part.key), part.key)
+        if marked.is_by_this_run(part):
+            return Written(0)
+        if not marked.has_none_of(part):
+            for batch in batches:
+                deque(chunks(batch, options.topic, producer.partitions, digest=digest), maxlen=0)
+            if not marked.has(part, str(digest), options.keep_version):
+                raise marked.refusal(part, digest.rows, options.marker_topic)
             return Written(0)
         began, may_take = time.monotonic(), producer.transaction_timeout
         try:
-            rows = _send(producer, target, first, others)
-            value = msgspec.json.encode({"version": part.version, "rows": rows})
-            producer.mark(options.marker_topic, markers.partition_of(key), key, value)
+            _send(producer, target, batches, digest)
+            marker = marked.with_this(part, digest.rows, str(digest))
+            producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
             producer.commit()
         except FencedError as error:
             if (took := time.monotonic() - began) > may_take:
@@ -163,47 +172,44 @@ def _write_once(target: Target, first: pa.RecordBatch, others: Iterator[pa.Recor
                     f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
                     "tasks, or raise the option kafka.transaction.timeout.ms."
                 ) from error
-            if not _other_attempt_commits(markers, key, part.version, may_take):
+            if not _other_attempt_commits(markers, part, may_take):
                 raise
             return Written(0)
-        return Written(rows)
+        return Written(digest.rows)
 
 
-def _other_attempt_commits(markers: Markers, key: bytes, version: int, within: float) -> bool:
-    """Wait for the attempt that has fenced off this one.
+def _other_attempt_commits(markers: Markers, part: Part, within: float) -> bool:
+    """Wait for the attempt that has fenced off this one; return whether it is of the same run and has committed.
 
     A task that failed here would be started once more, and fence off the other in turn: with speculation, two attempts
     would end each other until Spark gives up.
     """
     deadline = time.monotonic() + within
-    while _version_of(markers.last(key)) < version:
+    while (marked := Marked.read(markers.newest(part.key), part.key)).has_none_of(part):
         if time.monotonic() > deadline:
             return False
         time.sleep(_LOOK_EVERY)
-    return True
+    return marked.is_by_this_run(part)
 
 
-def _send(producer: RowProducer, target: Target, first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> int:
+def _send(
+    producer: RowProducer, target: Target, batches: Iterator[pa.RecordBatch], digest: RowsDigest | None = None
+) -> int:
     due_rows = DueRows(target.lines) if target.lines else None
-    rows, batch = 0, first
-    while batch is not None:
-        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows):
+    rows = 0
+    for batch in batches:
+        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows, digest):
             producer.send(columns)
         rows += batch.num_rows
-        batch = next(others, None)
     producer.flush()
     return rows
-
-
-def _version_of(marker: bytes | None) -> int:
-    return -1 if marker is None else msgspec.json.decode(marker)["version"]
 
 
 def _task() -> Any:
     return TaskContext.get()
 
 
-def _part_of_query() -> Part:
+def _part_of_query(run: str) -> Part:
     task = _task()
     query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
-    return Part(query, int(batch), task.partitionId())
+    return Part(query, int(batch), task.partitionId(), run, is_micro_batch=True)

@@ -24,7 +24,7 @@ from headway.spark.option_values import KAFKA_PREFIX, SERVERS, refuse_unknown
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
-NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "markerTopic", "schedulerName")
+NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
 MARKER_TOPIC = "headway-markers"
 
 # What the sink decides by itself.
@@ -40,6 +40,7 @@ class SinkOptions:
     delivery: Delivery = "exactly_once"
     app_id: str | None = None
     version: int | None = None
+    keep_version: int | None = None
     marker_topic: str = MARKER_TOPIC
     scheduler_name: str = DEFAULT_NAME
 
@@ -60,6 +61,9 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             "of its writes. Give both or none."
         )
     delivery = _delivery(options)
+    keep_version = options.get("keepversion")
+    if keep_version is not None and delivery == "at_least_once":
+        raise ConfigError("The option keepVersion is for delivery=exactly_once. Remove it.")
     if app_id is not None and delivery == "at_least_once":
         raise ConfigError(
             "The options txnAppId and txnVersion say what is there already, which delivery=at_least_once does not look "
@@ -70,7 +74,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         topic=options.get("topic"),
         delivery=delivery,
         app_id=app_id,
-        version=None if version is None else _version(version),
+        version=None if version is None else _version("txnVersion", version),
+        keep_version=None if keep_version is None else _version("keepVersion", keep_version),
         marker_topic=options.get("markertopic", MARKER_TOPIC),
         scheduler_name=options.get("schedulername", DEFAULT_NAME),
     )
@@ -82,6 +87,15 @@ def for_stream(options: SinkOptions) -> SinkOptions:
         raise ConfigError(
             "The options txnAppId and txnVersion are for df.write; a stream has the query's id and the batch's number. "
             "Remove them."
+        )
+    return options
+
+
+def for_batch(options: SinkOptions) -> SinkOptions:
+    """Return the options, if they suit a `df.write`."""
+    if options.keep_version is not None and options.app_id is None:
+        raise ConfigError(
+            "The option keepVersion is for a write with txnAppId and txnVersion; another never comes again. Remove it."
         )
     return options
 
@@ -104,9 +118,9 @@ def _delivery(options: Mapping[str, str]) -> Delivery:
     return cast("Delivery", value)
 
 
-def _version(value: str) -> int:
+def _version(name: str, value: str) -> int:
     if not value.isdecimal():
-        raise ConfigError(f"The option txnVersion is {value!r}; it must be a whole number of at least 0.")
+        raise ConfigError(f"The option {name} is {value!r}; it must be a whole number of at least 0.")
     return int(value)
 
 
@@ -137,6 +151,7 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
     "headers": (_are_headers, "array<struct<key: string, value: binary>>"),
     "partition": (_is_whole, "a whole number"),
     "due": (lambda kind: isinstance(kind, TimestampType), "a timestamp"),
+    "identity": (lambda kind: _is_bytes(kind) or _is_whole(kind), "a string, binary or a whole number"),
 }
 
 

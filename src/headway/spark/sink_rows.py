@@ -11,17 +11,22 @@ from headway.core.topics import level_topic
 from headway.errors import DeliveryError
 from headway.kafka.row_producer import Columns
 from headway.spark.due_rows import DueRows
+from headway.spark.sink_digest import RowsDigest
 
 _MOST_BYTES = 8 * 2**20
 _ANY_PARTITION = -1
 
 
 def chunks(
-    batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int], due_rows: DueRows | None = None
+    batch: pa.RecordBatch,
+    topic: str | None,
+    partitions_of: Callable[[str], int],
+    due_rows: DueRows | None = None,
+    digest: RowsDigest | None = None,
 ) -> Iterator[Columns]:
     """The rows in order; `topic` is that of all, if they do not say it, and `partitions_of` tells a topic's size.
 
-    With `due_rows`, those that are due later go to its lines.
+    With `due_rows`, those that are due later go to its lines. A `digest` takes in each chunk before it comes.
 
     Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have.
     """
@@ -30,7 +35,10 @@ def chunks(
     for start in range(0, batch.num_rows, length):
         piece = batch.slice(start, length)
         columns = _columns(piece, topic, partitions_of)
-        yield columns if due_rows is None else due_rows.routed(columns, _microseconds(piece.column("due")))
+        due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
+        if digest is not None:
+            digest.add(columns, due, _identities(piece))
+        yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
 
 
 def _columns(batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int]) -> Columns:
@@ -48,7 +56,7 @@ def _columns(batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[
         values=present["value"].to_pylist(),
         keys=present["key"].to_pylist() if "key" in present else repeat(None),
         partitions=_partitions(present.get("partition")),
-        headers=map(_header_list, present["headers"].to_pylist()) if "headers" in present else None,
+        headers=list(map(_header_list, present["headers"].to_pylist())) if "headers" in present else None,
     )
 
 
@@ -98,6 +106,13 @@ def _partitions(partitions: pa.Array | None) -> Iterable[int]:
     if partitions is None:
         return repeat(_ANY_PARTITION)
     return pc.fill_null(partitions, _ANY_PARTITION).to_pylist()  # type: ignore[no-any-return]
+
+
+def _identities(batch: pa.RecordBatch) -> list[Any] | None:
+    if "identity" not in batch.schema.names:
+        return None
+    _refuse_null("identity", batch.column("identity"))
+    return batch.column("identity").to_pylist()  # type: ignore[no-any-return]
 
 
 def _microseconds(due: pa.Array) -> list[int | None]:
