@@ -2,14 +2,16 @@
 
 import contextlib
 import threading
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewPartitions
 
 from headway.broker import LocalBroker
-from headway.errors import DeliveryError, TransactionError
+from headway.errors import DeliveryError, KafkaError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import Columns, RowProducer
@@ -91,6 +93,86 @@ def test_a_marker_behind_an_open_transaction_of_others_is_waited_for(
         other.abort_transaction(30)
         looking.join(30)
         assert found == [b"1"]
+
+
+def test_the_markers_of_a_writers_other_tasks_are_seen_if_they_are_newer(
+    config: dict[str, str], headway_topic: str
+) -> None:
+    for key, value in ((b"a/job/1", b"old"), (b"a/job/0", b"1"), (b"a/job/1", b"2"), (b"b/job/0", b"3")):
+        mark(config, headway_topic, key, value)
+    with Markers(config, headway_topic) as markers:
+        assert markers.newest(b"a/job/0") == {b"a/job/0": b"1", b"a/job/1": b"2"}
+        assert markers.newest(b"a/job/2") == {b"a/job/0": b"1", b"a/job/1": b"2"}
+        assert markers.newest(b"c/job/0") == {}
+
+
+def test_a_marker_that_somebody_deletes_is_none(config: dict[str, str], headway_topic: str) -> None:
+    mark(config, headway_topic, b"job/0", b"1")
+    with Markers(config, headway_topic) as markers:
+        producer = ck.Producer(config)
+        producer.produce(headway_topic, None, b"job/0", markers.partition_of(b"job/0"))
+        assert producer.flush(30) == 0
+        assert markers.last(b"job/0") is None
+
+
+def test_a_marker_is_found_after_partitions_were_added_to_the_topic(config: dict[str, str], headway_topic: str) -> None:
+    keys = [f"job-{number}/0".encode() for number in range(4)]
+    for key in keys:
+        mark(config, headway_topic, key, b"1")
+    admin = AdminClient(dict(config))
+    admin.create_partitions([NewPartitions(headway_topic, 17)])[headway_topic].result(30)
+    while len(admin.list_topics(headway_topic, timeout=30).topics[headway_topic].partitions) < 17:
+        pass
+    with Markers(config, headway_topic) as markers:
+        assert [markers.last(key) for key in keys] == [b"1"] * 4
+
+
+def test_a_topic_with_too_few_partitions_is_refused_with_what_to_do(config: dict[str, str], headway_topic: str) -> None:
+    topic = f"{headway_topic}-few"
+    Admin(config).create([topic], 3)
+    sentence = f"The topic {topic}.* has 3 partitions and needs 16. Add some: .*--topic {topic} --partitions 16"
+    with pytest.raises(KafkaError, match=sentence):
+        create_marker_topic(Admin(config), topic)
+    with Markers(config, topic) as markers, pytest.raises(KafkaError, match=sentence):
+        markers.last(b"job/0")
+
+
+@pytest.mark.parametrize(("lasting", "policy"), [(True, "compact"), (False, "delete")])
+def test_a_topic_that_is_gone_is_created_anew_as_it_was(
+    config: dict[str, str], headway_topic: str, lasting: bool, policy: str
+) -> None:
+    topic = f"{headway_topic}-gone"
+    with Markers(config, topic, lasting=lasting) as markers:
+        assert markers.last(b"job/0") is None
+    assert settings_of(config, topic)["cleanup.policy"] == policy
+
+
+def forgetful(times: int) -> type[ck.Consumer]:
+    """A consumer whose leader does not say at first where its log ends, as one that takes over from a dead one."""
+
+    class Forgetful(ck.Consumer):
+        asked = 0
+
+        def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> Any:
+            self.asked += 1
+            return (-1001, -1001) if self.asked <= times else super().get_watermark_offsets(*args, **kwargs)
+
+    return Forgetful
+
+
+def test_a_log_whose_end_is_not_known_is_not_empty(
+    config: dict[str, str], headway_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark(config, headway_topic, b"job/0", b"1")
+    monkeypatch.setattr(ck, "Consumer", forgetful(times=3))
+    with Markers(config, headway_topic) as markers:
+        assert markers.last(b"job/0") == b"1"
+    monkeypatch.setattr(ck, "Consumer", forgetful(times=1_000))
+    with (
+        Markers(config, headway_topic, patience=0.2) as markers,
+        pytest.raises(KafkaError, match=f"The markers in {headway_topic} cannot be read: "),
+    ):
+        markers.last(b"job/0")
 
 
 def columns(topic: str, value: bytes) -> Columns:

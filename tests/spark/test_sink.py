@@ -1,7 +1,9 @@
 """`df.write` and `df.writeStream` with `format("headway")` on a real Spark and a real Apache Kafka."""
 
 import json
+import shutil
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka as ck
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -19,7 +23,7 @@ from headway.broker import LocalBroker
 from headway.errors import TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import create_marker_topic
-from headway.spark.sink import Target, _write
+from headway.spark.sink import Target, Written, _write
 from headway.spark.sink_markers import Part
 from headway.spark.sink_options import parse
 from tests.broker.delay_cluster import MISSED_SOON
@@ -222,6 +226,149 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_
 
     with pytest.raises(TransactionError, match=r"A task took \d+ s, and its transaction may take 1 s"):
         _write(Target(options, None), slowly(), Part(orders.topic, 0, 0))
+
+
+# The same number, and other rows
+
+
+def batches(*values: int) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"value": pa.array([str(value) for value in values])})
+
+
+def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_restart_by_its_rows(
+    orders: "LevelTopics",
+) -> None:
+    target = Target(parse({"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0"}), None)
+    create_marker_topic(Admin({"bootstrap.servers": orders.servers}), target.options.marker_topic)
+    part = Part(orders.topic, 0, 0, "first run")
+    assert _write(target, batches(1, 2), part) == Written(2)
+    assert _write(target, batches(3), part) == Written(0)  # with handlers that answer otherwise
+    part = part._replace(run="second run")
+    assert _write(target, batches(2, 1), part) == Written(0)
+    with pytest.raises(TransactionError, match="version 0 has 1 rows, and Kafka has 2 others of it"):
+        _write(target, batches(3), part)
+    assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_an_older_checkpoint_is_refused_and_its_new_rows_are_written_as_the_sentence_says(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path, behind: int
+) -> None:
+    topic, checkpoint, backup = f"{orders.topic}-2", tmp_path / "checkpoint", tmp_path / "backup"
+    frame = stream(spark, orders).select("key", "value")
+    for number in range(1 + behind):
+        orders.send(0, range(10 * number, 10 * number + 10))
+        run(frame, orders, checkpoint, topic)
+        if number == 0:
+            shutil.copytree(checkpoint, backup)
+    there = 10 + 10 * behind
+    orders.send(0, range(there, there + 10))
+    others = "10 others of it" if behind == 1 else "others, up to number 2"
+    sentence = f"micro-batch 1 has {there} rows, and Kafka has {others}, so it writes none.*the checkpoint is an older"
+    with pytest.raises(StreamingQueryException, match=sentence):
+        run(frame, orders, backup, topic)
+    assert values(orders.servers, topic) == list(range(there))
+
+    run(frame, orders, backup, topic, markerTopic="headway-markers-2")
+    copies = Counter(values(orders.servers, topic))
+    assert copies == {number: 2 if 10 <= number < there else 1 for number in range(there + 10)}
+
+
+def test_an_older_checkpoint_that_plans_the_same_micro_batches_adds_what_is_new(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    topic, checkpoint, backup = f"{orders.topic}-2", tmp_path / "checkpoint", tmp_path / "backup"
+    orders.send(0, range(10))
+    frame = stream(spark, orders, maxRecordsPerTrigger="10").select("key", "value")
+    run(frame, orders, checkpoint, topic)
+    shutil.copytree(checkpoint, backup)
+    orders.send(0, range(10, 30))
+    run(frame, orders, checkpoint, topic)
+    orders.send(0, range(30, 40))
+    run(frame, orders, backup, topic)
+    assert values(orders.servers, topic) == list(range(40))
+
+
+def answered(source: DataFrame) -> DataFrame:
+    """Each row with a value that is another one each time, as a handler's answer."""
+
+    def answer(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            answers = [uuid.uuid4().hex for _ in range(batch.num_rows)]
+            yield pa.RecordBatch.from_pydict({"key": batch.column("value"), "value": pa.array(answers)})
+
+    return source.mapInArrow(answer, "key binary, value string")
+
+
+def keys(servers: str, topic: str) -> list[int]:
+    return sorted(int(record.key or b"") for record in committed(servers, topic))
+
+
+def test_rows_that_come_out_otherwise_in_a_replay_are_refused_and_kept_as_the_sentence_says(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    orders.send(0, range(10))
+    frame, topic = answered(stream(spark, orders)), f"{orders.topic}-2"
+    run(frame, orders, tmp_path, topic)
+    forget_commit(tmp_path, 0)
+    with pytest.raises(StreamingQueryException, match="micro-batch 0 has 10 rows, and Kafka has 10 others of it"):
+        run(frame, orders, tmp_path, topic)
+    orders.send(0, range(10, 20))
+    run(frame, orders, tmp_path, topic, keepVersion="0")
+    assert keys(orders.servers, topic) == list(range(20))
+
+
+def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    orders.send(0, range(10))
+    frame, topic = answered(stream(spark, orders)).withColumn("identity", sf.col("key")), f"{orders.topic}-2"
+    run(frame, orders, tmp_path, topic)
+    forget_commit(tmp_path, 0)
+    run(frame, orders, tmp_path, topic)
+    assert keys(orders.servers, topic) == list(range(10))
+
+
+def test_other_rows_under_a_version_that_is_done_are_refused_and_written_under_a_later_one(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    options = {"topic": f"{orders.topic}-0", "txnAppId": orders.topic}
+    write(numbers(spark, 10, 1), orders, txnVersion="1", **options)
+    new = spark.range(10, 20, 1, 1).select(sf.col("id").cast("string").alias("value"))
+    for version, found in (("1", "10 others of it"), ("0", "others, up to number 1")):
+        text = refusal(new, orders, txnVersion=version, **options)
+        assert f"version {version} has 10 rows, and Kafka has {found}, so it writes none." in text
+    assert "Traceback" not in text
+    write(new, orders, txnVersion="2", **options)
+    assert values(orders.servers, options["topic"]) == list(range(20))
+
+
+# Topics that change
+
+
+def test_a_partition_that_is_added_to_the_marker_topic_doubles_nothing(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    markers = f"{orders.topic}-markers"
+    options = {"topic": f"{orders.topic}-0", "txnVersion": "1", "markerTopic": markers}
+    for attempt in range(2):
+        for job in range(2):
+            write(numbers(spark, 10), orders, txnAppId=f"{orders.topic}-{job}", **options)
+        if attempt == 0:
+            admin = AdminClient({"bootstrap.servers": orders.servers})
+            admin.create_partitions([NewPartitions(markers, 17)])[markers].result(30)
+    assert values(orders.servers, options["topic"]) == sorted([*range(10), *range(10)])
+
+
+def test_a_marker_topic_that_is_deleted_is_made_again_in_the_same_session(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    options = {"topic": f"{orders.topic}-0", "txnAppId": orders.topic, "markerTopic": f"{orders.topic}-markers"}
+    write(numbers(spark, 10), orders, txnVersion="1", **options)
+    Admin({"bootstrap.servers": orders.servers}).delete([options["markerTopic"]])
+    write(numbers(spark, 10), orders, txnVersion="2", **options)
+    write(numbers(spark, 10), orders, txnVersion="2", **options)
+    assert Counter(values(orders.servers, options["topic"])) == dict.fromkeys(range(10), 2)
 
 
 @pytest.mark.slow

@@ -157,13 +157,13 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
         if not marked.has_none_of(part):
             for batch in batches:
                 deque(chunks(batch, options.topic, producer.partitions, digest=digest), maxlen=0)
-            if not marked.has(part, str(digest), options.keep_version):
-                raise marked.refusal(part, digest.rows, options.marker_topic)
+            if not marked.has(part, digest, options.keep_version):
+                raise marked.refusal(part, digest, options.marker_topic)
             return Written(0)
         began, may_take = time.monotonic(), producer.transaction_timeout
         try:
             _send(producer, target, batches, digest)
-            marker = marked.with_this(part, digest.rows, str(digest))
+            marker = marked.with_this(part, digest)
             producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
             producer.commit()
         except FencedError as error:

@@ -26,32 +26,45 @@ class RowsDigest:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._sum = 0
+        self._what = 0
+        self._when: int | None = None
 
     def add(
         self, columns: Columns, due: Sequence[int | None] | None = None, identities: Sequence[Any] | None = None
     ) -> None:
         """Take rows in. With `identities` these alone tell the rows apart, and not what is written."""
-        rows: Iterable[Any] = (
-            identities
-            if identities is not None
-            # The first is the one that has an end.
-            else zip(
-                columns.values,
-                columns.keys,
-                columns.topics,
-                columns.partitions,
-                columns.headers or repeat(None),
-                due or repeat(None),
-                strict=False,
-            )
+        rows: Iterable[Any] = zip(
+            columns.values,  # the first, since it has an end
+            columns.keys,
+            columns.topics,
+            columns.partitions,
+            columns.headers or repeat(None),
+            strict=False,
         )
-        hashes = np.fromiter(map(crc32, map(_encode, rows)), np.uint64, columns.rows)
+        what = _hashes(rows if identities is None else identities, columns.rows)
         self.rows += columns.rows
-        self._sum = (self._sum + int(_mixed(hashes).sum())) & _MOST
+        self._what = _sum(self._what, what)
+        if due is not None and identities is None:
+            self._when = _sum(self._when or 0, what ^ _hashes(due, columns.rows))
 
-    def __str__(self) -> str:
-        return f"{self.rows}:{self._sum:016x}"
+    @property
+    def what(self) -> str:
+        """The number of rows, and what they say and where they go, as text."""
+        return f"{self.rows}:{self._what:016x}"
+
+    @property
+    def when(self) -> str:
+        """Which of the rows is due when, as text; empty if none has a due time of its own."""
+        return "" if self._when is None else f":{self._when:016x}"
+
+
+def _hashes(values: Iterable[Any], count: int) -> npt.NDArray[np.uint64]:
+    return _mixed(np.fromiter(map(crc32, map(_encode, values)), np.uint64, count))
+
+
+def _sum(sum_so_far: int, hashes: npt.NDArray[np.uint64]) -> int:
+    # Once more mixed: of hashes that are made of two, as of what and when, it matters which two.
+    return (sum_so_far + int(_mixed(hashes).sum())) & _MOST
 
 
 def _mixed(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

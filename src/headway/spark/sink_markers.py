@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import msgspec
 
 from headway.errors import TransactionError
+from headway.spark.sink_digest import RowsDigest
 
 _MOST_REMEMBERED = 32
 
@@ -40,14 +41,20 @@ class Part(NamedTuple):
 class Marker(msgspec.Struct, frozen=True):
     """The rows of a part that are in Kafka: how many, their digest, and by which run of the write they came.
 
-    `before` has the digests of the slot's versions before this one, newest first.
+    `what` and `when` are those of their digest. `before` has both of the slot's versions before this one, newest first.
     """
 
     version: int
     rows: int
-    digest: str = ""
+    what: str = ""
+    when: str = ""
     run: str = ""
     before: tuple[str, ...] = ()
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The digests of this version and of those before."""
+        return (self.what + self.when, *self.before)
 
     def encode(self) -> bytes:
         """Return the value for Kafka."""
@@ -75,19 +82,23 @@ class Marked(NamedTuple):
         own = -1 if self.own is None else self.own.version
         return own < part.version and self.newest <= part.version
 
-    def has(self, part: Part, digest: str, keep_version: int | None) -> bool:
-        """Return whether the rows with this digest are in Kafka, or are to count as those of their version there."""
+    def has(self, part: Part, digest: RowsDigest, keep_version: int | None) -> bool:
+        """Return whether the rows with this digest are in Kafka, or are to count as those of their version there.
+
+        In the same version the rows may have other due times, which mostly come from a clock.
+        """
         if self.own is None:
             return False
-        is_kept = self.own.version == part.version == keep_version
-        return is_kept or digest == self.own.digest or digest in self.own.before
+        if self.own.version == part.version:
+            return keep_version == part.version or digest.what == self.own.what
+        return digest.what + digest.when in self.own.history
 
-    def with_this(self, part: Part, rows: int, digest: str) -> Marker:
+    def with_this(self, part: Part, digest: RowsDigest) -> Marker:
         """Return the marker for a part that is written now."""
-        before = () if self.own is None else (self.own.digest, *self.own.before)
-        return Marker(part.version, rows, digest, part.run, before[:_MOST_REMEMBERED])
+        before = () if self.own is None else self.own.history
+        return Marker(part.version, digest.rows, digest.what, digest.when, part.run, before[:_MOST_REMEMBERED])
 
-    def refusal(self, part: Part, rows: int, marker_topic: str) -> TransactionError:
+    def refusal(self, part: Part, digest: RowsDigest, marker_topic: str) -> TransactionError:
         """Return the error for rows that `has` does not find, with what to do."""
         kind = "micro-batch" if part.is_micro_batch else f"txnAppId {part.app_id}, version"
         how_to_write = _WRITE_MICRO_BATCH.format(marker_topic) if part.is_micro_batch else _WRITE.format(self.newest)
@@ -97,7 +108,7 @@ class Marked(NamedTuple):
         else:
             found, how_to_keep = f"Kafka has others, up to number {self.newest}", ""
         return TransactionError(
-            f"Task {part.partition} of {kind} {part.version} has {rows:,} rows, and {found}, so it writes none. "
+            f"Task {part.partition} of {kind} {part.version} has {digest.rows:,} rows, and {found}, so it writes none. "
             f"{how_to_write}{how_to_keep}"
         )
 
