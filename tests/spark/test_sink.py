@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headway.broker import LocalBroker
-from headway.errors import TransactionError
+from headway.errors import DeliveryError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import create_marker_topic
 from headway.spark.sink import Target, Written, _write
@@ -231,16 +231,21 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_
 # The same number, and other rows
 
 
-def batches(*values: int) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"value": pa.array([str(value) for value in values])})
+def batches(*values: int, **columns: list[Any]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"value": [str(value) for value in values], **columns})
+
+
+def task(orders: "LevelTopics") -> tuple[Target, Part]:
+    """A task's target and its part in the first run of a write."""
+    target = Target(parse({"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0"}), None)
+    create_marker_topic(Admin({"bootstrap.servers": orders.servers}), target.options.marker_topic)
+    return target, Part(orders.topic, 0, 0, "first run")
 
 
 def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_restart_by_its_rows(
     orders: "LevelTopics",
 ) -> None:
-    target = Target(parse({"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0"}), None)
-    create_marker_topic(Admin({"bootstrap.servers": orders.servers}), target.options.marker_topic)
-    part = Part(orders.topic, 0, 0, "first run")
+    target, part = task(orders)
     assert _write(target, batches(1, 2), part) == Written(2)
     assert _write(target, batches(3), part) == Written(0)  # with handlers that answer otherwise
     part = part._replace(run="second run")
@@ -250,7 +255,7 @@ def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_rest
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 
-@pytest.mark.parametrize("behind", [1, 2])
+@pytest.mark.parametrize("behind", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_older_checkpoint_is_refused_and_its_new_rows_are_written_as_the_sentence_says(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path, behind: int
 ) -> None:
@@ -274,6 +279,7 @@ def test_an_older_checkpoint_is_refused_and_its_new_rows_are_written_as_the_sent
     assert copies == {number: 2 if 10 <= number < there else 1 for number in range(there + 10)}
 
 
+@pytest.mark.slow
 def test_an_older_checkpoint_that_plans_the_same_micro_batches_adds_what_is_new(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -318,15 +324,16 @@ def test_rows_that_come_out_otherwise_in_a_replay_are_refused_and_kept_as_the_se
     assert keys(orders.servers, topic) == list(range(20))
 
 
-def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(
-    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
-) -> None:
-    orders.send(0, range(10))
-    frame, topic = answered(stream(spark, orders)).withColumn("identity", sf.col("key")), f"{orders.topic}-2"
-    run(frame, orders, tmp_path, topic)
-    forget_commit(tmp_path, 0)
-    run(frame, orders, tmp_path, topic)
-    assert keys(orders.servers, topic) == list(range(10))
+def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(orders: "LevelTopics") -> None:
+    target, part = task(orders)
+    assert _write(target, batches(1, 2, identity=["a", "b"]), part) == Written(2)
+    part = part._replace(run="second run")
+    assert _write(target, batches(4, 3, identity=["a", "b"]), part) == Written(0)
+    with pytest.raises(TransactionError, match="has 2 rows, and Kafka has 2 others of it"):
+        _write(target, batches(1, 2, identity=["a", "c"]), part)
+    with pytest.raises(DeliveryError, match="1 rows have no identity: it is null"):
+        _write(target, batches(5, identity=[None]), part._replace(version=1))
+    assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 
 def test_other_rows_under_a_version_that_is_done_are_refused_and_written_under_a_later_one(
@@ -350,14 +357,12 @@ def test_a_partition_that_is_added_to_the_marker_topic_doubles_nothing(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:
     markers = f"{orders.topic}-markers"
-    options = {"topic": f"{orders.topic}-0", "txnVersion": "1", "markerTopic": markers}
-    for attempt in range(2):
-        for job in range(2):
-            write(numbers(spark, 10), orders, txnAppId=f"{orders.topic}-{job}", **options)
-        if attempt == 0:
-            admin = AdminClient({"bootstrap.servers": orders.servers})
-            admin.create_partitions([NewPartitions(markers, 17)])[markers].result(30)
-    assert values(orders.servers, options["topic"]) == sorted([*range(10), *range(10)])
+    options = {"topic": f"{orders.topic}-0", "txnAppId": orders.topic, "txnVersion": "1", "markerTopic": markers}
+    write(numbers(spark, 10), orders, **options)
+    admin = AdminClient({"bootstrap.servers": orders.servers})
+    admin.create_partitions([NewPartitions(markers, 17)])[markers].result(30)
+    write(numbers(spark, 10), orders, **options)
+    assert values(orders.servers, options["topic"]) == list(range(10))
 
 
 def test_a_marker_topic_that_is_deleted_is_made_again_in_the_same_session(

@@ -46,19 +46,25 @@ def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> No
     It keeps the last marker of each key; if not `lasting`, all markers for a day. That is for keys that are used once,
     of which a compacted topic would keep each for ever.
     """
-    if (there := admin.topics().get(topic)) is not None:
-        _check_partitions(topic, there)
-        return
-    config = _COMPACTION if lasting else _A_DAY
+    count = admin.topics().get(topic)
+    if count is None:
+        count = _create(admin, topic, _COMPACTION if lasting else _A_DAY)
+    _check_partitions(topic, count)
+
+
+def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
+    """Create the topic and return how many partitions it has; that may be another one of this very moment."""
     try:
         admin.create([topic], _PARTITIONS, config=config)
     except KafkaError as error:
-        if topic not in admin.topics():  # nor has anybody else created it in this moment
+        if (count := admin.topics().get(topic)) is None:
             raise KafkaError(
                 f"The topic {topic}, where exactly-once delivery marks what is written, does not exist and was not "
                 f"created: {error} Create it with {_PARTITIONS} partitions and "
                 f"cleanup.policy={config['cleanup.policy']}, or choose delivery=at_least_once."
             ) from error
+        return count
+    return _PARTITIONS
 
 
 def _check_partitions(topic: str, count: int) -> None:
