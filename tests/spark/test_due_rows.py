@@ -1,16 +1,20 @@
 """Rows of a DataFrame that are due later: to the lines with the sink's guarantees, and from there by a relay."""
 
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
 
 from headway import Ladder, Relay
 from headway.delay.topics import TopicNames, create_topics
 from headway.errors import ConfigError
+from headway.kafka.admin import Admin
 from headway.spark.due_rows import find_lines
+from headway.spark.sink import stream_writer
 from tests.spark.stored import Stored, committed
 
 if TYPE_CHECKING:
@@ -84,6 +88,25 @@ def test_a_task_that_fails_leaves_nothing_to_fire(spark: SparkSession, orders: "
     with pytest.raises(Exception, match="Kafka has no topic"):
         write(frame.withColumn("due", sf.current_timestamp() + sf.expr("INTERVAL 1 HOUR")), orders)
     assert in_lines(orders) == []
+
+
+def test_lines_that_are_deleted_are_made_again_by_the_same_process(
+    orders: "LevelTopics", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0", "schedulerName": orders.topic}
+    schema = StructType().add("value", "string").add("due", "timestamp")
+    admin = Admin({"bootstrap.servers": orders.servers})
+
+    def lines() -> set[str]:
+        return {topic for topic in admin.topics() if topic.startswith(f"{orders.topic}.")}
+
+    stream_writer(schema, options)
+    made = lines()
+    admin.delete(made)
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 10)
+    monkeypatch.setattr("headway.spark.sink.time", later)
+    stream_writer(schema, options)
+    assert lines() == made != set()
 
 
 def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_is_refused() -> None:
