@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from headway.errors import ConfigError
-from headway.spark.sink_options import SinkOptions, check_columns, for_stream, parse
+from headway.spark.sink_options import SinkOptions, check_columns, for_batch, for_stream, parse
 
 KAFKA = {"kafka.bootstrap.servers": "there:9092"}
 
@@ -32,6 +32,8 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
             "which delivery=at_least_once does not look for",
         ),
         ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
+        ({**KAFKA, "keepVersion": "last"}, "keepVersion is 'last'; it must be a whole number"),
+        ({**KAFKA, "keepVersion": "1", "delivery": "at_least_once"}, "keepVersion is for delivery=exactly_once."),
         ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
     ],
 )
@@ -43,6 +45,12 @@ def test_a_wrong_option_is_one_sentence(given: dict[str, str], sentence: str) ->
 def test_a_stream_takes_no_version_of_its_own() -> None:
     with pytest.raises(ConfigError, match="a stream has the query's id"):
         for_stream(parse({**KAFKA, "txnAppId": "job", "txnVersion": "1"}))
+
+
+def test_a_write_without_a_name_has_no_version_to_keep() -> None:
+    with pytest.raises(ConfigError, match="keepVersion is for a write with txnAppId and txnVersion"):
+        for_batch(parse({**KAFKA, "keepVersion": "1"}))
+    assert for_batch(parse({**KAFKA, "keepVersion": "1", "txnAppId": "job", "txnVersion": "1"})).keep_version == 1
 
 
 TYPES = {"string": StringType(), "int": IntegerType(), "double": DoubleType()}
@@ -63,6 +71,7 @@ def columns(text: str) -> StructType:
         (columns("value string, levle int"), "orders", "no column levle. Did you mean level?"),
         (columns("value string, due string"), "orders", "due is string; the headway sink needs a timestamp."),
         (columns("value string, offset int"), "orders", "no column offset"),
+        (columns("value string, identity double"), "orders", "identity is double; the headway sink needs a string"),
         (columns("value string, level double"), "orders", "level is double; the headway sink needs a whole number."),
         (
             columns("value string, headers string"),
