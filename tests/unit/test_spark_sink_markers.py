@@ -23,7 +23,7 @@ def after(*versions: tuple[int, RowsDigest], part: Part = STREAM, newest: int | 
     """The markers after these versions of a part were written, in an earlier run."""
     marked = Marked(None, -1)
     for version, digest in versions:
-        marker = marked.with_this(part._replace(version=version, run="first run"), digest)
+        marker = marked.with_this(part._replace(version=version, run="first run"), digest.rows, digest)
         marked = Marked.read({part.key: marker.encode()}, part.key)
     return marked if newest is None else marked._replace(newest=newest)
 

@@ -162,8 +162,9 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
             return Written(0)
         began, may_take = time.monotonic(), producer.transaction_timeout
         try:
-            _send(producer, target, batches, digest)
-            marker = marked.with_this(part, digest)
+            # A write without a name never comes again after a restart: nothing is ever compared with its rows.
+            rows = _send(producer, target, batches, digest if target.named else None)
+            marker = marked.with_this(part, rows, digest)
             producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
             producer.commit()
         except FencedError as error:
@@ -175,7 +176,7 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
             if not _other_attempt_commits(markers, part, may_take):
                 raise
             return Written(0)
-        return Written(digest.rows)
+        return Written(rows)
 
 
 def _other_attempt_commits(markers: Markers, part: Part, within: float) -> bool:

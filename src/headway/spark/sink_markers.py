@@ -93,10 +93,10 @@ class Marked(NamedTuple):
             return keep_version == part.version or digest.what == self.own.what
         return digest.what + digest.when in self.own.history
 
-    def with_this(self, part: Part, digest: RowsDigest) -> Marker:
+    def with_this(self, part: Part, rows: int, digest: RowsDigest) -> Marker:
         """Return the marker for a part that is written now."""
         before = () if self.own is None else self.own.history
-        return Marker(part.version, digest.rows, digest.what, digest.when, part.run, before[:_MOST_REMEMBERED])
+        return Marker(part.version, rows, digest.what, digest.when, part.run, before[:_MOST_REMEMBERED])
 
     def refusal(self, part: Part, digest: RowsDigest, marker_topic: str) -> TransactionError:
         """Return the error for rows that `has` does not find, with what to do."""
