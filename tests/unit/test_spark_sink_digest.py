@@ -20,7 +20,10 @@ def digest(
     rows = RowsDigest()
     for chunk in chunks:
         topics, keys, values = [list(column) for column in zip(*chunk, strict=True)] or [[], [], []]
-        rows.add(Columns(len(chunk), 0, topics, values, keys, repeat(-1), None), due, identities)
+        if identities is None:
+            rows.add(Columns(len(chunk), 0, topics, values, keys, repeat(-1), None), due)
+        else:
+            rows.add_identities(identities)
     return rows
 
 
@@ -65,3 +68,12 @@ def test_with_identities_nothing_else_counts(identities: list[Any]) -> None:
     assert given.what == digest(other, identities=identities).what
     assert given.when == ""
     assert given.what != digest(other, identities=[identities[0]] * 2).what
+
+
+def test_what_comes_of_one_row_counts_as_one_however_much_it_is() -> None:
+    once, more = RowsDigest(), RowsDigest()
+    once.add_identities(["a", "b", "c"])
+    more.add_identities(["a", "a", "b"])
+    more.add_identities([])
+    more.add_identities(["b", "c", "c"])
+    assert (once.rows, once.what) == (more.rows, more.what)

@@ -41,13 +41,19 @@ class Output:
     where: Column | str | None = None
 
 
-def outputs(outcomes: DataFrame, *records: Output, dead_letter_topic: str) -> DataFrame:
+def outputs(
+    outcomes: DataFrame, *records: Output, dead_letter_topic: str, identity: Column | str | None = None
+) -> DataFrame:
     """Return the records that come of the rows of `parallel_map`, as rows for `format("headway")`.
 
     A row that is `ok` becomes these records, and any other a dead letter. All that comes of one row is in one task, and
     so in one transaction of the sink: it is there once and as a whole, whatever dies when, and whatever handlers answer
     when they are called again. This needs the same rows in the same tasks again; shuffle nothing from `parallel_map` to
     the sink.
+
+    `identity` tells the sink which row it is when a restart calls its handler again: a string, binary or a whole
+    number, different for each row. By default it is made of the source's columns topic, level, partition and offset, where they
+    are there. Without one, a restart in which a handler answers otherwise is refused by the sink, with what to do.
 
     Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s, so that
     `headway dead` shows them and sends them again. Of the source's columns, those that are there are used.
@@ -60,8 +66,19 @@ def outputs(outcomes: DataFrame, *records: Output, dead_letter_topic: str) -> Da
     has_due = any(record.due is not None for record in records)
     letter = _struct(outcomes, _dead_letter(outcomes, dead_letter_topic), has_due=has_due)
     made = sf.array(*(_struct(outcomes, record, has_due=has_due) for record in records)) if records else sf.array()
-    each = sf.when(sf.col("outcome") == "ok", made).otherwise(sf.array(letter))
-    return outcomes.select(sf.explode(each).alias("record")).where("record is not null").select("record.*")
+    each = sf.when(sf.col("outcome") == "ok", sf.filter(made, sf.isnotnull)).otherwise(sf.array(letter))
+    known_by = _identity(outcomes) if identity is None else _column(identity)
+    if known_by is None:
+        return outcomes.select(sf.explode(each).alias("record")).select("record.*")
+    # A row of which nothing comes this time counts too: the next time something may.
+    exploded = outcomes.select(known_by.alias("identity"), sf.explode_outer(each).alias("record"))
+    return exploded.select("record.*", "identity", sf.isnull("record").alias("skip"))
+
+
+def _identity(outcomes: DataFrame) -> Column | None:
+    if not {"topic", "partition", "offset"} <= set(outcomes.columns):
+        return None
+    return sf.concat_ws("/", *(name for name in ("topic", "level", "partition", "offset") if name in outcomes.columns))
 
 
 def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:

@@ -201,7 +201,7 @@ def _send(
     for batch in batches:
         for columns in chunks(batch, target.options.topic, producer.partitions, due_rows, digest):
             producer.send(columns)
-        rows += batch.num_rows
+            rows += columns.rows
     producer.flush()
     return rows
 

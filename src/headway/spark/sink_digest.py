@@ -4,7 +4,7 @@ After a shuffle the same rows come in another order. So each row is hashed alone
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 from zlib import crc32
 
@@ -19,7 +19,7 @@ _MOST = 2**64 - 1
 
 
 class RowsDigest:
-    """Counts rows and digests them, in any order.
+    """The number of rows and a digest of them, in any order.
 
     Two rows have the same hash once in 2**32: CRC-32 is what Python has for a tenth of a microsecond.
     """
@@ -28,11 +28,22 @@ class RowsDigest:
         self.rows = 0
         self._what = 0
         self._when: int | None = None
+        self._last_identity: Any = None
 
-    def add(
-        self, columns: Columns, due: Sequence[int | None] | None = None, identities: Sequence[Any] | None = None
-    ) -> None:
-        """Take rows in. With `identities` these alone tell the rows apart, and not what is written."""
+    def add_identities(self, identities: Sequence[Any]) -> None:
+        """Take in what tells rows apart in place of what is written; a run of equal ones counts as one row.
+
+        Such a run is what came of one row: how much that is may differ from one time to the next.
+        """
+        before = chain([self._last_identity], identities)
+        distinct = [each for each, last in zip(identities, before, strict=False) if each != last]
+        if identities:
+            self._last_identity = identities[-1]
+        self.rows += len(distinct)
+        self._what = _sum(self._what, _hashes(distinct, len(distinct)))
+
+    def add(self, columns: Columns, due: Sequence[int | None] | None = None) -> None:
+        """Take in rows by what is written of them, and when they are due."""
         rows: Iterable[Any] = zip(
             columns.values,  # the first, since it has an end
             columns.keys,
@@ -41,10 +52,10 @@ class RowsDigest:
             columns.headers or repeat(None),
             strict=False,
         )
-        what = _hashes(rows if identities is None else identities, columns.rows)
+        what = _hashes(rows, columns.rows)
         self.rows += columns.rows
         self._what = _sum(self._what, what)
-        if due is not None and identities is None:
+        if due is not None:
             self._when = _sum(self._when or 0, what ^ _hashes(due, columns.rows))
 
     @property

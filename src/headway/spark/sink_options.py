@@ -8,6 +8,7 @@ from typing import Final, Literal, cast
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     ByteType,
     DataType,
     IntegerType,
@@ -151,6 +152,7 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
     "headers": (_are_headers, "array<struct<key: string, value: binary>>"),
     "partition": (_is_whole, "a whole number"),
     "due": (lambda kind: isinstance(kind, TimestampType), "a timestamp"),
+    "skip": (lambda kind: isinstance(kind, BooleanType), "a boolean"),
     "identity": (lambda kind: _is_bytes(kind) or _is_whole(kind), "a string, binary or a whole number"),
 }
 

@@ -26,7 +26,8 @@ def chunks(
 ) -> Iterator[Columns]:
     """The rows in order; `topic` is that of all, if they do not say it, and `partitions_of` tells a topic's size.
 
-    With `due_rows`, those that are due later go to its lines. A `digest` takes in each chunk before it comes.
+    With `due_rows`, those that are due later go to its lines. A `digest` takes in each chunk before it comes. Of a row
+    with `skip` nothing is written: only its identity counts.
 
     Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have.
     """
@@ -34,10 +35,17 @@ def chunks(
     length = -(-batch.num_rows // pieces) or 1
     for start in range(0, batch.num_rows, length):
         piece = batch.slice(start, length)
+        identities = _identities(piece)
+        if digest is not None and identities is not None:
+            digest.add_identities(identities)
+        if "skip" in piece.schema.names:
+            piece = piece.filter(pc.invert(pc.fill_null(piece.column("skip"), False)))
+        if not piece.num_rows:
+            continue
         columns = _columns(piece, topic, partitions_of)
         due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
-        if digest is not None:
-            digest.add(columns, due, _identities(piece))
+        if digest is not None and identities is None:
+            digest.add(columns, due)
         yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
 
 
