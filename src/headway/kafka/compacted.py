@@ -10,6 +10,7 @@ from headway.errors import KafkaError
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 
+_KNOWN_WITHIN = 10.0
 _AT_ONCE = 1000
 _STUCK_AFTER = 1.0
 _SLICE = 0.1
@@ -83,7 +84,11 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
 
 def _ends(config: Mapping[str, Any], topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
     """Return where the logs end, open transactions included."""
-    found = LogBounds(config, within=within).ends([(topic, partition) for partition in partitions])
-    if missing := sorted(set(partitions).difference(partition for _, partition in found)):
-        raise KafkaError(f"Kafka has no partitions {missing} of {topic}, which are to be read.")
+    bounds, wanted = LogBounds(config, within=within), [(topic, partition) for partition in partitions]
+    deadline = time.monotonic() + _KNOWN_WITHIN  # brokers hear of a new topic one after the other
+    while len(found := bounds.ends(wanted)) < len(wanted):
+        if time.monotonic() > deadline:
+            missing = sorted(set(partitions).difference(partition for _, partition in found))
+            raise KafkaError(f"The topic {topic} has no partitions {missing}, which are to be read. Create it anew.")
+        time.sleep(_SLICE)
     return {partition: end for (_, partition), end in found.items()}

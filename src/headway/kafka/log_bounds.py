@@ -4,10 +4,12 @@ While the leader of a partition is away and its broker is not fenced yet (some t
 `list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the leader
 that it knows. Such an answer is asked for again, with a new client, until a bound; then there is an error.
 
+Of a partition without a leader librdkafka says the same as of one that does not exist: only metadata tell them apart.
+
 Only a look-up by time has a negative answer that means something: -1, no record is that late.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from itertools import chain, repeat
 from typing import Any
@@ -29,7 +31,12 @@ NONE_THAT_LATE = -1
 _TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
 _LONGEST_TIMEOUT = 5.0
 _WITHIN = 30.0
-_GONE = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_PARTITION, ck.KafkaError._UNKNOWN_TOPIC)
+_WITHOUT_A_LEADER_OR_GONE = (
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError._UNKNOWN_PARTITION,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError._NOENT,
+)
 _LEVELS = {
     "read_committed": ck.IsolationLevel.READ_COMMITTED,
     "read_uncommitted": ck.IsolationLevel.READ_UNCOMMITTED,
@@ -85,13 +92,14 @@ class LogBounds:
             client = make_client(AdminClient, self._config)
             # A client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
             client.list_topics(timeout=timeout)
-        answers = list_offsets(client, wanted, self._isolation, timeout)
         found: dict[Partition, int] = {}
-        for partition, answer in answers.items():
+        for partition, answer in list_offsets(client, wanted, self._isolation, timeout).items():
             if isinstance(answer, int):
                 found[partition] = answer
-            elif answer.code() not in _GONE:
+            elif answer.code() not in _WITHOUT_A_LEADER_OR_GONE:
                 raise ck.KafkaException(answer)
+            elif _exists(client, partition, timeout):
+                raise ck.KafkaException(_not_said())
         self._client = client
         return found
 
@@ -117,12 +125,24 @@ def watermarks(consumer: ck.Consumer, partition: Partition, within: float) -> tu
     place = ck.TopicPartition(*partition)
 
     def ask(seconds: float) -> tuple[int, int]:
-        begin, end = consumer.get_watermark_offsets(place, seconds)
+        try:
+            begin, end = consumer.get_watermark_offsets(place, seconds)
+        except ck.KafkaException as error:
+            if error.args[0].code() in _WITHOUT_A_LEADER_OR_GONE and _exists(consumer, partition, seconds):
+                raise ck.KafkaException(_not_said()) from error
+            raise
         if begin < 0 or end < 0:
             raise ck.KafkaException(_not_said())
         return begin, end
 
-    return _explained(lambda: patiently(ask, within), partition, within)
+    try:
+        return patiently(ask, within)
+    except ck.KafkaException as error:
+        topic, number = partition
+        raise KafkaError(
+            f"Kafka did not say within {within:g} s where partition {number} of {topic} begins and ends "
+            f"({error.args[0].str().rstrip('.')}). Check that it exists and that its broker runs, and try again."
+        ) from error
 
 
 def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
@@ -131,15 +151,9 @@ def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
     return end if end >= 0 else None
 
 
-def _explained(ask: Callable[[], tuple[int, int]], partition: Partition, within: float) -> tuple[int, int]:
-    try:
-        return ask()
-    except ck.KafkaException as error:
-        topic, number = partition
-        raise KafkaError(
-            f"Kafka did not say within {within:g} s where partition {number} of {topic} begins and ends "
-            f"({error.args[0].str().rstrip('.')}). Check that its broker runs, and try again."
-        ) from error
+def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
+    about = client.list_topics(timeout=timeout).topics.get(partition[0])
+    return about is not None and partition[1] in about.partitions
 
 
 def _offset(answer: "Future[Any]", which: OffsetSpec) -> int | ck.KafkaError:
