@@ -103,6 +103,26 @@ def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_orde
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("low_latency", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_records_of_one_due_time_keep_their_order_though_the_brokers_stop_for_seconds(
+    seed: int, low_latency: bool
+) -> None:
+    draw = random.Random(seed)
+    world = World(Ladder.exponential(1, 2, 8), draw, room=10_000_000, stops=0.05, low_latency=low_latency)
+    schedules = []
+    for number in range(1000):
+        world.run_until(world.now + draw.randrange(60), crash=0.0 if low_latency else 0.01 * (seed % 3))
+        due = -(-(world.now + draw.randrange(10_000)) // 1000) * 1000
+        schedules.append(world.schedule(f"{number}", due - world.now))
+    world.run_until(world.now + 100_000)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at for at, schedule in world.delivered)
+    for due in {schedule.due for schedule in schedules}:
+        order = [schedule.order for _, schedule in world.delivered if schedule.due == due]
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_of_what_is_overdue_equal_due_times_keep_their_order_as_long_as_all_of_it_fits_in_memory(fits: bool) -> None:
     count = 1500  # of 100 bytes each, in lines of all lengths

@@ -209,11 +209,12 @@ class Relay(Closable):
 
     def _store_rest(self) -> None:
         """Store all that was done, before others, or this relay itself, begin from what is stored."""
-        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored())}
+        now = self._now()
+        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
         try:
             if self._carrier:
                 if ticks:
-                    self._carrier.carry_out(ticks, self._offsets(ticks), self._now())
+                    self._carrier.carry_out(ticks, self._offsets(ticks), now)
                 self._carrier.finish()
         except KafkaError as error:
             log.warning("What was done last was not stored: %s", error)
@@ -326,6 +327,7 @@ class Relay(Closable):
         self._search(now)
         did = self._carry_out(now)
         self._carrier.serve()
+        self._note_written(self._carrier)
         self._hold()
         self._delete()
         return did or bool(messages)
@@ -356,10 +358,10 @@ class Relay(Closable):
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)
-        for place in self._consumer.ends:
+        for place, offset in self._consumer.ends.items():
             relay, line = self._places.get(place, (None, None))
             if relay is not None and line is not None:
-                relay.reached_end(line)
+                relay.reached_end(line, offset)
         self._consumer.ends.clear()
 
     def _search(self, now: int) -> None:
@@ -386,6 +388,13 @@ class Relay(Closable):
                 self.counts["refused"] += len(tick.refusals)
             self.counts["rounds"] += 1
         return bool(ticks)
+
+    def _note_written(self, carrier: Carrier) -> None:
+        """Tell the relays what Kafka has of what they have moved."""
+        while carrier.written:
+            for number, ends in carrier.written.popleft().items():
+                if number in self._relays:
+                    self._relays[number].written(ends, self._now())
 
     def _has_room(self, carrier: Carrier) -> bool:
         """Whether more may be sent: what a broker does not take waits here, and no more than has room."""

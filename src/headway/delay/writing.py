@@ -30,7 +30,10 @@ _NO_SCHEDULE = "the record does not say where and when it is due"
 
 
 class Out(msgspec.Struct, gc=False):
-    """A record as the client takes it; `source` is what it was made of, if that is delivered with it."""
+    """A record as the client takes it.
+
+    `source` is what it was made of, if that is delivered with it; `line` is where it moves, if it does.
+    """
 
     topic: str
     value: Any
@@ -39,6 +42,7 @@ class Out(msgspec.Struct, gc=False):
     timestamp: int
     headers: list[Header] | None
     source: Any = None
+    line: int | None = None
 
 
 class Writing:
@@ -65,7 +69,8 @@ class Writing:
     def _move(self, partition: int, write: Write) -> Out:
         message, schedule = write.record, write.schedule
         headers = [*own_headers(message), schedule.header()]
-        return Out(self._names.line(write.line or 0), message.value(), message.key(), partition, _NOW, headers)
+        topic = self._names.line(write.line or 0)
+        return Out(topic, message.value(), message.key(), partition, _NOW, headers, None, write.line)
 
     def _delivery(self, write: Write, now: int) -> Out:
         message, schedule = write.record, write.schedule
