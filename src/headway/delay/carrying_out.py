@@ -85,7 +85,7 @@ def moves_of(ticks: Ticks) -> Moved:
 def note_move(moved: Moved, out: Out, offset: int) -> None:
     """Take down that a record which moves was written at this offset."""
     if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
-        lines[out.line] = offset + 1
+        lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 is not known
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:

@@ -32,6 +32,7 @@ from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
 from headway.kafka.line_consumer import Deletion, LineConsumer
+from headway.kafka.log_bounds import LogBounds
 from headway.kafka.membership import Standing, standing
 from headway.kafka.native import Partition
 from headway.kafka.wake import Wake
@@ -47,6 +48,7 @@ _LOOK_EVERY = 15.0  # and so long while nothing comes and nothing is due
 _PRECISELY = 0.001
 _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
+_DECIDED_WITHIN = 3.0
 _AGAIN_AFTER = 0.5
 _LONGEST_BACK_OFF = 10.0
 _FAILS_WITHIN = 20.0  # seconds; a failure that comes later than that after the back-off is no longer in a row
@@ -262,6 +264,8 @@ class Relay(Closable):
                 self._look_for_lines()
             return
         stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
+        if not self._is_all_decided(numbers):
+            self._end_what_is_open(stored)
         room = self._memory // len(numbers)
         for number in numbers:
             lines = self._lines
@@ -283,10 +287,26 @@ class Relay(Closable):
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
-        """The relay before has died within a transaction: the broker itself would end it much later."""
+        """End the transactions of the relays before, and wait until every broker knows how they have ended.
+
+        Of a relay that has died within one the brokers themselves would end it much later.
+        """
         producers = {each for values in stored.values() for each in stored_producers(values)}
-        log.info("The relay before left a transaction open, which is ended.")
         end_transactions(self._producer_config(), sorted(producers), self._names.state)
+
+    def _is_all_decided(self, numbers: list[int]) -> bool:
+        """Return whether the brokers of all lines know how every transaction has ended.
+
+        That of the state may know it earlier than they. Until they do, records are not seen that have moved there.
+        """
+        places = [(self._names.line(line), number) for line in self._lines for number in numbers]
+        try:
+            there = LogBounds(self._connection, within=_DECIDED_WITHIN).ends(places)
+            decided = LogBounds(self._connection, "read_committed", _DECIDED_WITHIN).ends(places)
+        except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
+            log.info("%s", unknown)
+            return False
+        return all(decided[place] >= end for place, end in there.items() if place in decided)
 
     def _look_at_clock(self, carrier: Carrier) -> None:
         carrier.look_at_clock(
