@@ -56,6 +56,7 @@ class World:
     room: int = 400_000
     at_once: int = FETCH
     low_latency: bool = False  # records are there before what was done is stored
+    topics: dict[str, str] = field(default_factory=dict)
     stops: float = 0.0  # the chance that the brokers stop before they take, or commit, what a turn has written
     logs: dict[int, list[Record]] = field(default_factory=dict)
     commands: list[bytes] = field(default_factory=list)
@@ -86,7 +87,7 @@ class World:
             self.logs[line][offset].aborted = True
         self.sending.clear()
         self.uncommitted.clear()
-        self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room)
+        self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room, self.topics)
         self.positions = {line: self.relay.start(line) for line in self.logs}
         self.commands_position = self.relay.commands_start
         self.searching.clear()

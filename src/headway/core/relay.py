@@ -33,7 +33,15 @@ from headway.core.recent import Recent
 from headway.core.recurrence import Recurrence
 from headway.core.relay_ticks import Answer, Refusal, Search, Tick, Write
 from headway.core.schedules import Schedule
-from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, StoredState, change_key, encode_map, line_key
+from headway.core.stored_state import (
+    COMMANDS_KEY,
+    MEMORY_KEY,
+    TOPICS_KEY,
+    StoredState,
+    change_key,
+    encode_map,
+    line_key,
+)
 from headway.core.waiting import Held, Waiting
 from headway.errors import ScheduleError
 
@@ -64,6 +72,7 @@ class PartitionRelay:
         lines: All lines that there are, those that are only read out among them.
         stored: What earlier ticks have stored.
         room: How many bytes of records may wait in memory, and as many again in the windows of all lines.
+        topics: Kafka's ids of the lines' topics and of the commands', by the key of what is stored of each.
     """
 
     def __init__(
@@ -72,10 +81,11 @@ class PartitionRelay:
         lines: Collection[int],
         stored: Mapping[str, bytes],
         room: int,
+        topics: Mapping[str, str],
     ) -> None:
         self._ladder = ladder
         self._room = room
-        state = StoredState(stored)
+        state = StoredState(stored, topics)
         own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
         self._shared = room // 2
         each = room // 4 // max(1, len(lines))
@@ -91,7 +101,9 @@ class PartitionRelay:
         self._recent = Recent()
         # A line that comes back after its topic was deleted begins anew.
         gone = state.other_lines({*lines, *ladder.lines})
-        self._tick = Tick(state={line_key(line): None for line in gone})
+        self._tick = Tick(state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before]))
+        if state.topics:
+            self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # of its records in bytes
         self._unwritten: deque[_Moved] = deque()  # of ticks that are carried out, in their order
         self.searches: list[Search] = []
