@@ -104,7 +104,7 @@ def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_orde
 
 
 @pytest.mark.parametrize("low_latency", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(8))
 def test_records_of_one_due_time_keep_their_order_though_the_brokers_stop_for_seconds(
     seed: int, low_latency: bool
 ) -> None:
@@ -318,6 +318,23 @@ def test_a_line_whose_topic_was_deleted_may_come_back_and_is_read_from_its_begin
     world.crash()
     schedules += [world.schedule(f"new {n}", 5_000) for n in range(20)]
     world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning_though_as_much_was_done_in_the_one_before() -> None:
+    world = World(LADDER, random.Random(10), topics={"memory": "a", "line:4000": "b", "commands": "c"})
+    schedules = [world.schedule(f"{n}", 5_000) for n in range(30)]
+    world.run_until(world.now + 6_000)
+    world.topics = {"memory": "d", "line:4000": "e", "commands": "c"}
+    for line in (MEMORY, 4_000):
+        world.logs[line] = []
+    schedules += [world.schedule(f"new {n}", 5_000 if n % 2 else 100) for n in range(80)]
+    world.crash()
+    world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
+    for _ in range(2):  # and what is stored is of the new ones
+        world.crash()
+        world.run_until(world.now + 10)
     delivered_once(world, schedules)
 
 
