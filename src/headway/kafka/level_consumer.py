@@ -317,7 +317,7 @@ class LevelConsumer:
     def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
         partitions = self._from_kafka(kafka_partitions)
         self._rebalanced, self._rejoining = True, False
-        self._assign([])  # the group need not wait; they begin when it is known where
+        self._answer(self._assign, [])  # the group need not wait; they begin when it is known where
         self.assigned.update(partitions)
         self._assigning = True
         try:
@@ -367,10 +367,18 @@ class LevelConsumer:
     ) -> None:
         partitions = [each for each in self._from_kafka(kafka_partitions) if each in self.assigned]
         self._rebalanced = True
-        if not self._closing:  # on the closing thread, and the listener knows
+        # While it closes, on another thread, the listener knows already; so it does of what was given up as lost.
+        if partitions and not self._closing:
             self._guard(tell, partitions)
-        self._unassign(kafka_partitions)
+        self._answer(self._unassign, kafka_partitions)
         self._forget(partitions)
+
+    def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
+        """Tell librdkafka what became of a rebalance; what it refuses does not leave the callback."""
+        try:
+            call(partitions)
+        except ck.KafkaException as error:
+            self.errors.append(FetchError(self.level, f"a rebalance was not answered: {error.args[0].str()}"))
 
     def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
         """Say that these are let go of; librdkafka takes none that it was not given."""

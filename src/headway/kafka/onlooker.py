@@ -12,6 +12,7 @@ from headway.config import OWN_KEYS
 from headway.errors import KafkaError
 from headway.kafka import native
 from headway.kafka.closing import Closable
+from headway.kafka.coordinator import ask_for_offsets, coordinator_client
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
@@ -60,7 +61,7 @@ class Onlooker(Closable):
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
         self.group = group
-        kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        self._kafka = kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
         self._bounds = LogBounds(kafka)
         self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **kafka, **_OURS, "group.id": group})
@@ -84,10 +85,16 @@ class Onlooker(Closable):
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
     def _committed_partitions(self) -> list[ck.TopicPartition]:
-        asked = ck.ConsumerGroupTopicPartitions(self.group)
+        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        answer = ask_for_offsets(client, self.group)
         with _explained(f"What the group {self.group} has committed could not be listed"):
-            answers = self._admin.list_consumer_group_offsets([asked], request_timeout=_ANSWER_WITHIN)
-            return list(answers[self.group].result().topic_partitions)
+            try:
+                return list(answer.result(_ANSWER_WITHIN).topic_partitions)
+            except TimeoutError:
+                raise KafkaError(
+                    f"The coordinator of the group {self.group} did not say within {_ANSWER_WITHIN:g} s what is "
+                    "committed. Check that its broker runs, and try again."
+                ) from None
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
         """The group's committed offset of each partition and its exact metadata, where there is one."""
