@@ -19,7 +19,9 @@ from headway.delay import in_transactions
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Mode
 from headway.delay.in_transactions import InTransactions
+from headway.delay.topics import read_layout
 from headway.errors import ClosedError, KafkaError
+from headway.kafka.compacted import read_compacted
 from headway.kafka.producer_client import ProducerClient
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
 from tests.membership import expel
@@ -312,6 +314,24 @@ def test_a_relay_that_was_expelled_unheard_joins_again_and_delivers_once(cluster
         with cluster.scheduler() as scheduler:
             later = scheduler.send_later("later", b"v", cluster.target, 0.1)
         assert_exactly_once(cluster, dues | {b"later": round(later.due * 1000)}, within=15)
+
+
+@pytest.mark.slow
+def test_what_is_stored_is_not_taken_for_nothing_while_its_leader_is_away() -> None:
+    with LocalBroker(nodes=3) as broker:
+        cluster = DelayCluster(broker.bootstrap_servers, partitions=6)
+        dues = schedule_over(cluster, 60, 1)
+        with cluster.relay():
+            assert_exactly_once(cluster, dues)
+
+        def stored() -> object:
+            state = read_compacted(cluster.config, cluster.names.state, range(6), 60)
+            return state, read_layout(cluster.config, cluster.name)
+
+        before = stored()
+        ladder = cluster.admin.list_topics(timeout=10).topics[cluster.names.ladder].partitions[0]
+        next(node for node in broker.nodes if node.id == ladder.leader).kill()  # which is missed after nine seconds
+        assert stored() == before
 
 
 @pytest.mark.slow
