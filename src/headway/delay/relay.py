@@ -214,12 +214,12 @@ class Relay(Closable):
 
     def _store_rest(self) -> None:
         """Store all that was done, before others, or this relay itself, begin from what is stored."""
-        now = self._now()
-        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
+        # Without partitions, as before the first ones came, the brokers' time is not known.
+        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(self._now()))}
         try:
             if self._carrier:
                 if ticks:
-                    self._carrier.carry_out(ticks, self._offsets(ticks), now)
+                    self._carrier.carry_out(ticks, self._offsets(ticks), self._now())
                 self._carrier.finish()
         except KafkaError as error:
             log.warning("What was done last was not stored: %s", error)
