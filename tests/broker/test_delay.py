@@ -1,5 +1,6 @@
 """Delayed delivery on a real Apache Kafka: what arrives, when, and what becomes of what cannot."""
 
+import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -315,6 +316,35 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     found = cluster.read()
     assert sorted(message.key() for message in found) == sorted(dues)
     assert_not_early(found, dues)
+
+
+def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew_with_other_lines(
+    cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.delay.scheduler._LAYOUT_LASTS", 0.1)
+
+    def looks_for_lines() -> bool:
+        return any(thread.name == "headway-layout" for thread in threading.enumerate())
+
+    with cluster.relay(), cluster.scheduler() as scheduler:
+
+        def deliver(name: str, seconds: float) -> None:
+            keys = [b"%s %d" % (name.encode(), number) for number in range(20)]
+            for key in keys:
+                scheduler.send_later(key, b"v", cluster.target, seconds)
+            cluster.wait_for_keys(keys)
+
+        deliver("before", 1.2)
+        wait_until(lambda: not looks_for_lines())
+        topics = [topic for topic in cluster.admin.list_topics(timeout=10).topics if topic.startswith(cluster.name)]
+        for deleted in cluster.admin.delete_topics(topics).values():
+            deleted.result(30)
+        create_topics(cluster.config, cluster.name, Ladder((1000, 3000)), partitions=2)
+        time.sleep(0.1)  # as long as a scheduler knows what it knows
+        deliver("after", 0.1)
+        wait_until(lambda: not looks_for_lines())
+        deliver("in the new line", 3.1)
+    assert len(cluster.read()) == 60
 
 
 def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_deleted_and_comes_back(

@@ -1,6 +1,7 @@
 """Delayed delivery through deaths: of relays, of brokers, of what a group has committed."""
 
 import itertools
+import os
 import random
 import signal
 import threading
@@ -18,7 +19,9 @@ from headway.delay import in_transactions
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Mode
 from headway.delay.in_transactions import InTransactions
+from headway.delay.topics import read_layout
 from headway.errors import ClosedError, KafkaError
+from headway.kafka.compacted import read_compacted
 from headway.kafka.producer_client import ProducerClient
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
 from tests.membership import expel
@@ -311,6 +314,55 @@ def test_a_relay_that_was_expelled_unheard_joins_again_and_delivers_once(cluster
         with cluster.scheduler() as scheduler:
             later = scheduler.send_later("later", b"v", cluster.target, 0.1)
         assert_exactly_once(cluster, dues | {b"later": round(later.due * 1000)}, within=15)
+
+
+@pytest.mark.slow
+def test_what_is_stored_is_not_taken_for_nothing_while_its_leader_is_away() -> None:
+    with LocalBroker(nodes=3) as broker:
+        cluster = DelayCluster(broker.bootstrap_servers, partitions=6)
+        dues = schedule_over(cluster, 60, 1)
+        with cluster.relay():
+            assert_exactly_once(cluster, dues)
+
+        def stored() -> object:
+            state = read_compacted(cluster.config, cluster.names.state, range(6), 60)
+            return state, read_layout(cluster.config, cluster.name)
+
+        before = stored()
+        ladder = cluster.admin.list_topics(timeout=10).topics[cluster.names.ladder].partitions[0]
+        next(node for node in broker.nodes if node.id == ladder.leader).kill()  # which is missed after nine seconds
+        assert stored() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
+def test_records_of_one_key_and_due_time_keep_their_order_though_the_broker_stops_for_two_seconds(mode: Mode) -> None:
+    with LocalBroker() as broker:
+        cluster = DelayCluster(broker.bootstrap_servers)
+        with cluster.relay(mode=mode), cluster.scheduler() as scheduler:
+            scheduler.send_later(b"before", b"", cluster.target, 0)  # all have their connections, from then on
+            cluster.wait_for(1)
+            began = time.time()
+            dues = {b"%d" % i: datetime.fromtimestamp(began + 2.9 + i / 240, UTC) for i in range(240)}
+
+            def send(value: bytes) -> None:
+                for key, due in dues.items():
+                    scheduler.send_later(key, value, cluster.target, due)
+                scheduler.flush()
+
+            send(b"first")  # into the line of two seconds, to be moved on when 1.9 have passed
+            wait_until(lambda: time.time() >= began + 1)
+            send(b"second")
+            wait_until(lambda: time.time() >= began + 1.95)
+            os.kill(broker.nodes[0].pid or 0, signal.SIGSTOP)
+            time.sleep(2)
+            os.kill(broker.nodes[0].pid or 0, signal.SIGCONT)
+            found = cluster.wait_for(1 + 2 * len(dues))
+    values: dict[Any, list[Any]] = {}
+    for message in found:
+        values.setdefault(message.key(), []).append(message.value())
+    del values[b"before"]
+    assert values == {key: [b"first", b"second"] for key in dues}
 
 
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])

@@ -103,6 +103,26 @@ def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_orde
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("low_latency", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_records_of_one_due_time_keep_their_order_though_the_brokers_stop_for_seconds(
+    seed: int, low_latency: bool
+) -> None:
+    draw = random.Random(seed)
+    world = World(Ladder.exponential(1, 2, 8), draw, room=10_000_000, stops=0.05, low_latency=low_latency)
+    schedules = []
+    for number in range(1000):
+        world.run_until(world.now + draw.randrange(60), crash=0.0 if low_latency else 0.01 * (seed % 3))
+        due = -(-(world.now + draw.randrange(10_000)) // 1000) * 1000
+        schedules.append(world.schedule(f"{number}", due - world.now))
+    world.run_until(world.now + 100_000)
+    delivered_once(world, schedules)
+    assert all(schedule.due <= at for at, schedule in world.delivered)
+    for due in {schedule.due for schedule in schedules}:
+        order = [schedule.order for _, schedule in world.delivered if schedule.due == due]
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("fits", [True, False])
 def test_of_what_is_overdue_equal_due_times_keep_their_order_as_long_as_all_of_it_fits_in_memory(fits: bool) -> None:
     count = 1500  # of 100 bytes each, in lines of all lengths
@@ -298,6 +318,23 @@ def test_a_line_whose_topic_was_deleted_may_come_back_and_is_read_from_its_begin
     world.crash()
     schedules += [world.schedule(f"new {n}", 5_000) for n in range(20)]
     world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning_though_as_much_was_done_in_the_one_before() -> None:
+    world = World(LADDER, random.Random(10), topics={"memory": "a", "line:4000": "b", "commands": "c"})
+    schedules = [world.schedule(f"{n}", 5_000) for n in range(30)]
+    world.run_until(world.now + 6_000)
+    world.topics = {"memory": "d", "line:4000": "e", "commands": "c"}
+    for line in (MEMORY, 4_000):
+        world.logs[line] = []
+    schedules += [world.schedule(f"new {n}", 5_000 if n % 2 else 100) for n in range(80)]
+    world.crash()
+    world.run_until(world.now + 6_000)
+    delivered_once(world, schedules)
+    for _ in range(2):  # and what is stored is of the new ones
+        world.crash()
+        world.run_until(world.now + 10)
     delivered_once(world, schedules)
 
 

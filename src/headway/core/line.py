@@ -1,13 +1,14 @@
 """One partition of a delay line, as its relay sees it: what was fetched and has not left, and what has.
 
 Invariants: records leave in the order of the log; the progress knows only records that have left, so that after a
-restart those that had not are read again; `bound` is before the due time of whatever was fetched and has not left.
+restart those that had not are read again; `bound` is before the due time of whatever was fetched and has not left, and
+of what the relay itself has written here and not fetched yet.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +30,14 @@ _BELATED_LEAVES_BEFORE = 75
 _AHEAD = 1000
 
 
+class _Expected(NamedTuple):
+    """What the relay wrote up to `end`: nothing of it, nor of what was written after it, is due up to `bound`."""
+
+    bound: int
+    end: int
+    until: int
+
+
 class Fetched(msgspec.Struct, gc=False):
     """A record as it came: its offset, when it was appended, its size in bytes, itself, and its schedule.
 
@@ -47,7 +56,9 @@ class Line:
 
     __slots__ = (
         "_belated",
+        "_expected",
         "_left",
+        "_position",
         "_rests",
         "_time",
         "_window",
@@ -68,6 +79,7 @@ class Line:
         self.ended = False  # everything in the log was fetched
         self.changed = False
         self.holds = 0  # how many of its records wait in memory
+        self._position = 0  # the offset behind the last that was fetched
         self._left = -math.inf  # what the bound was for those that have left
         self._rests = False
         self._time = time_in(line)
@@ -75,11 +87,14 @@ class Line:
         # Due times and offsets in the window of what is due before its turn would come, both ascending: one that lies
         # before another and is not due before it leaves with that.
         self._belated: deque[tuple[int, int]] = deque()
+        # Both bounds and ends ascend: of two, the one that lies further and holds back more stands for both.
+        self._expected: deque[_Expected] = deque()
 
     def receive(self, records: Sequence[Fetched]) -> None:
         """Take in what was fetched, in the order of the log."""
         self.ended = False
         self._window.extend(records)
+        self._has_come(records[-1].offset + 1)
         self.bytes += sum(record.size for record in records)
         if self.line != MEMORY:
             self._look_for_belated(records)
@@ -92,6 +107,36 @@ class Line:
                 while belated and belated[-1][0] >= schedule.due:
                     belated.pop()
                 belated.append((schedule.due, record.offset))
+
+    def reached_end(self, offset: int) -> None:
+        """Note that all that the log holds up to this offset was fetched."""
+        self.ended = True
+        self._has_come(offset)
+
+    def expect(self, bound: int, end: int, until: int) -> None:
+        """Keep back what is due after `bound`, until all before the offset `end` was fetched, or that time has come.
+
+        What was written in a transaction is not seen before it is committed, nor is what lies behind it.
+        """
+        while self._expected and self._expected[-1].bound >= bound:
+            self._expected.pop()
+        self._expected.append(_Expected(bound, end, until))
+        self._has_come(self._position)
+
+    def expect_no_longer(self, now: int) -> None:
+        """Give up what did not come in time."""
+        while self._expected and self._expected[0].until < now:
+            self._expected.popleft()
+
+    @property
+    def expects_until(self) -> float:
+        """When the first of what is expected is given up; never, if nothing is."""
+        return self._expected[0].until if self._expected else math.inf
+
+    def _has_come(self, position: int) -> None:
+        self._position = position
+        while self._expected and self._expected[0].end <= position:
+            self._expected.popleft()
 
     def wants(self, spare: int = 0) -> bool:
         """Whether to fetch more: until the window is full, and then not before it is half empty.
@@ -119,7 +164,15 @@ class Line:
 
     @property
     def bound(self) -> float:
-        """A time up to which nothing that is still in this line is due, as far as it was fetched or stored in time."""
+        """A time up to which nothing that is still in this line is due, as far as it was fetched or stored in time.
+
+        The line that is read at once has only a bound for what the relay itself has written.
+        """
+        expected = self._expected[0].bound if self._expected else math.inf
+        return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
+
+    @property
+    def _bound_of_fetched(self) -> float:
         if self._window:
             bound = self._window[0].appended + self._time + _DUE_AFTER
             return min(bound, self._belated[0][0] - 1) if self._belated else bound
@@ -166,3 +219,11 @@ class Line:
         """A record that has left was moved, delivered or dropped."""
         self.changed = True
         self.progress.complete(offset)
+
+
+def bound_behind(line: int, due: int, written: int) -> int:
+    """Return a time up to which neither a record is due that is written to a line at `written`, nor what follows it.
+
+    Whatever follows it in the line that is read at once was scheduled later, and may only not come before the record.
+    """
+    return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

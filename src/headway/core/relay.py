@@ -7,28 +7,41 @@ that a successor needs.
 
 Invariants:
 - Nothing is delivered before it is due, and of a schedule's copies only the live one.
-- A record that left its line is exactly one of: waiting in memory, part of a tick, done.
+- A record that left its line is exactly one of: waiting in memory, part of a tick, done. What a tick moves is expected
+  in its next line until it was fetched there.
 - Of records with the same due time the one that was scheduled first is delivered first, unless what is overdue does
-  not fit in memory.
+  not fit in memory. So nothing is delivered that may be due after a record which a tick has moved and which did not
+  come by again.
 - Whether a schedule was delivered is said only when every record due so early has come by.
 """
 
 import math
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import chain
+from typing import NamedTuple
 
 import msgspec
 
 from headway.core.changes import Command, Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder
-from headway.core.line import LEAVES_WITHIN, Fetched, Line
+from headway.core.line import LEAVES_WITHIN, Fetched, Line, bound_behind
 from headway.core.offset_map import OffsetMap
 from headway.core.progress import Progress
 from headway.core.recent import Recent
 from headway.core.recurrence import Recurrence
 from headway.core.relay_ticks import Answer, Refusal, Search, Tick, Write
 from headway.core.schedules import Schedule
-from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, StoredState, change_key, encode_map, line_key
+from headway.core.stored_state import (
+    COMMANDS_KEY,
+    MEMORY_KEY,
+    TOPICS_KEY,
+    StoredState,
+    change_key,
+    encode_map,
+    line_key,
+)
 from headway.core.waiting import Held, Waiting
 from headway.errors import ScheduleError
 
@@ -44,6 +57,13 @@ _LEAVE_BESIDE = 200
 _FORGET_AT_ONCE = 2_000  # changes, each of which is a record that is written
 
 
+class _Moved(NamedTuple):
+    """A tick's bounds of what it moves, by line, and until when they count."""
+
+    bounds: dict[int, int]
+    until: int
+
+
 class PartitionRelay:
     """Decides about all schedules of one partition.
 
@@ -52,6 +72,7 @@ class PartitionRelay:
         lines: All lines that there are, those that are only read out among them.
         stored: What earlier ticks have stored.
         room: How many bytes of records may wait in memory, and as many again in the windows of all lines.
+        topics: Kafka's ids of the lines' topics and of the commands', by the key of what is stored of each.
     """
 
     def __init__(
@@ -60,10 +81,11 @@ class PartitionRelay:
         lines: Collection[int],
         stored: Mapping[str, bytes],
         room: int,
+        topics: Mapping[str, str],
     ) -> None:
         self._ladder = ladder
         self._room = room
-        state = StoredState(stored)
+        state = StoredState(stored, topics)
         own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
         self._shared = room // 2
         each = room // 4 // max(1, len(lines))
@@ -79,8 +101,11 @@ class PartitionRelay:
         self._recent = Recent()
         # A line that comes back after its topic was deleted begins anew.
         gone = state.other_lines({*lines, *ladder.lines})
-        self._tick = Tick(state={line_key(line): None for line in gone})
+        self._tick = Tick(state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before]))
+        if state.topics:
+            self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # of its records in bytes
+        self._unwritten: deque[_Moved] = deque()  # of ticks that are carried out, in their order
         self.searches: list[Search] = []
 
     # What is fetched
@@ -98,9 +123,18 @@ class PartitionRelay:
         """Take in what was fetched of a line, in the order of its log."""
         self._lines[line].receive(records)
 
-    def reached_end(self, line: int) -> None:
-        """All that the log of a line holds was fetched."""
-        self._lines[line].ended = True
+    def reached_end(self, line: int, offset: int) -> None:
+        """Note that all that the log of a line holds, up to this offset, was fetched."""
+        self._lines[line].reached_end(offset)
+
+    def written(self, ends: Mapping[int, int], now: int) -> None:
+        """Note that Kafka has what the first tick with `moved` has moved, of those of which it was not said yet.
+
+        `ends` says of each line the offset behind the last of it. In a transaction it is not seen before the commit.
+        """
+        for line, bound in self._unwritten.popleft().bounds.items():
+            if line in self._lines:
+                self._lines[line].expect(bound, ends[line], now + STORED_WITHIN)
 
     def full(self) -> set[int]:
         """The lines of which to fetch nothing more for now."""
@@ -144,6 +178,7 @@ class PartitionRelay:
         is stored with the answer.
         """
         self._size = 0
+        self._expect_no_longer(now)
         is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
         # What is due does not wait until all has left its line that may.
@@ -157,13 +192,17 @@ class PartitionRelay:
         self._forget_changes(now)
         if stores or self._tick.answers:
             self._store()
-        tick, self._tick = self._tick, Tick()
-        return tick
+        return self._hand_out(now)
 
-    def unstored(self) -> Tick:
+    def unstored(self, now: int) -> Tick:
         """What earlier ticks have left to be stored, and nothing else."""
         self._store()
+        return self._hand_out(now)
+
+    def _hand_out(self, now: int) -> Tick:
         tick, self._tick = self._tick, Tick()
+        if tick.moved:
+            self._unwritten.append(_Moved(tick.moved, now + STORED_WITHIN))
         return tick
 
     def next_wake(self, now: int) -> float:
@@ -175,6 +214,7 @@ class PartitionRelay:
         passing = [self._undecided_dues[0][0]] if self._undecided_dues else []
         passing += [expiry] if (expiry := self._changes.next_expiry()) is not None else []
         times += [time + STORED_WITHIN + 1 for time in passing if time + STORED_WITHIN >= now]
+        times += [each.expects_until + 1 for each in self._lines.values()]
         return min(times, default=math.inf)
 
     @property
@@ -264,7 +304,20 @@ class PartitionRelay:
         )
 
     def _move(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        self._write(fetched, schedule, self._ladder.line_for(schedule.due - now))
+        line = self._ladder.line_for(schedule.due - now)
+        self._write(fetched, schedule, line)
+        # Changed to a time that has passed, as what recurs late is, it would keep all that is due since waiting.
+        if schedule.due > now or schedule is fetched.schedule:
+            bound = bound_behind(line, schedule.due, now)
+            self._tick.moved[line] = min(bound, self._tick.moved.get(line, bound))
+
+    def _expect_no_longer(self, now: int) -> None:
+        """Give up what was moved and did not come by again in all the time that its way may take."""
+        for moved in self._unwritten:
+            if moved.until < now:
+                moved.bounds.clear()
+        for line in self._lines.values():
+            line.expect_no_longer(now)
 
     def _write(self, fetched: Fetched, schedule: Schedule, line: int | None) -> None:
         self._size += fetched.size
@@ -274,8 +327,9 @@ class PartitionRelay:
 
     @property
     def _frontier(self) -> float:
-        """A time before which nothing is due that has not left its line."""
-        return min((each.bound for line, each in self._lines.items() if line != MEMORY), default=math.inf)
+        """A time up to which nothing is due that has not left its line, or was moved and did not come by again."""
+        moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
+        return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
 
     def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
         if not self._waiting.is_restored:

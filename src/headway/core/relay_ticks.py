@@ -56,6 +56,9 @@ class Tick:
     refusals: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
+    # Of each line to which records move, a time up to which none of them is due, nor what is written there after them.
+    # Whoever carries it out tells the relay when they are written, if there are any.
+    moved: dict[int, int] = field(default_factory=dict)
     # Of each line that has changed, and of the commands (None), the first offset that is not done.
     offsets: dict[int | None, int] = field(default_factory=dict)
 

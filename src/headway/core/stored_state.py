@@ -8,7 +8,7 @@ from headway.core.changes import Changes
 from headway.core.offset_map import OffsetMap, decode, encode
 from headway.core.waiting import Mark
 
-MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY = "memory", "commands", "producers"
+MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
 _LINE, _CHANGE = "line:", "change:"
 
 
@@ -33,9 +33,20 @@ def stored_producers(stored: Mapping[str, bytes]) -> list[str]:
 
 
 class StoredState:
-    """What earlier ticks have stored of a partition, taken apart."""
+    """What earlier ticks have stored of a partition, taken apart.
 
-    def __init__(self, stored: Mapping[str, bytes]) -> None:
+    Offsets count in one topic only: what was stored of a topic that was deleted and made anew does not.
+
+    Args:
+        stored: The latest value of each key.
+        topics: Kafka's ids of the topics, by the key under which the progress in each is stored, as far as known.
+    """
+
+    def __init__(self, stored: Mapping[str, bytes], topics: Mapping[str, str]) -> None:
+        before = msgspec.json.decode(stored.get(TOPICS_KEY, b"{}"), type=dict[str, str])
+        self.of_topics_before = [key for key in topics if before.get(key, topics[key]) != topics[key]]
+        self.topics = msgspec.json.encode(topics) if topics and topics != before else None
+        stored = {key: value for key, value in stored.items() if key not in self.of_topics_before}
         self._stored = stored
         self.mark = msgspec.json.decode(stored[MEMORY_KEY], type=Mark) if MEMORY_KEY in stored else Mark()
         self.commands = _stored_map(stored.get(COMMANDS_KEY))

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.core.broker_clock import BrokerClock
-from headway.delay.carrying_out import WRITTEN_WITHIN, Offsets, Ticks, connected_client, send
+from headway.delay.carrying_out import (
+    WRITTEN_WITHIN,
+    Moved,
+    Offsets,
+    Ticks,
+    connected_client,
+    moves_of,
+    note_move,
+    send,
+)
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
@@ -25,10 +34,11 @@ _OVERHEAD = 2_000  # bytes of a record besides its value: what it was made of, a
 class _Sent:
     """A round of ticks whose records are on their way, and what to store when they are there."""
 
-    __slots__ = ("left", "offsets", "state")
+    __slots__ = ("left", "moved", "offsets", "state")
 
-    def __init__(self, left: int, state: list[Out], offsets: Offsets) -> None:
+    def __init__(self, left: int, state: list[Out], offsets: Offsets, moved: Moved | None = None) -> None:
         self.left = left
+        self.moved = moved or {}
         self.state = state
         self.offsets = offsets
 
@@ -51,6 +61,7 @@ class AtOnce:
         self._failure: KafkaError | None = None
         self._under_way = 0
         self.done: dict[Partition, int] = {}
+        self.written: deque[Moved] = deque()
 
     @property
     def wants_state(self) -> bool:
@@ -70,7 +81,7 @@ class AtOnce:
         self._is_behind = not state
         if state:
             self._stored_at = time.monotonic()
-        round_ = _Sent(len(others), state, offsets)
+        round_ = _Sent(len(others), state, offsets, moves_of(ticks))
         self._sent.append(round_)
         for out in others:
             self._send(out, round_)
@@ -86,6 +97,7 @@ class AtOnce:
             self._under_way -= size
             if error is None:
                 round_.left -= 1
+                note_move(round_.moved, out, message.offset())
             elif out.source is None or not is_the_records_own(error):
                 self._failure = KafkaError(f"A record for {out.topic} was not stored: {error.str()}.")
             elif refused_alone is not None:
@@ -129,6 +141,8 @@ class AtOnce:
         return _LOOK_AGAIN_AFTER if self._sent else _LONGEST_WAIT
 
     def _store(self, done: _Sent) -> None:
+        if done.moved:
+            self.written.append(done.moved)
         round_ = _Sent(len(done.state), [], done.offsets)
         for out in done.state:
             self._stamp(out, round_)

@@ -1,6 +1,7 @@
 """Carrying out ticks: what both modes share."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
@@ -39,6 +40,8 @@ DEFAULTS: Mapping[str, Any] = {
 
 Ticks = Mapping[int, Tick]
 Offsets = Mapping[Partition, int]
+Moved = dict[int, dict[int, int]]
+"""Of each partition number and line the offset behind the last record that was moved there."""
 
 
 class Carrier(Protocol):
@@ -46,6 +49,9 @@ class Carrier(Protocol):
 
     done: dict[Partition, int]
     """Of each partition the offset below which all is stored as done."""
+
+    written: deque[Moved]
+    """Where the moves of rounds end that are written, for the partition numbers that are to be told of it."""
 
     @property
     def wants_state(self) -> bool:
@@ -69,6 +75,17 @@ class Carrier(Protocol):
 
     def close(self) -> None:
         """Finish, if that can be, and let go."""
+
+
+def moves_of(ticks: Ticks) -> Moved:
+    """Return the partition numbers that are to be told where what they move ends, each with its lines, at offset 0."""
+    return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
+
+
+def note_move(moved: Moved, out: Out, offset: int) -> None:
+    """Take down that a record which moves was written at this offset."""
+    if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
+        lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 is not known
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:

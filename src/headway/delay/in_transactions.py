@@ -6,7 +6,7 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -15,7 +15,17 @@ from typing import Any, NamedTuple
 from headway.core.broker_clock import BrokerClock
 from headway.core.relay_ticks import Tick
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
-from headway.delay.carrying_out import WRITTEN_WITHIN, Offsets, Ticks, connect, connected_client, send
+from headway.delay.carrying_out import (
+    WRITTEN_WITHIN,
+    Moved,
+    Offsets,
+    Ticks,
+    connect,
+    connected_client,
+    moves_of,
+    note_move,
+    send,
+)
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
 from headway.delay.writing import Out, Writing
@@ -89,6 +99,7 @@ class InTransactions:
         self._writing = Writing(names, self._partitions)
         self._uncommitted: _Uncommitted | None = None
         self.done: dict[Partition, int] = {}
+        self.written: deque[Moved] = deque()
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
         return _fenced(self._config, transactional_id, self._names.state)
@@ -112,7 +123,8 @@ class InTransactions:
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         if self._clients[0].batches_of_one:
             self._renew()
-        while (refused := self._attempt(records)) is not None:
+        moved = moves_of(ticks)
+        while (refused := self._attempt(records, moved)) is not None:
             # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
             self._renew(batches_of_one=True)
             if refused.place is not None:
@@ -125,6 +137,8 @@ class InTransactions:
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
                     self.carry_out({number: tick}, mine, now)
                 return
+        if moved:
+            self.written.append(moved)
         self.finish()
         committed = in_background(partial(_commit, self._clients[0], offsets, member))
         self._uncommitted = _Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
@@ -141,8 +155,8 @@ class InTransactions:
             raise KafkaError(f"A record for {refused.topic} was not stored: {reason.rstrip('.')}.")
         return self._writing.refused_delivery(refused, reason)
 
-    def _attempt(self, records: Sequence[Out]) -> _Refused | None:
-        """Write all in a new transaction; or say that one is refused."""
+    def _attempt(self, records: Sequence[Out], moved: Moved) -> _Refused | None:
+        """Write all in a new transaction, and note where what moves ends; or say that one is refused."""
         client, state = self._clients[0], self._names.state
         client.begin_transaction()
         certain = client.batches_of_one or len(records) == 1
@@ -163,8 +177,16 @@ class InTransactions:
             if error is None:
                 self._clock.observe(message.timestamp()[1], began, time.monotonic())
 
+        def report_move(error: Any, message: Any, out: Out, place: int | None = None) -> None:
+            report(error, message, place)
+            if error is None:
+                note_move(moved, out, message.offset())
+
+        last_moves = {(out.line, out.partition): out for out in records if out.line is not None}
         for place, out in enumerate(records):
-            reported = report_state if out.topic == state else report
+            reported: Callable[..., None] = report_state if out.topic == state else report
+            if out.line is not None and last_moves[out.line, out.partition] is out:
+                reported = partial(report_move, out=out)
             try:
                 send(client, out, partial(reported, place=place) if certain else reported)
             except (DeliveryError, SerializationError) as error:

@@ -52,7 +52,7 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
     stored = read_compacted(config, names.state, numbers, _WITHIN)
     with Onlooker(config, name) as onlooker:
         for number in numbers:
-            state = StoredState(stored[number])
+            state = StoredState(stored[number], {})
             for line in sorted(layout.lines, reverse=True):
                 yield from _of_line(onlooker, names, number, line, state)
 

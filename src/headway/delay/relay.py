@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from headway.config import Config
 from headway.core.broker_clock import BrokerClock
-from headway.core.delay_lines import Ladder
+from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
 from headway.core.relay import PartitionRelay
 from headway.core.relay_ticks import Tick
-from headway.core.stored_state import stored_producers
+from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, line_key, stored_producers
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Carrier, Mode
 from headway.delay.in_transactions import InTransactions, end_transactions
@@ -29,9 +29,11 @@ from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, decode_ladder, read_layout
 from headway.delay.writing import fetched_from
 from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.kafka.admin import Admin
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
 from headway.kafka.line_consumer import Deletion, LineConsumer
+from headway.kafka.log_bounds import LogBounds
 from headway.kafka.membership import Standing, standing
 from headway.kafka.native import Partition
 from headway.kafka.wake import Wake
@@ -47,6 +49,7 @@ _LOOK_EVERY = 15.0  # and so long while nothing comes and nothing is due
 _PRECISELY = 0.001
 _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
+_DECIDED_WITHIN = 3.0
 _AGAIN_AFTER = 0.5
 _LONGEST_BACK_OFF = 10.0
 _FAILS_WITHIN = 20.0  # seconds; a failure that comes later than that after the back-off is no longer in a row
@@ -95,6 +98,8 @@ class Relay(Closable):
         self._stopping = threading.Event()
         self._closed = False
         self._other_ladder = False
+        self._topics: dict[str, str] = {}
+        self._fetched_to: dict[Partition, int] = {}
         self._looked_at = self._deleted_at = time.monotonic()
         self._begin_at: float | None = None
         self._failures = 0  # in a row
@@ -209,7 +214,8 @@ class Relay(Closable):
 
     def _store_rest(self) -> None:
         """Store all that was done, before others, or this relay itself, begin from what is stored."""
-        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored())}
+        # Without partitions, as before the first ones came, the brokers' time is not known.
+        ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(self._now()))}
         try:
             if self._carrier:
                 if ticks:
@@ -255,16 +261,19 @@ class Relay(Closable):
         self._begin_at = None
         self._consumer.rebalanced = False
         numbers = self._owned()
+        topics = self._look_at_topics()
         if not numbers:
             self._consumer.begin({self._ladder_place: 0})
             if self._consumer.assigned:
                 self._look_for_lines()
             return
         stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
+        if not self._is_all_decided(numbers):
+            self._end_what_is_open(stored)
         room = self._memory // len(numbers)
         for number in numbers:
             lines = self._lines
-            relay = PartitionRelay(self._ladder, lines, stored[number], room)
+            relay = PartitionRelay(self._ladder, lines, stored[number], room, topics)
             self._relays[number] = relay
             self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
             self._places[self._names.commands, number] = relay, None
@@ -272,20 +281,50 @@ class Relay(Closable):
             kind = InTransactions if self._mode == "exactly-once" else AtOnce
             self._carrier = kind(self._producer_config(), self._names, self._consumer, self._clock)
         self._look_at_clock(self._carrier)
-        self._consumer.begin(
-            {
-                place: relay.commands_start if line is None else relay.start(line)
-                for place, (relay, line) in self._places.items()
-            }
-            | {self._ladder_place: 0}
-        )
+        self._fetched_to = {
+            place: relay.commands_start if line is None else relay.start(line)
+            for place, (relay, line) in self._places.items()
+        }
+        self._consumer.begin({**self._fetched_to, self._ladder_place: 0})
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
-        """The relay before has died within a transaction: the broker itself would end it much later."""
+        """End the transactions of the relays before, and wait until every broker knows how they have ended.
+
+        Of a relay that has died within one the brokers themselves would end it much later.
+        """
         producers = {each for values in stored.values() for each in stored_producers(values)}
-        log.info("The relay before left a transaction open, which is ended.")
         end_transactions(self._producer_config(), sorted(producers), self._names.state)
+
+    def _look_at_topics(self) -> dict[str, str]:
+        """Return Kafka's ids of the topics; if they are others than before, learn anew which lines there are."""
+        keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
+        keys[self._names.commands] = COMMANDS_KEY
+        ids = Admin(self._connection).topic_ids(list(keys))
+        topics = {key: ids[topic] for topic, key in keys.items() if topic in ids}
+        before, self._topics = self._topics, topics
+        if any(topics.get(key, id_) != id_ for key, id_ in before.items()):
+            log.warning("Topics of %s were deleted and made anew.", self._names.name)
+            self._deletion = Deletion(self._connection)
+            ladder, lines = self._layout()
+            if (ladder, lines) != (self._ladder, self._lines):
+                self._ladder, self._lines = ladder, lines
+                self._subscribe()
+        return topics
+
+    def _is_all_decided(self, numbers: list[int]) -> bool:
+        """Return whether the brokers of all lines know how every transaction has ended.
+
+        That of the state may know it earlier than they. Until they do, records are not seen that have moved there.
+        """
+        places = [(self._names.line(line), number) for line in self._lines for number in numbers]
+        try:
+            there = LogBounds(self._connection, within=_DECIDED_WITHIN).ends(places)
+            decided = LogBounds(self._connection, "read_committed", _DECIDED_WITHIN).ends(places)
+        except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
+            log.info("%s", unknown)
+            return False
+        return all(decided[place] >= end for place, end in there.items() if place in decided)
 
     def _look_at_clock(self, carrier: Carrier) -> None:
         carrier.look_at_clock(
@@ -326,6 +365,7 @@ class Relay(Closable):
         self._search(now)
         did = self._carry_out(now)
         self._carrier.serve()
+        self._note_written(self._carrier)
         self._hold()
         self._delete()
         return did or bool(messages)
@@ -347,6 +387,8 @@ class Relay(Closable):
         for message in messages:
             place = message.topic(), message.partition()
             relay, line = self._places.get(place, (None, None))
+            if relay is not None and self._is_anew(place, message.offset()):
+                raise KafkaError(f"{place[0]} begins again at offset {message.offset()}, as a topic that was made anew")
             if relay is not None and line is None:
                 relay.command(message.offset(), message.value(), now)
             elif relay is not None:
@@ -356,11 +398,16 @@ class Relay(Closable):
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)
-        for place in self._consumer.ends:
+        for place, offset in self._consumer.ends.items():
             relay, line = self._places.get(place, (None, None))
             if relay is not None and line is not None:
-                relay.reached_end(line)
+                relay.reached_end(line, offset)
         self._consumer.ends.clear()
+
+    def _is_anew(self, place: Partition, offset: int) -> bool:
+        """Return whether a partition is not the one that was read before: its offsets have begun again."""
+        before, self._fetched_to[place] = self._fetched_to[place], offset + 1
+        return offset < before
 
     def _search(self, now: int) -> None:
         for number, relay in self._relays.items():
@@ -386,6 +433,13 @@ class Relay(Closable):
                 self.counts["refused"] += len(tick.refusals)
             self.counts["rounds"] += 1
         return bool(ticks)
+
+    def _note_written(self, carrier: Carrier) -> None:
+        """Tell the relays what Kafka has of what they have moved."""
+        while carrier.written:
+            for number, ends in carrier.written.popleft().items():
+                if number in self._relays:
+                    self._relays[number].written(ends, self._now())
 
     def _has_room(self, carrier: Carrier) -> bool:
         """Whether more may be sent: what a broker does not take waits here, and no more than has room."""

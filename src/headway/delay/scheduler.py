@@ -1,15 +1,18 @@
 """Scheduling: records that are stored in Kafka now and delivered when they are due."""
 
 import itertools
+import logging
+import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
 from headway.core.changes import Settled
+from headway.core.delay_lines import MEMORY
 from headway.core.recurrence import Misfire, Recurrence
 from headway.core.schedules import HEADER, HandleParts, Schedule, partition_of
 from headway.core.topics import level_topic
@@ -17,16 +20,26 @@ from headway.delay import storing
 from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
 from headway.delay.handles import ScheduleHandle
 from headway.delay.times import When, due_at
-from headway.delay.topics import DEFAULT_NAME, TopicNames, create_topics, read_layout
+from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics, read_layout
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.errors import ClosedError, ConfigError, KafkaError, SerializationError
+from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.closing import Closable, counting_down
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.letters import connection_of
 from headway.records import Header
 
+log = logging.getLogger(__name__)
+
 _A_MOMENT = 0.1
+_LAYOUT_LASTS = 30.0  # seconds; other lines may be put in use, or all topics be deleted and made anew
+
+
+class _Lines(NamedTuple):
+    """What there is of a scheduler, and where to send for each line."""
+
+    layout: Layout
+    destinations: Mapping[int, Destination]
 
 
 class Scheduler(Closable):
@@ -42,6 +55,8 @@ class Scheduler(Closable):
     Raises:
         ConfigError: A setting is out of bounds.
         KafkaError: The topics are not there and could not be created.
+
+    Other lines that are put in use, and topics that were deleted and made anew, it knows within half a minute.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -49,16 +64,14 @@ class Scheduler(Closable):
         storing.check(settings.kafka)
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
-        layout = read_layout(connection, name) or create_topics(connection, name)
-        self._partitions, self._ladder = layout.partitions, layout.ladder
+        self._connection = connection
+        layout = self._look_for_layout()
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         self._client = ProducerClient({"enable.idempotence": True, **storing.DEFAULTS, **settings.kafka})
-        lines = (0, *self._ladder.lines)
-        serve = self._client.serve_until
-        topics = {line: self._names.line(line) for line in lines}
-        self._destinations = {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()}
-        self._asking = Asking(connection, self._names, self._partitions, self._send_command)
+        self._lines = self._lines_of(layout)
+        self._look_again_at = time.monotonic() + _LAYOUT_LASTS
+        self._asking = Asking(connection, self._names, layout.partitions, self._send_command)
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
         self._closed = False
@@ -212,11 +225,34 @@ class Scheduler(Closable):
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         schedule.check()
         fields.append(schedule.header())
-        own = _partition_of(key, order, self._partitions)
-        destination = self._destinations[self._ladder.line_for(due - at)]
+        if time.monotonic() > self._look_again_at:
+            self._look_again()
+        lines = self._lines
+        own = _partition_of(key, order, lines.layout.partitions)
+        destination = lines.destinations[lines.layout.ladder.line_for(due - at)]
         future = DeliveryFuture.of(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
         return ScheduleHandle(own, schedule, future)
+
+    def _look_for_layout(self) -> Layout:
+        return read_layout(self._connection, self._names.name) or create_topics(self._connection, self._names.name)
+
+    def _lines_of(self, layout: Layout) -> _Lines:
+        topics = {line: self._names.line(line) for line in (MEMORY, *layout.ladder.lines)}
+        serve = self._client.serve_until
+        return _Lines(layout, {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()})
+
+    def _look_again(self) -> None:
+        """Look in a thread which lines there are by now: nobody who schedules waits for it."""
+        self._look_again_at = time.monotonic() + _LAYOUT_LASTS
+
+        def look() -> None:
+            try:
+                self._lines = self._lines_of(self._look_for_layout())
+            except HeadwayError as error:
+                log.warning("The scheduler %s goes on with the lines that it knows: %s", self._names.name, error)
+
+        threading.Thread(target=look, name="headway-layout", daemon=True).start()
 
     def _send(
         self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None
@@ -234,10 +270,11 @@ class Scheduler(Closable):
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))
-        if parts.partition >= self._partitions:
+        partitions = self._lines.layout.partitions
+        if parts.partition >= partitions:
             raise ConfigError(
-                f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only "
-                f"{self._partitions}. It is of a scheduler with another name."
+                f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only {partitions}. "
+                "It is of a scheduler with another name."
             )
         return self._asking.ask(parts, to)
 

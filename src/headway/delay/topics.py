@@ -142,7 +142,9 @@ def read_layout(config: Mapping[str, Any], name: str) -> Layout | None:
     """What there is of a scheduler; None if it has no topics yet."""
     names = TopicNames(name)
     existing = Admin(config).topics()
-    ladder = _read_ladder(config, names) if names.ladder in existing else None
+    if not {names.ladder, names.state, names.commands} <= existing.keys():
+        return None
+    ladder = _read_ladder(config, names)
     return None if ladder is None else _checked(names, existing, ladder)
 
 

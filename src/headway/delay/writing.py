@@ -30,7 +30,10 @@ _NO_SCHEDULE = "the record does not say where and when it is due"
 
 
 class Out(msgspec.Struct, gc=False):
-    """A record as the client takes it; `source` is what it was made of, if that is delivered with it."""
+    """A record as the client takes it.
+
+    `source` is what it was made of, if that is delivered with it; `line` is where it moves, if it does.
+    """
 
     topic: str
     value: Any
@@ -39,6 +42,7 @@ class Out(msgspec.Struct, gc=False):
     timestamp: int
     headers: list[Header] | None
     source: Any = None
+    line: int | None = None
 
 
 class Writing:
@@ -60,12 +64,16 @@ class Writing:
         for refusal in tick.refusals:
             yield self._refused(refusal)
         for answer in tick.answers:
-            yield self._answer(answer)
+            if self._targets.have(self._names.answers, answer.command.reply):
+                yield self._answer(answer)
+            else:  # whoever asks there is of a scheduler that was deleted since, or is none
+                log.warning("Nobody is told what became of the command %s.", answer.command.token)
 
     def _move(self, partition: int, write: Write) -> Out:
         message, schedule = write.record, write.schedule
         headers = [*own_headers(message), schedule.header()]
-        return Out(self._names.line(write.line or 0), message.value(), message.key(), partition, _NOW, headers)
+        topic = self._names.line(write.line or 0)
+        return Out(topic, message.value(), message.key(), partition, _NOW, headers, None, write.line)
 
     def _delivery(self, write: Write, now: int) -> Out:
         message, schedule = write.record, write.schedule
@@ -108,21 +116,24 @@ class Targets:
 
     def error(self, schedule: Schedule) -> DeliveryError | None:
         """Why a schedule's target cannot take it; what cannot be asked now, sending will show."""
-        topic, least = schedule.topic, (schedule.partition or 0) + 1
-        if self._partitions.get(topic, 0) >= least:
+        topic = schedule.topic
+        if self.have(topic, schedule.partition or 0):
             return None
+        if (count := self._partitions[topic]) == 0:
+            return DeliveryError(f"The topic {topic} of a schedule does not exist.")
+        return DeliveryError(f"A schedule is for partition {schedule.partition} of {topic}, which has {count}.")
+
+    def have(self, topic: str, partition: int) -> bool:
+        """Return whether there is this partition of a topic, as far as that can be asked."""
+        if self._partitions.get(topic, 0) > partition:
+            return True
         if time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER:  # not for each of a burst
             try:
                 self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
             except KafkaError:
-                return None
+                return True
             self._asked_at[topic] = time.monotonic()
-        count = self._partitions[topic]
-        if count == 0:
-            return DeliveryError(f"The topic {topic} of a schedule does not exist.")
-        if count < least:
-            return DeliveryError(f"A schedule is for partition {schedule.partition} of {topic}, which has {count}.")
-        return None
+        return self._partitions[topic] > partition
 
 
 class _Failed(NamedTuple):

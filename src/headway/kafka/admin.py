@@ -47,6 +47,24 @@ class Admin:
         metadata = self._ask_patiently()
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Return Kafka's id of each topic that exists, where its brokers give one: another one when it is made anew.
+
+        Raises `KafkaError` when no broker answers.
+        """
+        self._ask_patiently()
+        found: dict[str, str] = {}
+        asked = self._client.describe_topics(ck.TopicCollection(list(topics)), request_timeout=_GIVE_UP_AFTER)
+        for topic, answer in asked.items():
+            try:
+                about = answer.result()
+            except ck.KafkaException as error:
+                if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.") from error
+            else:
+                found |= {topic: str(about.topic_id)} if about.topic_id else {}
+        return found
+
     def broker_count(self) -> int:
         """How many brokers the one that answers knows. Raises `KafkaError` when none answers."""
         return len(self._ask_patiently().brokers)

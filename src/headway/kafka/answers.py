@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
+from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 
 log = logging.getLogger(__name__)
@@ -32,12 +33,11 @@ class AnswerReader:
         self._closing = False
         self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
         try:
-            place = ck.TopicPartition(topic, partition)
-            _, place.offset = self._consumer.get_watermark_offsets(place, _READY_WITHIN)
-        except ck.KafkaException as error:
+            _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN)
+        except KafkaError:
             self._consumer.close()
-            raise KafkaError(f"Answers cannot be read from {topic}: {error.args[0].str().rstrip('.')}.") from error
-        self._consumer.assign([place])
+            raise
+        self._consumer.assign([ck.TopicPartition(topic, partition, end)])
         self._thread = threading.Thread(target=self._read, name="headway-answers", daemon=True)
         self._thread.start()
 

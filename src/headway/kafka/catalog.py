@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from headway.core.topics import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.making import make_client
-from headway.kafka.ranges import Offsets, kafka_partition, name_of
+from headway.kafka.ranges import Offsets, name_of
 from headway.records import TopicPartition
 
 __all__ = ["Catalog", "TopicLevels"]
@@ -24,12 +25,7 @@ K = TypeVar("K")
 _ASK_FOR = 5.0
 _ANSWER_WITHIN = 60.0  # a restart of the broker included
 _ASK_AGAIN_AFTER = 0.2
-_NOTHING_THAT_LATE = -1
 
-_ISOLATION = {
-    "read_committed": ck.IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": ck.IsolationLevel.READ_UNCOMMITTED,
-}
 
 _PASSING = (
     ck.KafkaError._TIMED_OUT,
@@ -65,7 +61,7 @@ class Catalog(Admin):
 
     def __init__(self, config: Mapping[str, Any], isolation: str = "read_committed") -> None:
         super().__init__(config)
-        self._isolation = _ISOLATION[isolation]
+        self._isolation = isolation
         self._connected = False
 
     def find(self, topics: Iterable[str], levels: int) -> TopicLevels:
@@ -75,7 +71,7 @@ class Catalog(Admin):
         if not asked:
             return TopicLevels([], {})
         answers = self._patiently(
-            lambda: self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ASK_FOR)
+            lambda: _settled(self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ASK_FOR))
         )
         found = [
             self._description(answers[name], topic, level, levels)
@@ -90,16 +86,16 @@ class Catalog(Admin):
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
         """The first offset that each partition still holds."""
-        return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
         """The offset behind the last that can be read."""
-        return self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return self._offsets(partitions, LATEST)
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
         """The offset of the first record with this timestamp or a later one; the end where there is none."""
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
-        return found | self.ends([each for each, offset in found.items() if offset == _NOTHING_THAT_LATE])
+        return found | self.ends([each for each, offset in found.items() if offset == NONE_THAT_LATE])
 
     def _description(self, answer: Any, topic: str, level: int, levels: int) -> Any:
         if not isinstance(answer, ck.KafkaError):
@@ -115,18 +111,17 @@ class Catalog(Admin):
     def _offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> Offsets:
         if not partitions:
             return {}
-        names = {partition: kafka_partition(partition) for partition in partitions}
-        answers = self._patiently(
-            lambda: self._client.list_offsets(
-                dict.fromkeys(names.values(), which), isolation_level=self._isolation, request_timeout=_ASK_FOR
-            )
-        )
+        names = {
+            partition: (level_topic(partition.topic, partition.level), partition.partition) for partition in partitions
+        }
+        wanted = dict.fromkeys(names.values(), which)
+        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, _ASK_FOR))
         return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
 
-    def _offset(self, answer: Any, partition: TopicPartition) -> int:
+    def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:
         if isinstance(answer, ck.KafkaError):
             raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer)
-        return int(answer.offset)
+        return answer
 
     def _ask_patiently(self) -> Any:
         metadata = super()._ask_patiently()
@@ -134,13 +129,13 @@ class Catalog(Admin):
         self._patience = _ANSWER_WITHIN
         return metadata
 
-    def _patiently(self, ask: "Callable[[], Mapping[K, Future[Any]]]") -> dict[K, Any]:
+    def _patiently(self, ask: Callable[[], dict[K, Any]]) -> dict[K, Any]:
         """The answers, of which some can be errors that waiting does not mend; asks again after those that pass."""
         if not self._connected:
             self._ask_patiently()
         deadline = time.monotonic() + _ANSWER_WITHIN
         while True:
-            answers = {key: _settled(future) for key, future in ask().items()}
+            answers = ask()
             passing = [each for each in answers.values() if isinstance(each, ck.KafkaError) and each.code() in _PASSING]
             if not passing or time.monotonic() > deadline:
                 return answers
@@ -156,9 +151,13 @@ class Catalog(Admin):
         return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
 
 
-def _settled(answer: "Future[Any]") -> Any:
-    """What was answered, or the error."""
+def _settled(answers: "Mapping[K, Future[Any]]") -> dict[K, Any]:
+    """Return of each key what was answered, or the error."""
+    return {key: _answer(future) for key, future in answers.items()}
+
+
+def _answer(future: "Future[Any]") -> Any:
     try:
-        return answer.result()
+        return future.result()
     except ck.KafkaException as error:
         return error.args[0]

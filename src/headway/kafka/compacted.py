@@ -5,13 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headway.errors import KafkaError
+from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
-from headway.kafka.patience import patiently
 
-_ASK_FOR = 10.0
+_KNOWN_WITHIN = 10.0
 _AT_ONCE = 1000
 _STUCK_AFTER = 1.0
 _SLICE = 0.1
@@ -39,10 +38,10 @@ def read_compacted(
     of that `when_stuck` is called with what was read before them, to end those that nobody will.
 
     Raises:
-        KafkaError: The end was not reached within so many seconds.
+        KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds.
     """
     values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
-    ends = _ends(config, topic, partitions)
+    ends = _ends(config, topic, partitions, within)
     # Partitions with all that they will have said; the others are read until they have.
     missing = {partition for partition, end in ends.items() if end > 0}
     consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
@@ -83,17 +82,13 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
     return False
 
 
-def _ends(config: Mapping[str, Any], topic: str, partitions: Collection[int]) -> dict[int, int]:
-    """Where the logs end, open transactions included."""
-    admin = make_client(AdminClient, {"log_level": 2, **config})
-    asked = {ck.TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}  # type: ignore[no-untyped-call]
-
-    def ask(timeout: float) -> dict[int, int]:
-        answers = admin.list_offsets(asked, request_timeout=timeout)
-        return {each.partition: answer.result().offset for each, answer in answers.items()}
-
-    try:
-        admin.list_topics(topic, timeout=_ASK_FOR)
-        return patiently(ask, _ASK_FOR)
-    except ck.KafkaException as error:
-        raise KafkaError(f"The end of {topic} cannot be asked for: {error.args[0].str().rstrip('.')}.") from error
+def _ends(config: Mapping[str, Any], topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
+    """Return where the logs end, open transactions included."""
+    bounds, wanted = LogBounds(config, within=within), [(topic, partition) for partition in partitions]
+    deadline = time.monotonic() + _KNOWN_WITHIN  # brokers hear of a new topic one after the other
+    while len(found := bounds.ends(wanted)) < len(wanted):
+        if time.monotonic() > deadline:
+            missing = sorted(set(partitions).difference(partition for _, partition in found))
+            raise KafkaError(f"The topic {topic} has no partitions {missing}, which are to be read. Create it anew.")
+        time.sleep(_SLICE)
+    return {partition: end for (_, partition), end in found.items()}

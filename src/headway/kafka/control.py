@@ -13,6 +13,7 @@ import confluent_kafka as ck
 
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 
 _A_DAY = {"retention.ms": "86400000"}
@@ -39,9 +40,7 @@ class ControlTopic:
         """The offset of what is said next."""
         consumer = _reader(self._config)
         try:
-            return consumer.get_watermark_offsets(ck.TopicPartition(self._topic, 0), _WITHIN)[1]
-        except ck.KafkaException as error:
-            raise KafkaError(f"The topic {self._topic} cannot be read: {error.args[0].str()}.") from error
+            return watermarks(consumer, (self._topic, 0), _WITHIN)[1]
         finally:
             consumer.close()
 

@@ -13,17 +13,10 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from headway.config import OWN_KEYS
-from headway.kafka.making import make_client
+from headway.kafka.coordinator import ask_for_members, coordinator_client
 from headway.kafka.native import Partition
 
 log = logging.getLogger(__name__)
-
-ENDLESS = 3600.0
-"""The time-out, in seconds, of what is asked of a coordinator: as long as librdkafka takes.
-
-When a shorter one ends while that broker is away, librdkafka 2.16 aborts the process as the broker comes back. Whoever
-asks waits for the answer as long as they like, and then leaves it.
-"""
 
 _LOOK_AGAIN_AFTER = 2.0
 _QUIET_LOOKS = 2
@@ -78,9 +71,8 @@ class GroupWatch:
 
     def _ask(self) -> Future[Any]:
         if self._admin is None:
-            self._admin = make_client(AdminClient, {**self._config, "log_level": 2})
-        answers: dict[str, Future[Any]] = self._admin.describe_consumer_groups([self._group], request_timeout=ENDLESS)
-        return answers[self._group]
+            self._admin = coordinator_client(self._config)
+        return ask_for_members(self._admin, self._group)
 
     def _gap_of(
         self, asked: Future[Any], member_id: str | None, ours: frozenset[Partition]

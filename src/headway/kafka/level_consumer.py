@@ -84,7 +84,7 @@ class LevelConsumer:
         self._begun: set[TopicPartition] = set()  # those of `assigned` that librdkafka reads
         self._start: dict[TopicPartition, int] = {}  # where each began, or was sought last
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
-        self._assigning = False  # the listener is being told of an assignment
+        self._can_begin = False  # the start of some is known that librdkafka does not read yet
         self._rebalanced = False
         self._rejoining = False
         self._parked = False
@@ -229,7 +229,9 @@ class LevelConsumer:
         if not self._subscription.topics:
             return []
         if found := self._starts.take():
-            self._begin_at(found)
+            self._note_starts(found)
+        if self._can_begin:
+            self._begin()
         if self._watch.is_on and self._has_fallen_behind(now):
             log.warning("Level %d has missed what its group was told, and joins it anew.", self.level)
             self.rejoin()
@@ -317,25 +319,20 @@ class LevelConsumer:
     def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
         partitions = self._from_kafka(kafka_partitions)
         self._rebalanced, self._rejoining = True, False
-        self._assign([])  # the group need not wait; they begin when it is known where
+        self._answer(self._assign, [])  # the group need not wait; they begin when it is known where
         self.assigned.update(partitions)
-        self._assigning = True
-        try:
-            self._guard(listener.assigned, partitions)
-        finally:
-            self._assigning = False
-        self._begin(self.assigned & self._start.keys() - self._begun)
-        self._starts.ask([self._name(partition) for partition in self.assigned - self._begun])
+        self._guard(listener.assigned, partitions)  # which may say where to start
+        self._starts.ask([self._name(partition) for partition in self.assigned - self._start.keys()])
 
-    def _begin_at(self, found: Mapping[native.Partition, int]) -> None:
+    def _note_starts(self, found: Mapping[native.Partition, int]) -> None:
         places = {self._ours(ck.TopicPartition(*name)): offset for name, offset in found.items()}
-        waiting = self.assigned - self._begun
-        starts = {partition: offset for partition, offset in places.items() if partition in waiting}
-        self._start |= starts
-        self._begin(starts)
+        self._start |= {each: offset for each, offset in places.items() if each in self.assigned - self._begun}
+        self._can_begin = True
 
-    def _begin(self, partitions: Collection[TopicPartition]) -> None:
-        """Have librdkafka read these from their start on."""
+    def _begin(self) -> None:
+        """Have librdkafka read those whose start is known."""
+        self._can_begin = False
+        partitions = self.assigned & self._start.keys() - self._begun
         if not partitions:
             return
         if self._incremental:
@@ -344,13 +341,7 @@ class LevelConsumer:
             self._start |= self._read_to(self._begun)
             starts = {partition: self._start[partition] for partition in (*self._begun, *partitions)}
         self._begun.update(partitions)
-        try:
-            self._assign([self._starting_at(partition, offset) for partition, offset in starts.items()])
-        except ck.KafkaException as error:
-            self._begun.difference_update(partitions)
-            self._starts.ask([self._name(partition) for partition in partitions])
-            log.warning("Level %d cannot begin to read yet: %s", self.level, error.args[0].str())
-            return
+        self._answer(self._assign, [self._starting_at(partition, offset) for partition, offset in starts.items()])
         if self._parked:  # a partition that was never fetched from is slow to be resumed
             self._resume_parked()
         if paused := self.paused.intersection(partitions):
@@ -367,10 +358,21 @@ class LevelConsumer:
     ) -> None:
         partitions = [each for each in self._from_kafka(kafka_partitions) if each in self.assigned]
         self._rebalanced = True
-        if not self._closing:  # on the closing thread, and the listener knows
+        # While it closes, on another thread, the listener knows already; so it does of what was given up as lost.
+        if partitions and not self._closing:
             self._guard(tell, partitions)
-        self._unassign(kafka_partitions)
+        self._answer(self._unassign, kafka_partitions)
         self._forget(partitions)
+
+    def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
+        """Tell librdkafka what became of a rebalance; what it refuses leaves no callback.
+
+        It refuses that of a client which cannot go on at all, and says that as well.
+        """
+        try:
+            call(partitions)
+        except ck.KafkaException as error:
+            self.errors.append(FetchError(self.level, f"a rebalance was not answered: {error.args[0].str()}"))
 
     def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
         """Say that these are let go of; librdkafka takes none that it was not given."""
@@ -420,8 +422,8 @@ class LevelConsumer:
         self._start[partition] = offset
         if partition not in self._begun:
             self._starts.forget([self._name(partition)])
-            if not self._assigning:
-                self._begin([partition])
+            self._can_begin = True
+            self._set_wake()
             return
         place = self._starting_at(partition, offset)
         try:

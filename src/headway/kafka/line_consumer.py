@@ -51,7 +51,7 @@ class LineConsumer:
         self._paused: set[Partition] = set()
         self.assigned: set[Partition] = set()
         self.rebalanced = False
-        self.ends: list[Partition] = []  # partitions of which everything was fetched
+        self.ends: dict[Partition, int] = {}  # partitions of which everything was fetched, up to these offsets
         wake_on_events(self._consumer, wake.fd)
 
     @property
@@ -120,7 +120,7 @@ class LineConsumer:
             if error is None:
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
-                self.ends.append((message.topic() or "", message.partition() or 0))
+                self.ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
             else:
                 log.warning("Fetching failed, and goes on: %s", error.str())
 

@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 
 from headway.config import OWN_KEYS
 from headway.errors import KafkaError
 from headway.kafka import native
 from headway.kafka.closing import Closable
+from headway.kafka.coordinator import ask_for_offsets, coordinator_client
+from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
 from headway.records import Message
@@ -35,7 +36,6 @@ _HAS_MEMBERS = (
     ck.KafkaError.ILLEGAL_GENERATION,
     ck.KafkaError.REBALANCE_IN_PROGRESS,
 )
-_GONE = (ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_PARTITION, ck.KafkaError._UNKNOWN_TOPIC)
 
 _DEFAULTS: Mapping[str, Any] = {
     "log_level": 2,
@@ -61,8 +61,9 @@ class Onlooker(Closable):
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
         self.group = group
-        kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        self._kafka = kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
+        self._bounds = LogBounds(kafka)
         self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **kafka, **_OURS, "group.id": group})
         # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
         with _explained("The topics could not be listed"):
@@ -84,10 +85,16 @@ class Onlooker(Closable):
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
     def _committed_partitions(self) -> list[ck.TopicPartition]:
-        asked = ck.ConsumerGroupTopicPartitions(self.group)
+        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        answer = ask_for_offsets(client, self.group)
         with _explained(f"What the group {self.group} has committed could not be listed"):
-            answers = self._admin.list_consumer_group_offsets([asked], request_timeout=_ANSWER_WITHIN)
-            return list(answers[self.group].result().topic_partitions)
+            try:
+                return list(answer.result(_ANSWER_WITHIN).topic_partitions)
+            except TimeoutError:
+                raise KafkaError(
+                    f"The coordinator of the group {self.group} did not say within {_ANSWER_WITHIN:g} s what is "
+                    "committed. Check that its broker runs, and try again."
+                ) from None
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
         """The group's committed offset of each partition and its exact metadata, where there is one."""
@@ -98,17 +105,16 @@ class Onlooker(Closable):
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still holds; without the partitions that do not exist."""
-        return self._bounds(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return self._bounds.starts(partitions)
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The offset behind the last of each partition; without the partitions that do not exist."""
-        return self._bounds(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return self._bounds.ends(partitions)
 
     def offset_at(self, partition: Partition, timestamp: int, end: int) -> int:
         """The first offset of a record with this time, in milliseconds since the epoch, or a later one; or `end`."""
-        found = self._bounds([partition], OffsetSpec.for_timestamp(timestamp))
-        offset = found.get(partition, -1)
-        return offset if offset >= 0 else end
+        offset = self._bounds.at(timestamp, [partition]).get(partition)
+        return end if offset is None else offset
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
         """The records from `start` to before `end`, as far as they can be read: not into an open transaction."""
@@ -150,24 +156,6 @@ class Onlooker(Closable):
                     f"The group {self.group} has members, and Kafka lets nobody else commit for it. Stop them first."
                 ) from error
             raise error
-
-    def _bounds(self, partitions: Collection[Partition], which: OffsetSpec) -> dict[Partition, int]:
-        if not partitions:
-            return {}
-        asked = {ck.TopicPartition(*partition): which for partition in partitions}
-        with _explained("The ends of the partitions could not be listed"):
-            answers = self._admin.list_offsets(asked, request_timeout=_ANSWER_WITHIN)
-            found = {(asked.topic, asked.partition): _offset(answer) for asked, answer in answers.items()}
-        return {partition: offset for partition, offset in found.items() if offset is not None}
-
-
-def _offset(answer: Future[Any]) -> int | None:
-    try:
-        return int(answer.result().offset)
-    except ck.KafkaException as error:
-        if error.args[0].code() in _GONE:
-            return None
-        raise
 
 
 def _patiently(call: Callable[[], T]) -> T:

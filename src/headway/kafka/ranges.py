@@ -18,6 +18,7 @@ from headway.core.topics import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.closing import Closable
+from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 from headway.records import TopicPartition
 
@@ -200,12 +201,16 @@ class RangeReader(Closable):
         return max(wanted.start, offset)
 
     def _log_end(self, wanted: Range) -> int:
-        _, end = self._consumer.get_watermark_offsets(kafka_partition(wanted.partition), timeout=STALL_TIMEOUT_S)
-        return int(end)
+        return self._bounds(wanted.partition)[1]
+
+    def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        return watermarks(
+            self._consumer, (level_topic(partition.topic, partition.level), partition.partition), STALL_TIMEOUT_S
+        )
 
     def _warn_if_aged_out(self, wanted: Range) -> None:
         """Say so if what is missing before the first record is lost; after compaction or a transaction nothing is."""
-        begin, _ = self._consumer.get_watermark_offsets(kafka_partition(wanted.partition), timeout=STALL_TIMEOUT_S)
+        begin, _ = self._bounds(wanted.partition)
         if begin > wanted.start:
             self._lost(wanted, f"it begins at {begin}")
 

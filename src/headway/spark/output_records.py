@@ -52,8 +52,8 @@ def outputs(
     the sink.
 
     `identity` tells the sink which row it is when a restart calls its handler again: a string, binary or a whole
-    number, different for each row. By default it is made of the source's columns topic, level, partition and offset, where they
-    are there. Without one, a restart in which a handler answers otherwise is refused by the sink, with what to do.
+    number, different for each row. By default it is made of the source's columns topic, level, partition and offset,
+    where they are there. Without one, the sink refuses a restart in which a handler answers otherwise, with what to do.
 
     Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s, so that
     `headway dead` shows them and sends them again. Of the source's columns, those that are there are used.

@@ -1,0 +1,36 @@
+"""How to ask a group's coordinator with an admin client, in spite of two faults of librdkafka 2.16.
+
+When the time-out of such a question ends while that broker is away, the process is aborted as the broker comes back.
+So each has the longest time-out that librdkafka takes; whoever asks waits as long as they like, then leaves the answer.
+And the client goes on to ask a broker that is no coordinator any more: a question that failed is asked by a new client.
+See docs/design/librdkafka.md.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from headway.kafka.making import make_client
+
+_ENDLESS = 3600.0
+
+
+def coordinator_client(config: Mapping[str, Any]) -> AdminClient:
+    """Return a client for questions to coordinators, of which librdkafka logs next to nothing."""
+    return make_client(AdminClient, {**config, "log_level": 2})
+
+
+def ask_for_members(client: AdminClient, group: str) -> Future[Any]:
+    """Ask for the description of a group."""
+    answers: dict[str, Future[Any]] = client.describe_consumer_groups([group], request_timeout=_ENDLESS)
+    return answers[group]
+
+
+def ask_for_offsets(client: AdminClient, group: str) -> Future[Any]:
+    """Ask for all offsets that a group has committed."""
+    asked = [ck.ConsumerGroupTopicPartitions(group)]
+    answers: dict[str, Future[Any]] = client.list_consumer_group_offsets(asked, request_timeout=_ENDLESS)
+    return answers[group]
