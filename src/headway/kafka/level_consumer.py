@@ -21,6 +21,7 @@ from headway.kafka import native
 from headway.kafka.client_log import ClientLog
 from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.group_watch import GroupWatch
+from headway.kafka.log_bounds import NONE_THAT_LATE, watermarks
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
@@ -44,9 +45,6 @@ _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
 _SEEK_WITHIN = 5.0
-
-# Asked for the ends of a partition, librdkafka does not itself wait for a leader, as it does when fetching.
-_LEADER_IS_CHANGING = (ck.KafkaError.NOT_LEADER_FOR_PARTITION, ck.KafkaError.LEADER_NOT_AVAILABLE)
 
 # A partition that has just begun may still be stopping what it did before, or a rebalance pauses it amid the seek.
 _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
@@ -472,20 +470,23 @@ class LevelConsumer:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
-        return self._offsets(self._call(self._consumer.offsets_for_times, self.at_offsets(times), timeout))
+        """Return the first offset at or after a time in milliseconds since the epoch, None where there is none.
+
+        Raises `KafkaError` where Kafka does not say it: below `NONE_THAT_LATE` an offset is not known.
+        """
+        found = self._call(self._consumer.offsets_for_times, self.at_offsets(times), timeout)
+        for each in found:
+            if each.error or each.offset < NONE_THAT_LATE:
+                reason = each.error.str() if each.error else "its leader does not answer"
+                raise KafkaError(
+                    f"Kafka did not say which offset partition {each.partition} of {each.topic} had at a time: {reason}. "
+                    "Try again."
+                )
+        return self._offsets(found)
 
     def bounds(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """The first offset and the one after the last."""
-        [kafka_partition] = self._to_kafka([partition])
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                return self._consumer.get_watermark_offsets(kafka_partition, timeout)
-            except ck.KafkaException as error:
-                if error.args[0].code() not in _LEADER_IS_CHANGING or time.monotonic() > deadline:
-                    raise self._refused(error) from error
-                time.sleep(_SERVE_EVERY)
+        """Return the first offset and the one after the last; raises `KafkaError` if they are not known in time."""
+        return watermarks(self._consumer, self._name(partition), timeout)
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """The offset after the last, as the latest fetch said; asks nobody."""
