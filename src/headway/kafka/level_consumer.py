@@ -479,7 +479,7 @@ class LevelConsumer:
             if each.error or each.offset < NONE_THAT_LATE:
                 reason = each.error.str() if each.error else "its leader does not answer"
                 raise KafkaError(
-                    f"Kafka did not say which offset partition {each.partition} of {each.topic} had at a time: {reason}. "
+                    f"Kafka did not say which offset partition {each.partition} of {each.topic} had then: {reason}. "
                     "Try again."
                 )
         return self._offsets(found)
