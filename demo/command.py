@@ -150,6 +150,7 @@ def _through_spark(
                 priority.TOPIC,
                 flights.LEVELS,
                 options.records,
+                machine.flights_at_once,
                 after,
                 options.output,
                 console,

@@ -12,6 +12,7 @@ SAMPLE = 30_000
 _READ_S = 0.8  # for the sample, on the quiet machine with two cores on which all figures here were measured
 _SHORTEST_S, _YEAR_S = 25.0, 50.0  # of what follows step 1, and how much longer that is for a year
 _SLOWEST = 6.0
+_AT_ONCE = 170_000  # so that a year is two micro-batches, each of which costs seconds besides its flights
 _STORED_S, _YEAR_STORED_S = 15.0, 10.0  # within which a micro-batch is stored, once its flights were handled
 
 
@@ -39,6 +40,11 @@ class Machine:
     def seconds_after_sending(self, records: int) -> float:
         """The same without step 1."""
         return self.slowdown * (_SHORTEST_S + _YEAR_S * records / COUNT)
+
+    @property
+    def flights_at_once(self) -> int:
+        """How many flights a micro-batch has: as many as are handled within a third of what its transaction may take."""
+        return round(_AT_ONCE / self.slowdown)
 
     def follow_up_after(self, records: int) -> timedelta:
         """A delay that is longer than it takes from handling a flight to storing its follow-up.

@@ -22,7 +22,6 @@ from headway.spark.report_file import write_report
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
 _LOOK_EVERY_S = 1
-_AT_ONCE = 170_000  # so that a year is two micro-batches, each of which costs seconds besides its flights
 
 
 Say = Callable[[str], None]  # what goes on
@@ -65,6 +64,7 @@ def run(
     topic: str,
     levels: int,
     expected: int,
+    at_once: int,
     after: timedelta,
     output_dir: Path,
     console: Console,
@@ -72,12 +72,12 @@ def run(
 ) -> tuple[Outcome, follow_ups.Audit]:
     """Read the flights of a topic through Structured Streaming, say what they show, draw it, and audit follow-ups.
 
-    `expected` is how many flights were sent; `after` is how long after their handling follow-ups are due; `say` is told
+    `expected` is how many flights were sent, `at_once` how many a micro-batch reads; `after` is how long after their handling follow-ups are due; `say` is told
     how far it is. What an earlier run left in the directory is replaced. Stops Spark.
     """
     try:
         kafka = {"bootstrap.servers": servers}
-        records = flights.source(spark, kafka, topic, levels, _AT_ONCE)
+        records = flights.source(spark, kafka, topic, levels, at_once)
         outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=follow_ups.NAME)
         outputs.create_topics(topic, levels)
         with follow_ups.relay(servers):
