@@ -43,7 +43,7 @@ class Machine:
 
     @property
     def flights_at_once(self) -> int:
-        """How many flights a micro-batch has: as many as are handled within a third of what its transaction may take."""
+        """How many flights a micro-batch has: they are handled within a third of what its transaction may take."""
         return round(_AT_ONCE / self.slowdown)
 
     def follow_up_after(self, records: int) -> timedelta:
