@@ -73,7 +73,8 @@ def run(
     """Read the flights of a topic through Structured Streaming, say what they show, draw it, and audit follow-ups.
 
     `expected` is how many flights were sent, `at_once` how many a micro-batch reads; `after` is how long after their
-    handling follow-ups are due; `say` is told how far it is. What an earlier run left in the directory is replaced. Stops Spark.
+    handling follow-ups are due; `say` is told how far it is. What an earlier run left in the directory is replaced.
+    Stops Spark.
     """
     try:
         kafka = {"bootstrap.servers": servers}

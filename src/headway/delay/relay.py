@@ -262,6 +262,10 @@ class Relay(Closable):
         self._consumer.rebalanced = False
         numbers = self._owned()
         topics = self._look_at_topics()
+        if topics is None:
+            self._consumer.begin({self._ladder_place: 0})
+            self._begin_at = time.monotonic() + _LOOK_FOR_LINES_AGAIN_AFTER
+            return
         if not numbers:
             self._consumer.begin({self._ladder_place: 0})
             if self._consumer.assigned:
@@ -296,20 +300,25 @@ class Relay(Closable):
         producers = {each for values in stored.values() for each in stored_producers(values)}
         end_transactions(self._producer_config(), sorted(producers), self._names.state)
 
-    def _look_at_topics(self) -> dict[str, str]:
-        """Return Kafka's ids of the topics; if they are others than before, learn anew which lines there are."""
+    def _look_at_topics(self) -> dict[str, str] | None:
+        """Return Kafka's ids of the topics; if they are others than before, learn anew which lines there are.
+
+        Return None while some of the lines are still to come: brokers hear of new topics one after the other.
+        """
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
         keys[self._names.commands] = COMMANDS_KEY
         ids = Admin(self._connection).topic_ids(list(keys))
         topics = {key: ids[topic] for topic, key in keys.items() if topic in ids}
-        before, self._topics = self._topics, topics
-        if any(topics.get(key, id_) != id_ for key, id_ in before.items()):
+        if any(topics.get(key, id_) != id_ for key, id_ in self._topics.items()):
             log.warning("Topics of %s were deleted and made anew.", self._names.name)
             self._deletion = Deletion(self._connection)
-            ladder, lines = self._layout()
-            if (ladder, lines) != (self._ladder, self._lines):
-                self._ladder, self._lines = ladder, lines
+            layout = read_layout(self._connection, self._names.name)
+            if layout is None or not set(layout.ladder.lines).issubset(layout.lines):
+                return None
+            if (layout.ladder, layout.lines) != (self._ladder, self._lines):
+                self._ladder, self._lines = layout.ladder, layout.lines
                 self._subscribe()
+        self._topics = topics
         return topics
 
     def _is_all_decided(self, numbers: list[int]) -> bool:
