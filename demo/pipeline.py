@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +24,8 @@ from headway.spark.report_file import write_report
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12
 _LOOK_EVERY_S = 1
+_STARTS = 5
+_NO_WORKER = "Python worker failed to connect back"
 
 
 Say = Callable[[str], None]  # what goes on
@@ -142,13 +146,15 @@ def process(
         shutil.rmtree(directory, ignore_errors=True)
     tables = flights.read_tables(spark)
     started = time.monotonic()
-    query = flights.start(records, tables, outputs)
-    while not query.awaitTermination(_LOOK_EVERY_S):
+
+    def say_how_far(query: StreamingQuery) -> None:
         done = sum(batch["numInputRows"] for batch in query.recentProgress)
         say(f"{done:,} of {expected:,} flights are through Spark")
+
+    query = _to_its_end(lambda: flights.start(records, tables, outputs), say_how_far)
     streaming_s, stored = time.monotonic() - started, follow_ups.stored(query)
     say("The flights of the notices are kept")
-    flights.keep(spark, outputs, levels).awaitTermination()
+    _to_its_end(lambda: flights.keep(spark, outputs, levels), lambda _: say("The flights of the notices are kept"))
     say("The report is made")
     write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 
@@ -172,6 +178,21 @@ def process(
         parquet=parquet,
         plot=plot,
     )
+
+
+def _to_its_end(start: Callable[[], StreamingQuery], look: Callable[[StreamingQuery], None]) -> StreamingQuery:
+    """Run a query, and start it once more where Spark's 10 s for a Python worker to come up were too few."""
+    for starts_left in reversed(range(_STARTS)):
+        query = start()
+        try:
+            while not query.awaitTermination(_LOOK_EVERY_S):
+                look(query)
+        except StreamingQueryException as error:
+            if _NO_WORKER not in str(error) or not starts_left:
+                raise
+        else:
+            return query
+    raise AssertionError("the last start returns or raises")
 
 
 def _delay_table(destinations: list[Row]) -> Table:
