@@ -23,6 +23,7 @@ from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, Report, Tally, not_delivered
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.closing import counting_down
+from headway.kafka.headers import header_list
 from headway.kafka.level_consumers import Partitions
 from headway.producer import PriorityProducer, ProducerMetrics
 from headway.records import UNKNOWN_OFFSET, ConsumerRecord, Header, RecordMetadata, TopicPartition
@@ -304,6 +305,8 @@ class AsyncPriorityProducer:
             send = partial(producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
             return loop.create_task(_awaited_later(send))
         destination = producer.destination(topic, priority)
+        if headers is not None:
+            headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
         record = _Sent(destination, awaited, self._reported)
         if self._waiters and (topic, priority, partition) in self._waiters:

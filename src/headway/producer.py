@@ -16,6 +16,7 @@ from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, NoRoomError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.headers import header_list
 from headway.kafka.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header, TopicPartition
@@ -104,7 +105,14 @@ class _BaseProducer(Closable):
         if timestamp is not None:
             raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
         return self.scheduler.send_later(
-            key, value, topic, due, headers=headers or (), priority=priority, partition=partition, on_stored=on_delivery
+            key,
+            value,
+            topic,
+            due,
+            headers=() if headers is None else headers,
+            priority=priority,
+            partition=partition,
+            on_stored=on_delivery,
         ).future
 
     @property
@@ -143,10 +151,20 @@ class _BaseProducer(Closable):
             future.fail(error)
         return future
 
-    def _try(self, destination: Destination, on_delivery: OnDelivery | None, *record: Any) -> DeliveryFuture | None:
+    def _try(
+        self,
+        destination: Destination,
+        on_delivery: OnDelivery | None,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Sequence[Header] | None,
+    ) -> DeliveryFuture | None:
         """A record that is sent only if there is room now."""
         future = DeliveryFuture.of(destination, on_delivery)
-        return future if self.offer(future, destination, *record) else None
+        headers = None if headers is None else header_list(headers)
+        return future if self.offer(future, destination, value, key, partition, timestamp, headers) else None
 
     def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
         """The error for a record that found none."""
@@ -158,7 +176,7 @@ class _BaseProducer(Closable):
     def _serialize(self, future: Any) -> None:
         """On the sender's thread."""
         kafka_topic, headers = future.destination.kafka_topic, future.headers
-        headers = list(headers.items() if isinstance(headers, dict) else headers or ())
+        headers = list(headers or ())
         if self._write_key is not None:
             future.key = self._write_key(future.key, kafka_topic, headers)
         if self._write_value is not None:
@@ -351,6 +369,8 @@ class PriorityProducer(_BaseProducer):
             destination = self._open[priority][topic]
         except KeyError:
             destination = self.destination(topic, priority)
+        if headers is not None:
+            headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
         offer = self.offer
         if offer(future, destination, value, key, partition, timestamp, headers):
@@ -402,6 +422,8 @@ class Producer(_BaseProducer):
             destination = self._open[0][topic]
         except KeyError:
             destination = self.destination(topic, 0)
+        if headers is not None:
+            headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
         offer = self.offer
         if offer(future, destination, value, key, partition, timestamp, headers):

@@ -64,7 +64,7 @@ def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_retu
 @pytest.mark.parametrize(
     ("field", "sentence"),
     [
-        ({"headers": [("file", "x\udc80")]}, "could not be handed over: UnicodeEncodeError"),
+        ({"headers": [("file", "x\udc80")]}, "has a header .file. whose value cannot be encoded in UTF-8"),
         ({"timestamp": 2**70}, "could not be handed over: OverflowError"),
         ({"partition": 2**40}, "could not be handed over: OverflowError"),
         ({"value": 5}, "has a field that is not bytes or a string"),

@@ -24,6 +24,7 @@ from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.headers import header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.letters import connection_of
@@ -212,8 +213,8 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         if self._closed:
             raise ClosedError("The scheduler is closed. Make a new one to go on.")
-        fields = _checked(headers) if headers else []
         target = topic if priority is None else level_topic(topic, priority)
+        fields = _checked(headers, target)
         if self._write_key:
             key = self._write_key(key, target, fields)
         if self._write_value:
@@ -303,8 +304,9 @@ def _partition_of(key: Any, order: int, partitions: int) -> int:
         ) from error
 
 
-def _checked(headers: Sequence[Header]) -> list[Header]:
-    fields = list(headers)
+def _checked(headers: Sequence[Header], target: str) -> list[Header]:
+    fields: list[Header] = header_list(headers)
+    size_of_headers(fields, target)
     if any(name == HEADER for name, _ in fields):
         raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
     return fields

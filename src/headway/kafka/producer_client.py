@@ -16,6 +16,7 @@ import confluent_kafka as ck
 
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
 from headway.kafka.wake import Wake
@@ -120,6 +121,8 @@ class ProducerClient:
         cannot be sent.
         """
         self._produced += 1
+        if headers:
+            size_of_headers(headers, topic)
         try:
             if self._produced % SERVE_AFTER == 0:
                 self.serve_in_stream()

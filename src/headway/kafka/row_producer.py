@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import repeat
+from itertools import repeat, tee
 from types import TracebackType
 from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
@@ -17,6 +17,7 @@ import confluent_kafka as ck
 
 from headway.errors import DeliveryError, FencedError, KafkaError, TransactionError
 from headway.kafka.admin import describe
+from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.patience import patiently
 
@@ -105,13 +106,17 @@ class RowProducer:
         return self._known[topic]
 
     def send(self, columns: Columns) -> None:
-        """Hand records over, and wait while too many are on their way. Raises `DeliveryError`."""
+        """Hand records over, and wait while too many are on their way.
+
+        Raises `DeliveryError`, and `SerializationError` for headers that cannot be sent.
+        """
         room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
         self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
-        given: list[Iterable[Any]] = [columns.topics, columns.values, columns.keys, columns.partitions]
+        topics, of_headers = tee(columns.topics)
+        given: list[Iterable[Any]] = [topics, columns.values, columns.keys, columns.partitions]
         if columns.headers is not None:
             # As the binding names them: two names for a callback, and the timestamp.
-            given += [repeat(None), repeat(None), repeat(0), columns.headers]
+            given += [repeat(None), repeat(None), repeat(0), map(_checked, columns.headers, of_headers)]
         try:
             deque(map(self._producer.produce, *given), maxlen=0)
         except ck.KafkaException as error:
@@ -188,3 +193,10 @@ class RowProducer:
             raise self._refused from error
         kind = TransactionError if self._is_transactional else KafkaError
         raise kind(f"Kafka refused to write the rows: {reason}.") from error
+
+
+def _checked(headers: Any, topic: str) -> Any:
+    """Return a row's headers, or none; raises `SerializationError` for what the binding must not have."""
+    if headers:
+        size_of_headers(headers, topic)
+    return headers

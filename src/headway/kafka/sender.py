@@ -17,6 +17,7 @@ from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
 from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.headers import check_timestamp, size_of_headers
 from headway.kafka.partitioner import DEFAULT, PARTITIONER, partitioner
 from headway.kafka.producer_client import ProducerClient, refusal
 from headway.kafka.topic_watch import TopicWatch
@@ -117,12 +118,12 @@ class Sender:
         # In one piece, as it is what every record pays for.
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
-            if headers is not None:
-                size += _size_of_headers(headers)
-                if type(headers) is not list and type(headers) is not dict:  # the binding takes no other sequence
-                    headers = list(headers)
-        except (TypeError, ValueError):  # no bytes, strings and pairs: librdkafka refuses it
+            if headers is not None or timestamp is not None:
+                size += _size_of_rest(headers, timestamp, destination.kafka_topic)
+        except (TypeError, ValueError):  # neither bytes nor strings: librdkafka refuses it
             size = self._overhead
+        except HeadwayError as error:
+            return self._refuse_at_once(record, destination, error)
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
         topic: TopicQueues[Any] = destination.queues
@@ -208,12 +209,31 @@ class Sender:
             self._stirred.set()
         return True
 
-    def _offer_raw(self, record: Any, destination: Any, *fields: Any) -> bool:
+    def _refuse_at_once(self, record: Any, destination: Any, error: HeadwayError) -> bool:
+        """Fail a record that nobody could send, and return that it needs no room."""
+        record.tally = destination.count_unsent()
+        self._fail([(record, error)])
+        return True
+
+    def _offer_raw(
+        self,
+        record: Any,
+        destination: Any,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Any,
+    ) -> bool:
         """Let a record wait for the thread that serialises it."""
         topic = destination.queues
+        try:
+            _size_of_rest(headers, timestamp, topic.kafka_topic)
+        except HeadwayError as error:
+            return self._refuse_at_once(record, destination, error)
         size = max(self._least, int(self._mean_sizes.get(topic.kafka_topic, _FIRST_GUESS)))
         with self._lock:
-            taken = self._wait(record, destination, topic.raw, size, *fields)
+            taken = self._wait(record, destination, topic.raw, size, value, key, partition, timestamp, headers)
         if taken:
             self._stirred.set()
         return taken
@@ -378,9 +398,11 @@ class Sender:
 
     def _measure(self, record: Any) -> int:
         """What it counts for; and what the next of its topic are thought to."""
-        size = self._overhead + len(record.value or b"") + len(record.key or b"") + _size_of_headers(record.headers)
-        mean = self._mean_sizes.get(record.queue.topic.kafka_topic, size)
-        self._mean_sizes[record.queue.topic.kafka_topic] = mean + (size - mean) / 8
+        topic = record.queue.topic.kafka_topic
+        size = self._overhead + len(record.value or b"") + len(record.key or b"")
+        size += _size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
+        mean = self._mean_sizes.get(topic, size)
+        self._mean_sizes[topic] = mean + (size - mean) / 8
         return max(size, self._least)
 
     # On the thread that asks for metadata
@@ -404,6 +426,7 @@ def _no_such_partition(partition: int, count: int) -> str:
     return f"it is for partition {partition}, and the topic has {count}"
 
 
-def _size_of_headers(headers: Any) -> int:
-    pairs = headers.items() if isinstance(headers, dict) else headers or ()
-    return sum(len(name) + len(content or b"") for name, content in pairs)
+def _size_of_rest(headers: Any, timestamp: int | None, topic: str) -> int:
+    """Return what a record takes besides key and value; raises `SerializationError` for what cannot be sent so."""
+    check_timestamp(timestamp, topic)
+    return 0 if headers is None else size_of_headers(headers, topic)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from headway.config import Config, OutputSettings
 from headway.core.topics import level_topic
 from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.kafka.headers import check_timestamp, header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
 from headway.letters import MOST_BYTES
@@ -67,7 +68,7 @@ class Outputs:
 
     def _letter(self, record: ProducerRecord) -> Letter:
         topic = record.topic if record.priority is None else level_topic(record.topic, record.priority)
-        headers: list[Header] = list(record.headers)
+        headers: list[Header] = header_list(record.headers)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
         value = self._write_value(record.value, topic, headers) if self._write_value else record.value
         size = _size("key", key, topic) + _size("value", value, topic)
@@ -76,7 +77,8 @@ class Outputs:
                 f"A record for {topic} has {size} bytes, and message.max.bytes is {self._most_bytes}. Make it smaller, "
                 "or raise message.max.bytes in producer_config, and in the topic."
             )
-        _check_names(headers, topic)
+        size_of_headers(headers, topic)
+        check_timestamp(record.timestamp, topic)
         self._topics.check(topic, record.partition)
         partition = _ANY_PARTITION if record.partition is None else record.partition
         return Letter(topic, value, key, partition, record.timestamp or 0, headers)
@@ -116,17 +118,6 @@ def _size(field: str, written: object, topic: str) -> int:
         f"The {field} of a record for {topic} is {type(written).__name__}, not bytes or a string. "
         f"Convert it, or set {field}.serializer in producer_config."
     )
-
-
-def _check_names(headers: Iterable[Header], topic: str) -> None:
-    """Raises `SerializationError` for a header's name that is no text: with one, confluent-kafka ends the process."""
-    for header in headers:
-        try:
-            str(header[0]).encode()
-        except UnicodeEncodeError as error:
-            raise SerializationError(
-                f"A record for {topic} has a header named {header[0]!r}, which cannot be encoded: {error}. Correct it."
-            ) from error
 
 
 class _Topics:

@@ -1,0 +1,68 @@
+"""The headers and the timestamp of a record that is sent, checked before the binding has them.
+
+With a name that is not UTF-8 the binding ends the process; a name it writes up to its first NUL character, and one
+that is no string as Python would print it. A timestamp of 0 it takes for none.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+from headway.errors import SerializationError
+
+
+def header_list(headers: Any) -> Any:
+    """Return headers as a list of their own, whatever may be gone through only once or changed later.
+
+    What is no iterable is returned as it is: `size_of_headers` refuses it.
+    """
+    if isinstance(headers, Mapping):
+        return list(headers.items())
+    return list(headers) if isinstance(headers, Iterable) else headers
+
+
+def size_of_headers(headers: Any, topic: str) -> int:
+    """Return about how many bytes headers take; `topic` is where their record goes.
+
+    Raises `SerializationError` for what is no list of pairs of a name and bytes, a string or None, for text that is not
+    UTF-8, and for a name with a NUL character.
+    """
+    if not isinstance(headers, list):
+        _refuse(topic, f"headers that are {type(headers).__name__}, not a sequence of pairs of name and value")
+    size = 0
+    for header in headers:
+        if not isinstance(header, tuple) or len(header) != 2:
+            _refuse(topic, f"a header that is {type(header).__name__}, not a tuple of name and value")
+        name, value = header
+        if not isinstance(name, str):
+            _refuse(topic, f"a header whose name is {type(name).__name__}, not a string")
+        if not name.isascii():
+            _check_text(name, f"a header named {name!r}, which", topic)
+        if "\0" in name:
+            _refuse(topic, f"a header named {name!r}, with a NUL character, where Kafka's client would cut it")
+        size += len(name)
+        if isinstance(value, str):
+            _check_text(value, f"a header {name!r} whose value", topic)
+        elif value is not None and not isinstance(value, bytes):
+            _refuse(topic, f"a header {name!r} whose value is {type(value).__name__}, not bytes, a string or None")
+        size += len(value or b"")
+    return size
+
+
+def check_timestamp(timestamp: int | None, topic: str) -> None:
+    """Raise `SerializationError` for the timestamp 0, which librdkafka stores as now."""
+    if timestamp is not None and timestamp == 0:
+        _refuse(topic, "timestamp=0, which Kafka's client would store as now: leave it out for now, or give 1 or more")
+
+
+def _check_text(text: str, whose: str, topic: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        reason = f"{error.reason} at {error.start}"  # the error itself would repeat all of the text
+        raise SerializationError(
+            f"A record for {topic} has {whose} cannot be encoded in UTF-8: {reason}. Correct it."
+        ) from error
+
+
+def _refuse(topic: str, what: str) -> NoReturn:
+    raise SerializationError(f"A record for {topic} has {what}. Correct it.")
