@@ -256,12 +256,18 @@ class DeliveryFuture(Future[RecordMetadata]):
                 for waiter in self._watchers.waiters:
                     waiter.add_result(self) if self._exception is None else waiter.add_exception(self)
                 self._watchers.condition.notify_all()
-            self._invoke_callbacks()  # type: ignore[attr-defined]
+            self._invoke_callbacks()
         if self._on_delivery is not None:
-            self._call_back(self._on_delivery)
+            self._call_back("on_delivery callback", self._on_delivery, self._exception, self._result)
 
-    def _call_back(self, on_delivery: OnDelivery) -> None:
+    def _invoke_callbacks(self) -> None:
+        for each in self._done_callbacks:
+            self._call_back("done callback", each, self)
+
+    def _call_back(self, name: str, callback: Callable[..., Any], *args: Any) -> None:
+        # The thread is the producer's, or in a call that has nothing to do with this record, and goes on: with a
+        # SystemExit or CancelledError, too. A real Ctrl-C waits until reports are taken.
         try:
-            on_delivery(self._exception, self._result)  # type: ignore[arg-type]  # `fail` takes no other
-        except Exception:
-            log.exception("The on_delivery callback of a record for %s raised.", self.destination.topic)
+            callback(*args)
+        except BaseException:
+            log.exception("The %s of a record for %s raised.", name, self.destination.topic)

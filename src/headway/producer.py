@@ -300,6 +300,9 @@ class _BaseProducer(Closable):
         """Deliver what was sent and let go; how many records were not, after `timeout` seconds: their futures fail."""
         if self._closed:
             return 0
+        self._sender.check_may_close()
+        if self._scheduler:
+            self._scheduler.check_may_close()
         with self._making_scheduler:
             self._closed = True
             scheduler = self._scheduler

@@ -25,7 +25,7 @@ from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.closing import Closable, counting_down
 from headway.kafka.headers import header_list, size_of_headers
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer_client import ProducerClient, closed_in_callback
 from headway.kafka.serialization import key_writer, value_writer
 from headway.letters import connection_of
 from headway.records import Header
@@ -190,12 +190,18 @@ class Scheduler(Closable):
         """Store what was scheduled and let go; how many were not stored within `timeout` seconds."""
         if self._closed:
             return 0
+        self.check_may_close()
         self._closed = True
         try:
             self._asking.close()
         finally:
             left = self._client.close(timeout)
         return left
+
+    def check_may_close(self) -> None:
+        """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
+        if self._client.serves_here:
+            raise closed_in_callback("scheduler")
 
     def _schedule(
         self,

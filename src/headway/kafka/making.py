@@ -36,7 +36,7 @@ def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:
     def guarded(*args: Any) -> None:
         try:
             call(*args)
-        except Exception:
+        except BaseException:  # a SystemExit, too, is of the callback alone
             log.exception("The setting %s raised an error; the client goes on.", name)
 
     return guarded

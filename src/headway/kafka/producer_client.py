@@ -407,6 +407,14 @@ class ProducerClient:
             raise KafkaError(f"Kafka refused: {error.args[0].str()}.") from error
 
 
+def closed_in_callback(client: str) -> HeadwayError:
+    """Return the error for a `close` in a callback."""
+    return HeadwayError(
+        f"close() was called in a callback of this {client}, on a thread that it would wait for; the {client} stays open. "
+        "Note in the callback that it is due, and call close() elsewhere."
+    )
+
+
 def refusal(topic: str, error: Exception) -> HeadwayError:
     """What librdkafka's `produce` raised, in our words."""
     if isinstance(error, ck.KafkaException):

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from headway.core.accumulator import Accumulator
 from headway.core.queues import Batch, Queue, TopicQueues, Waiting
-from headway.errors import ClosedError, DeliveryError, HeadwayError
+from headway.errors import ClosedError, DeliveryError, HeadwayError, SerializationError
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.headers import check_timestamp, size_of_headers
 from headway.kafka.partitioner import DEFAULT, PARTITIONER, partitioner
-from headway.kafka.producer_client import ProducerClient, refusal
+from headway.kafka.producer_client import ProducerClient, closed_in_callback, refusal
 from headway.kafka.topic_watch import TopicWatch
 
 log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class Sender:
 
     def offer_patiently(self, timeout: float, *record: Any) -> bool:
         """Take a record as soon as there is room, within `timeout` seconds."""
-        if self.client.serves_here:
+        if self.calls_back_here:
             return False  # a callback that sends: nobody else would make room
         deadline = time.monotonic() + timeout
         while not self.offer(*record):
@@ -265,7 +265,7 @@ class Sender:
     def _tell(self) -> None:
         try:
             self._after_reports()
-        except Exception:  # whoever takes the reports goes on
+        except BaseException:  # whoever takes the reports goes on
             log.exception("The after_reports of a producer raised.")
 
     def _hand_over(self) -> list[tuple[Any, Exception]]:
@@ -297,20 +297,32 @@ class Sender:
 
     def _fail(self, records: list[tuple[Any, Any]]) -> None:
         """Without the lock, since callbacks may send."""
-        for record, reason in records:
-            record.fail(reason)
         if records:
-            self._tell()
+            with ctrl_c_waits():  # within a callback it would be taken for what that raised
+                for record, reason in records:
+                    record.fail(reason)
+                self._tell()
 
     def _give_up(self, records: list[Any], why: str) -> None:
         self._fail([(each, _not_delivered(each, why)) for each in records])
 
     # Waiting, and giving up
 
+    @property
+    def calls_back_here(self) -> bool:
+        """Whether this is called from a callback on a thread that the producer cannot do without."""
+        here = threading.current_thread()
+        return self.client.serves_here or here is self._thread or here is self._watch.thread
+
+    def check_may_close(self) -> None:
+        """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
+        if self.calls_back_here:
+            raise closed_in_callback("producer")
+
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
         """Wait until `waiting` gives 0; what it gives when the time is up."""
-        if self.client.serves_here:
-            return waiting()  # in a callback: nobody else would take the next reports
+        if self.calls_back_here:
+            return waiting()  # nobody else would take the next reports, or serialise what waits
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         # Below 0 for a Ctrl-C between a record's being kept and its being counted.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
@@ -379,6 +391,8 @@ class Sender:
                 refused.append((record, error))
             except Exception as error:
                 refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
+            except BaseException as error:  # a serialiser's SystemExit: this thread goes on for the others
+                refused.append((record, _not_serialised(record, error)))
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
@@ -420,6 +434,10 @@ class Sender:
 
 def _not_delivered(record: Any, why: str) -> DeliveryError:
     return DeliveryError(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
+
+
+def _not_serialised(record: Any, error: BaseException) -> SerializationError:
+    return SerializationError(f"A record for {record.queue.topic.kafka_topic} could not be serialised: {error!r}.")
 
 
 def _no_such_partition(partition: int, count: int) -> str:

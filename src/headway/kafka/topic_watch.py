@@ -47,8 +47,8 @@ class TopicWatch:
         self._incomplete_since: dict[Queues, float] = {}
         self._changed = threading.Condition()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="headway-topic-watch", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="headway-topic-watch", daemon=True)
+        self.thread.start()
 
     def add(self, topic: Queues) -> None:
         """Ask for a topic as soon as possible."""
@@ -61,7 +61,7 @@ class TopicWatch:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join()
+        self.thread.join()
 
     def _run(self) -> None:
         while (topic := self._next()) is not None:
