@@ -416,17 +416,17 @@ class AsyncPriorityProducer:
                 raise DeliveryError(
                     f"{left} records of the transaction found no room within {timeout:g} seconds, and it is aborted."
                 )
-        except BaseException:
+        except BaseException as error:
             self._give_up_waiting()
-            await _to_its_end(self._producer.abort_transaction, timeout)
+            await _to_its_end(partial(self._producer.abort_after, error), timeout)
             raise
         await _to_its_end(self._commit_or_abort, timeout)
 
     def _commit_or_abort(self, timeout: float) -> None:
         try:
             self._producer.commit_transaction(timeout)
-        except BaseException:
-            self._producer.abort_transaction(timeout)
+        except BaseException as error:
+            self._producer.abort_after(error, timeout)
             raise
 
     async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:

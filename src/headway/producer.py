@@ -17,6 +17,7 @@ from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, NoRoomError
 from headway.kafka.closing import Closable, counting_down
 from headway.kafka.headers import header_list
+from headway.kafka.producer_client import is_fatal
 from headway.kafka.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header, TopicPartition
@@ -290,9 +291,17 @@ class _BaseProducer(Closable):
         try:
             yield
             self.commit_transaction(timeout)
-        except BaseException:
-            self.abort_transaction(timeout)
+        except BaseException as error:
+            self.abort_after(error, timeout)
             raise
+
+    def abort_after(self, error: BaseException, timeout: float) -> None:
+        """Drop the transaction that an error has ended; that the error is raised matters more than that this works."""
+        try:
+            self.abort_transaction(timeout)
+        except KafkaError as refused:
+            if not is_fatal(refused):  # else the brokers have aborted it already, as they fenced this producer off
+                error.add_note(f"The transaction could not be aborted: {refused}")
 
     # Life
 

@@ -2,7 +2,9 @@ import contextlib
 import json
 import sys
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from enum import Enum
 from functools import partial
@@ -292,6 +294,39 @@ def test_who_is_fenced_off_is_told_of_every_record_even_if_nobody_asks(kafka_clu
         for each in told:
             first.send(topic, b"after", on_delivery=lambda *_, each=each: each.set())
         assert all(each.wait(30) for each in told)
+
+
+def commit(producer: PriorityProducer) -> None:
+    """Leave a `with` block that went well."""
+
+
+def fail(producer: PriorityProducer) -> None:
+    """Leave it with an error of one's own."""
+    raise ZeroDivisionError
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("within", "error"), [(commit, KafkaError), (fail, ZeroDivisionError)])
+@pytest.mark.parametrize("sends", [True, False], ids=["with a record", "with a stored record"])
+def test_who_is_fenced_off_leaves_its_transaction_at_once_and_is_told_why(
+    kafka_cluster: Cluster, sends: bool, within: Callable[[PriorityProducer], None], error: type[Exception]
+) -> None:
+    topic = kafka_cluster.topic()
+    ours = {"transactional.id": topic}
+    with kafka_cluster.producer(**ours) as first, kafka_cluster.producer(**ours) as second:
+        first.init_transactions()
+        with pytest.raises(error) as raised, first.transaction():
+            first.send(topic, b"no").result(30)
+            second.init_transactions()
+            if sends:
+                first.send(topic, b"no", on_delivery=lambda *_: None)
+            began = time.monotonic()
+            within(first)
+        assert time.monotonic() - began < 10
+        assert "onflicting" not in str(raised.value)
+        with second.transaction():
+            second.send(topic, b"yes")
+    assert [record.value for record in read_all(kafka_cluster, topic, 1)] == [b"yes"]
 
 
 @pytest.mark.kafka

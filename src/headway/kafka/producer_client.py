@@ -104,6 +104,7 @@ class ProducerClient:
         self.raw_produce: Callable[..., None] = self._producer.produce
         self.purge: Callable[[], None] = self._producer.purge
         self._calling = threading.Lock()  # held within the call that may not return
+        self._fatal: ck.KafkaException | None = None
 
     def produce(
         self,
@@ -212,6 +213,7 @@ class ProducerClient:
                 if self._producer.poll(max(0.0, timeout)):
                     self._after_reports()
             except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
+                self._remember(error)
                 log.debug("Kafka's producer cannot go on: %s", error)
                 self._wake.set()  # for the reports behind it, of which nobody is told again
             finally:
@@ -338,6 +340,8 @@ class ProducerClient:
         """Both flush, so they take reports: in our turn, as the others do."""
         deadline = time.monotonic() + timeout
         with self._turn(timeout) as mine:
+            if self._fatal:  # librdkafka would take this call for one beside that which has failed, until it is over
+                raise refused(self._fatal) from self._fatal
             if not mine:
                 raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
             while not self._ends(end, deadline - time.monotonic()):
@@ -404,7 +408,17 @@ class ProducerClient:
         try:
             return function(*args)
         except ck.KafkaException as error:
-            raise KafkaError(f"Kafka refused: {error.args[0].str()}.") from error
+            self._remember(error)
+            raise refused(error) from error
+
+    def _remember(self, error: ck.KafkaException) -> None:
+        if error.args[0].fatal():
+            self._fatal = error
+
+
+def refused(error: ck.KafkaException) -> KafkaError:
+    """Return what librdkafka raised, in our words."""
+    return KafkaError(f"Kafka refused: {error.args[0].str()}.")
 
 
 def closed_in_callback(client: str) -> HeadwayError:
