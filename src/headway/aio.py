@@ -321,6 +321,7 @@ class AsyncPriorityProducer:
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop take the reports, in place of a thread, or of a loop that ended."""
+        self._producer.check_open()
         self._producer.client.serve_in(loop)
         self._room = asyncio.Event()
         self._waiters.clear()
@@ -435,6 +436,8 @@ class AsyncPriorityProducer:
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver what was sent and let go; how many records were not, after `timeout` seconds."""
+        if self._producer.is_closed:
+            return 0
         left_over = counting_down(timeout)
         left = await self._have_no_waiting(timeout)
         self._producer.client.leave_loop()

@@ -1,6 +1,7 @@
 """The future of a record that was sent."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,16 @@ OnDelivery = Callable[[Exception | None, RecordMetadata | None], Any]
 
 _making_watchers = threading.Lock()
 _counting = threading.Lock()
+
+
+def _renew_locks() -> None:
+    """In a forked process whoever held one is not there to release it."""
+    global _making_watchers, _counting
+    _making_watchers, _counting = threading.Lock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Report(Protocol):

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headway.config import Config, ProducerSettings, no_such_priority
 from headway.core.accumulator import Accumulator, Limits
@@ -16,6 +16,7 @@ from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, NoRoomError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.headers import header_list
 from headway.kafka.producer_client import is_fatal
 from headway.kafka.sender import Sender
@@ -84,7 +85,8 @@ class _BaseProducer(Closable):
         self._scheduler_name = settings.scheduler
         self._scheduler: Scheduler | None = None
         self._making_scheduler = threading.Lock()
-        self._closed = False
+        self.is_closed = self._is_forked = False
+        tell_of_forks(self)
         self._failed_before = 0  # when the transaction began
 
     def _kafka_topic(self, topic: str, level: int) -> str:
@@ -120,8 +122,7 @@ class _BaseProducer(Closable):
     def scheduler(self) -> Scheduler:
         """Where records with a due time go; it is made when it is first asked for."""
         with self._making_scheduler:
-            if self._closed:
-                raise ClosedError("The producer is closed. Make a new one to go on.")
+            self.check_open()
             if self._scheduler is None:
                 self._scheduler = Scheduler(self._scheduler_config, name=self._scheduler_name)
             return self._scheduler
@@ -129,14 +130,26 @@ class _BaseProducer(Closable):
     def destination(self, topic: str, level: int) -> Destination:
         """Where records of a topic and level go; raises for a level that is none."""
         self._check(level)
-        if self._closed:
-            raise ClosedError("The producer is closed. Make a new one to go on.")
+        self.check_open()
         if known := self._destinations[level].get(topic):
             return known
         kafka_topic = self._kafka_topic(topic, level)
         queues = self._sender.topic(kafka_topic, level)
         new = Destination(topic, level, kafka_topic, self.client.serve_until, queues)
         return self._destinations[level].setdefault(topic, new)
+
+    def forked(self) -> None:
+        """Do nothing any more: this is the copy in a forked process, without threads."""
+        self.is_closed = self._is_forked = True
+        self._open = {}
+        self._making_scheduler = threading.Lock()
+
+    def check_open(self) -> None:
+        """Raise `ClosedError` when the producer is closed, or is the copy in a forked process."""
+        if self._is_forked:
+            raise made_before_fork("producer")
+        if self.is_closed:
+            raise ClosedError("The producer is closed. Make a new one to go on.")
 
     def _check(self, level: int) -> None:
         if not 0 <= level < len(self._destinations):
@@ -191,6 +204,8 @@ class _BaseProducer(Closable):
 
         Returns how many records are not, after `timeout` seconds. What other threads send meanwhile is not waited for.
         """
+        if self._is_forked:
+            raise made_before_fork("producer")
         left_over = counting_down(timeout)
         tallies = [tally for each in self._those(topic, level) for tally in each.unsettled()]
         left = self._sender.flush(lambda: sum(each.under_way for each in tallies), timeout)
@@ -203,6 +218,8 @@ class _BaseProducer(Closable):
 
         What librdkafka has already is still sent.
         """
+        if self._is_forked:
+            raise made_before_fork("producer")
         return self._sender.purge([each.queues for each in self._those(topic, level)], "it was purged")
 
     def _queued(self) -> int:
@@ -221,6 +238,7 @@ class _BaseProducer(Closable):
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
+        self.check_open()
         return [
             TopicPartition(topic, partition, level)
             for level in self._destinations
@@ -241,15 +259,18 @@ class _BaseProducer(Closable):
 
     def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
+        self.check_open()
         self.client.init_transactions(timeout)
 
     def begin_transaction(self) -> None:
         """Start a transaction: what is sent from now on is read all or not at all."""
+        self.check_open()
         self.client.begin_transaction()
         self._failed_before = self._failed()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        self.check_open()
         self._hand_all_over(timeout)
         for part in consumer.transaction_offsets():
             try:
@@ -260,11 +281,13 @@ class _BaseProducer(Closable):
 
     def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` when it must be aborted."""
+        self.check_open()
         self._hand_all_over(timeout)
         self.client.commit_transaction(timeout)
 
     def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Drop the transaction."""
+        self.check_open()
         self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
         self.client.abort_transaction(timeout)
 
@@ -284,6 +307,10 @@ class _BaseProducer(Closable):
     def _failed(self) -> int:
         return sum(each.counts().failed for each in self._those())
 
+    def __enter__(self) -> Self:
+        self.check_open()
+        return super().__enter__()
+
     @contextmanager
     def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
         """A transaction for the length of a `with` block: committed at its end, aborted on an error."""
@@ -299,6 +326,8 @@ class _BaseProducer(Closable):
         """Drop the transaction that an error has ended; that the error is raised matters more than that this works."""
         try:
             self.abort_transaction(timeout)
+        except ClosedError:
+            pass  # whoever closed the producer in the block has ended its transaction, too
         except KafkaError as refused:
             if not is_fatal(refused):  # else the brokers have aborted it already, as they fenced this producer off
                 error.add_note(f"The transaction could not be aborted: {refused}")
@@ -307,13 +336,13 @@ class _BaseProducer(Closable):
 
     def close(self, timeout: float | None = None) -> int:
         """Deliver what was sent and let go; how many records were not, after `timeout` seconds: their futures fail."""
-        if self._closed:
+        if self.is_closed:
             return 0
         self._sender.check_may_close()
         if self._scheduler:
             self._scheduler.check_may_close()
         with self._making_scheduler:
-            self._closed = True
+            self.is_closed = True
             scheduler = self._scheduler
             self._open = {}
         left_over = counting_down(timeout)

@@ -24,6 +24,7 @@ from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.headers import header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient, closed_in_callback
 from headway.kafka.serialization import key_writer, value_writer
@@ -75,7 +76,8 @@ class Scheduler(Closable):
         self._asking = Asking(connection, self._names, layout.partitions, self._send_command)
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
-        self._closed = False
+        self._closed = self._is_forked = False
+        tell_of_forks(self)
 
     def send_later(
         self,
@@ -198,6 +200,16 @@ class Scheduler(Closable):
             left = self._client.close(timeout)
         return left
 
+    def forked(self) -> None:
+        """Do nothing any more: this is the copy in a forked process, without threads."""
+        self._closed = self._is_forked = True
+
+    def _check_open(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("scheduler")
+        if self._closed:
+            raise ClosedError("The scheduler is closed. Make a new one to go on.")
+
     def check_may_close(self) -> None:
         """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
         if self._client.serves_here:
@@ -217,8 +229,7 @@ class Scheduler(Closable):
         due: int | None = None,
         on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
-        if self._closed:
-            raise ClosedError("The scheduler is closed. Make a new one to go on.")
+        self._check_open()
         target = topic if priority is None else level_topic(topic, priority)
         fields = _checked(headers, target)
         if self._write_key:
@@ -272,8 +283,7 @@ class Scheduler(Closable):
                 self._client.serve(_A_MOMENT)
 
     def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
-        if self._closed:
-            raise ClosedError("The scheduler is closed. Make a new one to go on.")
+        self._check_open()
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))

@@ -16,6 +16,7 @@ import confluent_kafka as ck
 
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.forks import keep_for_ever, made_before_fork, tell_of_forks
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
@@ -81,7 +82,9 @@ class ProducerClient:
     def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
         self._config = {**_DEFAULTS, **config}
         self._asking = threading.Lock()  # held while a call from any thread is in the producer
+        self._is_forked = False
         self._make_producer()
+        tell_of_forks(self)
         self._wake = Wake()
         wake_on_events(self._producer, self._wake.fd)
         self._after_reports = after_reports
@@ -121,6 +124,7 @@ class ProducerClient:
         Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
         cannot be sent.
         """
+        self._check_process()
         self._produced += 1
         if headers:
             size_of_headers(headers, topic)
@@ -199,7 +203,11 @@ class ProducerClient:
             self._wake.set()
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Take reports until something is so, unless another thread is at it: for one that would only wait."""
+        """Take reports until something is so, unless another thread is at it: for one that would only wait.
+
+        Raises `ClosedError` in a forked process, where none come.
+        """
+        self._check_process()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         # Our own thread is soon done with what there is. Left to it, the next reports would cost a turn each.
         with self._turn(_A_MOMENT if self._serves_itself else 0) as mine:
@@ -225,6 +233,7 @@ class ProducerClient:
 
     def flush(self, timeout: float | None) -> int:
         """Wait until all is reported on; how many are not, when the time is up. Within a report it does not wait."""
+        self._check_process()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._turn(-1 if timeout is None else timeout) as mine:
             if not mine:
@@ -363,7 +372,12 @@ class ProducerClient:
                 self._server = None
 
     def close(self, timeout: float | None) -> int:
-        """Flush, fail what is left, and stop; how many records were not delivered."""
+        """Flush, fail what is left, and stop; how many records were not delivered.
+
+        In a forked process it does nothing: the client is another one's.
+        """
+        if self._is_forked:
+            return 0
         try:
             left = self.flush(timeout)
             if left:
@@ -372,6 +386,15 @@ class ProducerClient:
         finally:
             self._end()
         return left
+
+    def forked(self) -> None:
+        """Do nothing any more: this is the copy in a forked process, without threads."""
+        self._is_forked = True
+        keep_for_ever(self._producer)
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("client")
 
     def _end(self) -> None:
         self._thread_ends = True
