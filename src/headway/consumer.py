@@ -22,6 +22,7 @@ from headway.core.topics import LevelSubscription, by_level, by_priority, level_
 from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.commits import AsyncCommits, OnCommit, SentCommit, log_failure
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers, LevelOffsets, Partitions
 from headway.kafka.membership import Standing, not_a_member, standing
@@ -90,7 +91,8 @@ class PriorityConsumer:
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
-        self._closed = self._closing = False
+        self._closed = self._closing = self._is_forked = False
+        tell_of_forks(self)
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
@@ -311,6 +313,7 @@ class PriorityConsumer:
 
     def position(self, partition: TopicPartition) -> int:
         """The offset of the next record of a partition that a poll returns."""
+        self._check_open()
         self._levels.of(partition)
         known = self._returned_offsets().get(partition)
         return self._start(partition) if known is None else known
@@ -325,22 +328,26 @@ class PriorityConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Return records of an assigned partition from this offset on."""
+        self._check_open()
         level = self._levels.of(partition)
         level.seek(partition, offset)
         self._discard(level.level, lambda record: record.topic_partition == partition)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Start over with these partitions, or with all."""
+        self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.beginning_offsets([partition])[partition])
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
         """Skip what these partitions, or all, hold now."""
+        self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.end_offsets([partition])[partition])
 
     def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
         """Return nothing from these partitions, from a level, or from all, until they are resumed."""
+        self._check_open()
         unreturned = self._first_unreturned()
         for of_level, chosen in self._levels.chosen(partitions, level).items():
             of_level.pause(chosen)
@@ -349,6 +356,7 @@ class PriorityConsumer:
 
     def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
         """Return records from these partitions, from a level, or from all again."""
+        self._check_open()
         for of_level, chosen in self._levels.chosen(partitions, level).items():
             of_level.resume(chosen)
 
@@ -360,28 +368,34 @@ class PriorityConsumer:
 
     def committed(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
         """The committed offset of each partition, None where there is none."""
+        self._check_open()
         return self._levels.committed(partitions, timeout)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        self._check_open()
         return self._levels.offsets_for_times(times, timeout)
 
     def beginning_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
+        self._check_open()
         return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
 
     def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """The offset after the last of each partition."""
+        self._check_open()
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
+        self._check_open()
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
         """Kafka's topics and how many partitions each has."""
+        self._check_open()
         return self._levels[0].topics(None, timeout)
 
     def metrics(self) -> list[LevelMetrics]:
@@ -406,6 +420,7 @@ class PriorityConsumer:
 
         Raises `KafkaError` for a level that is between two memberships: Kafka would take its offsets unfenced.
         """
+        self._check_open()
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
         for part in parts:
             if not is_of_a_member(part.group_metadata):
@@ -438,6 +453,7 @@ class PriorityConsumer:
                 raise error
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -447,7 +463,13 @@ class PriorityConsumer:
         self._auto_commits = self._auto_commits and error is None
         self.close()
 
+    def forked(self) -> None:
+        """Do nothing any more: this is the copy in a forked process, without threads."""
+        self._closed = self._is_forked = True
+
     def _check_open(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("consumer")
         if self._closed:
             raise ClosedError("The consumer is closed. Make a new one to go on.")
 

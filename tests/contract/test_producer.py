@@ -315,7 +315,7 @@ def test_who_is_fenced_off_leaves_its_transaction_at_once_and_is_told_why(
     ours = {"transactional.id": topic}
     with kafka_cluster.producer(**ours) as first, kafka_cluster.producer(**ours) as second:
         first.init_transactions()
-        with pytest.raises(error) as raised, first.transaction():
+        with pytest.raises(error) as raised, first.transaction():  # noqa: PT012 - leaving it is what raises
             first.send(topic, b"no").result(30)
             second.init_transactions()
             if sends:

@@ -57,11 +57,11 @@ def test_a_closed_producer_of_a_loop_says_so_too() -> None:
             lambda: closed.send("orders", b"v"),
             lambda: closed.send("orders", b"v", due=1.0),
             lambda: closed.partitions_for("orders"),
-            lambda: closed.init_transactions(),
+            closed.init_transactions,
             lambda: transact(closed),
         ):
             with pytest.raises(ClosedError, match="The producer is closed"):
-                await call()  # type: ignore[no-untyped-call]
+                await call()
         assert await closed.flush() == await closed.close() == 0
 
     asyncio.run(run())

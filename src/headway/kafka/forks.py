@@ -35,8 +35,8 @@ def keep_for_ever(client: object) -> None:
 def made_before_fork(kind: str) -> ClosedError:
     """Return the error for each call of a client in a forked process."""
     return ClosedError(
-        f"This {kind} was made before the process was forked, and works only where it was made. Make one in each process, "
-        "after the fork."
+        f"This {kind} was made before the process was forked, and works only where it was made. Make one in each "
+        "process, after the fork."
     )
 
 

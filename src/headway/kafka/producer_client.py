@@ -447,8 +447,8 @@ def refused(error: ck.KafkaException) -> KafkaError:
 def closed_in_callback(client: str) -> HeadwayError:
     """Return the error for a `close` in a callback."""
     return HeadwayError(
-        f"close() was called in a callback of this {client}, on a thread that it would wait for; the {client} stays open. "
-        "Note in the callback that it is due, and call close() elsewhere."
+        f"close() was called in a callback of this {client}, on a thread that it would wait for; the {client} stays "
+        "open. Note in the callback that it is due, and call close() elsewhere."
     )
 
 
