@@ -2,23 +2,44 @@
 
 import fcntl
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from os import PathLike
 from pathlib import Path
+from typing import IO
 
 import platformdirs
 
 from headway.broker.node import Node
-from headway.errors import LocalBrokerError
+from headway.errors import ConfigError, LocalBrokerError
 
 _DESCRIPTION = "broker.json"
+_START_LOCK = "start.lock"
+_FREED_WITHIN = 2.0  # a killed process is a zombie a little before its last thread lets its files go
+_LOOK_AGAIN_AFTER = 0.02
 
 
 def default_data_dir(ephemeral: bool = False) -> Path:
     """Where `headway broker start` keeps its broker when not told otherwise."""
     return platformdirs.user_data_path("headway") / ("ephemeral-broker" if ephemeral else "broker")
+
+
+def canonical(data_dir: str | PathLike[str]) -> Path:
+    """Return the one path by which a data directory is known: absolute, without symbolic links and `..`.
+
+    Raises `ConfigError` for a path that has none, or that Kafka cannot take.
+    """
+    try:
+        path = Path(data_dir).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"data_dir cannot be {str(data_dir)!r}: {error}. Choose another directory.") from error
+    if "," in str(path):
+        raise ConfigError(f"data_dir must not contain a comma, which divides Kafka's log.dirs; it is {path}.")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +94,58 @@ def read_description(data_dir: Path) -> Description | None:
 
 @contextmanager
 def starting_in(data_dir: Path) -> Iterator[None]:
-    """Hold the directory while a start prepares it; of two starts at once the second is told so."""
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = (data_dir / "start.lock").open("w")
-    except OSError as error:
-        raise LocalBrokerError(
-            f"The data directory {data_dir} cannot be used: {error.strerror}. Choose another (--data-dir)."
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel frees a dead process's lock
-        except BlockingIOError:
-            raise LocalBrokerError(f"Another process is starting a broker in {data_dir}. Wait for it.") from None
+    """Hold the directory while a start prepares it, or while it is deleted; raise where another process does so.
+
+    A directory within that of another broker is refused: it would be deleted with it.
+    """
+    _require_outside_of_others(data_dir)  # before anything is made there
+    with _lock(data_dir):
+        _require_outside_of_others(data_dir)  # one that was started meanwhile has not seen ours, or we see its file
         yield
+
+
+def _lock(data_dir: Path) -> IO[str]:
+    """Return the directory's lock file, locked until it is closed; the kernel frees that of a dead process."""
+    while True:
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = (data_dir / _START_LOCK).open("w")
+        except OSError as error:
+            raise LocalBrokerError(
+                f"The data directory {data_dir} cannot be used: {error.strerror}. Choose another (--data-dir)."
+            ) from error
+        if not _try_lock(file):
+            file.close()
+            raise LocalBrokerError(f"Another process is starting a broker in {data_dir}. Wait for it.")
+        # An ephemeral broker's end deletes the directory with the lock in it: then a lock of that file holds nobody up.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file.fileno()), (data_dir / _START_LOCK).stat()):
+                return file
+        file.close()
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _require_outside_of_others(data_dir: Path) -> None:
+    for parent in data_dir.parents:
+        if (parent / _DESCRIPTION).is_file() or _is_being_started(parent):
+            raise LocalBrokerError(
+                f"{data_dir} is inside {parent}, the data directory of another broker. Choose one outside of it."
+            )
+
+
+def _is_being_started(data_dir: Path) -> bool:
+    try:
+        with (data_dir / _START_LOCK).open() as file:
+            return not _try_lock(file)
+    except OSError:
+        return False
 
 
 def claim(data_dir: Path, ephemeral: bool) -> Description | None:
@@ -96,6 +155,7 @@ def claim(data_dir: Path, ephemeral: bool) -> Description | None:
         _require_unused(data_dir)
         return None
     _require_stopped(data_dir, earlier)
+    _require_unheld(data_dir, earlier)
     if earlier.ephemeral:  # whoever started it died; nothing in it is meant to be kept
         for node in earlier.nodes_in(data_dir):
             remove(node.directory)
@@ -113,9 +173,20 @@ def remove(data_dir: Path) -> None:
     shutil.rmtree(data_dir, ignore_errors=True)
 
 
+def remove_stopped(data_dir: Path) -> None:
+    """Delete what a stopped ephemeral broker left, unless another one has begun there since."""
+    if not data_dir.exists():
+        return
+    with suppress(LocalBrokerError), starting_in(data_dir):  # where another one starts, that one clears it
+        left = read_description(data_dir)
+        if left is not None and left.ephemeral:
+            _require_stopped(data_dir, left)
+            remove(data_dir)
+
+
 def _require_unused(data_dir: Path) -> None:
     """Never start among files of somebody else's: an ephemeral broker deletes its directory."""
-    if {path.name for path in data_dir.iterdir()} - {"start.lock"}:
+    if {path.name for path in data_dir.iterdir()} - {_START_LOCK}:
         raise LocalBrokerError(
             f"{data_dir} is not empty and holds no broker of Headway's. Choose an empty or new data directory."
         )
@@ -128,3 +199,15 @@ def _require_stopped(data_dir: Path, earlier: Description) -> None:
                 f"A broker is running in {data_dir} already (process {node.pid}, port {node.port}). Use it, stop it "
                 f"with `headway broker stop --data-dir {data_dir}`, or choose another data directory."
             )
+
+
+def _require_unheld(data_dir: Path, earlier: Description) -> None:
+    """Raise where Kafka's own lock says that somebody uses the data, under whatever path."""
+    deadline = time.monotonic() + _FREED_WITHIN
+    while any(node.holds_data for node in earlier.nodes_in(data_dir)):
+        if time.monotonic() > deadline:
+            raise LocalBrokerError(
+                f"The data in {data_dir} are in use by a Kafka that was started under another path, as before the "
+                "directory was moved. End that process, or choose another data directory."
+            )
+        time.sleep(_LOOK_AGAIN_AFTER)

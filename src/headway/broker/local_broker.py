@@ -14,10 +14,12 @@ from typing import Self
 from headway.broker.data_dir import (
     Description,
     NodeDescription,
+    canonical,
     claim,
     default_data_dir,
     read_description,
     remove,
+    remove_stopped,
     starting_in,
 )
 from headway.broker.guard import Guard
@@ -68,11 +70,9 @@ class LocalBroker:
             raise ConfigError(f"nodes must be at least 1; it is {nodes}.")
         if port is not None and not 1 <= port <= _LAST_PORT:
             raise ConfigError(f"port must be from 1 to {_LAST_PORT}; it is {port}.")
-        if data_dir is not None and "," in str(data_dir):
-            raise ConfigError(f"data_dir must not contain a comma, which divides Kafka's log.dirs; it is {data_dir}.")
         self.nodes: list[Node] = []
         self.ephemeral = data_dir is None if ephemeral is None else ephemeral
-        self.data_dir = Path(data_dir).absolute() if data_dir is not None else _own_data_dir(self.ephemeral)
+        self.data_dir = canonical(_own_data_dir(self.ephemeral) if data_dir is None else data_dir)
         self._node_count = nodes
         self._port = port
         self._properties = dict(properties or {})
@@ -111,18 +111,26 @@ class LocalBroker:
             try:
                 self._start(earlier, runtime, timeout)
             except BaseException:  # Ctrl-C too
-                self.stop()
+                self._end()
+                if self.ephemeral:
+                    remove(self.data_dir)
                 raise
         return self
 
     def stop(self) -> None:
-        """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records."""
+        """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records.
+
+        A broker that was never started has none: nothing is deleted.
+        """
+        self._end()
+        if self.ephemeral and self.nodes:
+            remove_stopped(self.data_dir)
+
+    def _end(self) -> None:
         in_order = self._stop_nodes()
         if self._class_data:
             self._class_data.keep(in_order)
         self._release_guard()
-        if self.ephemeral:
-            remove(self.data_dir)
 
     def _stop_nodes(self) -> bool:
         """Say whether all stopped in order."""

@@ -1,6 +1,8 @@
 """One node of a local Apache Kafka: a Java process that is broker and controller in one."""
 
+import fcntl
 import math
+import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -57,6 +59,18 @@ class Node:
     def running(self) -> bool:
         """Whether the node's process lives."""
         return self._running_process() is not None
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether any process has Kafka's own lock of the data, also one that is not known as this node's."""
+        try:
+            with (self.data_dir / ".lock").open("r+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return False
 
     def start(self, timeout: float = 60) -> None:
         """Start the node and return when it serves clients."""
@@ -149,13 +163,20 @@ class Node:
     def _recall(self) -> psutil.Process | None:
         """The process that an earlier start noted, if it lives.
 
-        Its process id may be another process's by now; the last word of the command line tells.
+        Its process id may be another process's by now; the last word of the command line tells. That is the
+        properties file by whatever path it was started: another spelling of it is the same file.
         """
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))
-            return process if process.cmdline()[-1:] == [str(self.properties_file)] else None
+            return process if any(map(self._is_properties_file, process.cmdline()[-1:])) else None
         except (FileNotFoundError, ValueError, psutil.Error):
             return None
+
+    def _is_properties_file(self, path: str) -> bool:
+        try:
+            return path == str(self.properties_file) or os.path.samefile(path, self.properties_file)
+        except (OSError, ValueError):
+            return False
 
     @property
     def _pid_file(self) -> Path:
