@@ -391,6 +391,7 @@ class PriorityConsumer:
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
         """The partitions of a topic, of all levels."""
         self._check_open()
+        """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:

@@ -62,17 +62,18 @@ def show(*arguments: str) -> Result:
 
 
 def described(*arguments: str) -> list[dict[str, Any]]:
-    """The partitions of the only group there is."""
+    """The partitions of the only group there is, of which it has committed."""
     [group] = json.loads(show(*arguments, "--json").stdout)["groups"]
     found: list[dict[str, Any]] = group["partitions"]
-    return found
+    return [each for each in found if each["committed"] is not None]
 
 
 def test_a_map_is_shown_with_offset_log_end_and_lag_and_drawn(kafka_cluster: Cluster, topic: str) -> None:
     commit(kafka_cluster, f"{topic}-readers", f"{topic}-0", 2, encode(MAP).encode())
     result = show(f"{topic}-readers")
     assert result.exit_code == 0
-    _, row, _, place, drawing, legend = result.stdout.splitlines()
+    _, row, *others, _, place, drawing, legend = result.stdout.splitlines()
+    assert [line.split() for line in others] == [[f"{topic}-0", str(each), "-", "0", "0", "none"] for each in (1, 2, 3)]
     assert row.split(maxsplit=5) == [f"{topic}-0", "0", "2", "10", "8", "bitset v1: 5 done, 3 not"]
     assert place == f"{topic}-0, partition 0: offsets 2 to 9"
     assert drawing == "  ·███··██"
@@ -134,9 +135,28 @@ def test_each_level_has_a_group_of_its_own(kafka_cluster: Cluster, topic: str) -
     for level in range(2):
         commit(kafka_cluster, f"{topic}-readers-{level}", f"{topic}-{level}", 3 + level, b"")
     result = show(f"{topic}-readers", "--levels", "3")
-    rows = [line.split()[:4] for line in result.stdout.splitlines()[1:]]
+    rows = [line.split()[:4] for line in result.stdout.splitlines()[1:] if line.split()[3] != "-"]
     assert rows == [[f"{topic}-readers-{level}", f"{topic}-{level}", "0", str(3 + level)] for level in range(2)]
     assert result.stderr == f"headway: The group {topic}-readers-2 has committed nothing.\n"
+
+
+def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, topic: str) -> None:
+    producer = ck.Producer(kafka_cluster.config({"log_level": 2}))
+    for number in range(7):
+        producer.produce(f"{topic}-0", b"%d" % number, partition=3)
+    assert producer.flush(20) == 0
+    producer.close()
+    admin = AdminClient(kafka_cluster.config({"log_level": 2}))
+    deleted = admin.delete_records([ck.TopicPartition(f"{topic}-0", 3, 2)])
+    next(iter(deleted.values())).result(20)
+    commit(kafka_cluster, f"{topic}-readers-1", f"{topic}-1", 9, b"")
+    groups = json.loads(show(f"{topic}-readers", "--levels", "2", "--json").stdout)["groups"]
+    lags = {(each["topic"], each["partition"]): each["lag"] for group in groups for each in group["partitions"]}
+    waiting = {(f"{topic}-0", 0): 10, (f"{topic}-0", 3): 5, (f"{topic}-1", 0): 1}
+    assert lags == {(f"{topic}-{level}", each): 0 for level in range(2) for each in range(4)} | waiting
+    shown = show(f"{topic}-readers", "--levels", "2")
+    assert [f"{topic}-readers-0", f"{topic}-0", "3", "-", "7", "5", "none"] in map(str.split, shown.stdout.splitlines())
+    assert shown.stderr == f"headway: The group {topic}-readers-0 has committed nothing.\n"
 
 
 def test_a_topic_can_be_chosen_by_its_own_name_or_that_of_its_levels(kafka_cluster: Cluster, topic: str) -> None:

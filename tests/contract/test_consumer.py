@@ -548,6 +548,20 @@ def test_what_kafka_has_can_be_asked(cluster: Cluster) -> None:
         assert consumer.list_topics()[f"{topic}-2"] == 4
 
 
+def test_a_topic_with_a_priority_has_partitions_at_its_own_level_only(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    emails, clicks = f"{topic}-0", f"{topic}-1"
+    with cluster.consumer(topic) as consumer:
+        assert consumer.partitions_for(emails) == []
+        consumer.subscribe({emails: 2, clicks: 0})
+        assert consumer.partitions_for(emails) == [TopicPartition(emails, each, 2) for each in range(4)]
+        assert consumer.partitions_for(clicks) == [TopicPartition(clicks, each, 0) for each in range(4)]
+        assert consumer.partitions_for(f"{topic}-2") == []
+        for wrong in (TopicPartition(emails, 0, 0), TopicPartition(emails, 0, 1), TopicPartition(f"{topic}-2", 0, 2)):
+            with pytest.raises(ConfigError, match=f"at level {wrong.level} cannot be committed: this"):
+                consumer.commit({wrong: 1})
+
+
 @pytest.mark.kafka
 def test_offsets_are_found_by_time(kafka_cluster: Cluster) -> None:  # the mock does not look at timestamps
     topic = kafka_cluster.topic()

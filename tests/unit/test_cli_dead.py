@@ -14,7 +14,7 @@ from headway.cli.dead_topic import DeadTopic
 from headway.cli.letters import SENT_AGAIN_FROM, Filter, Letter, Place, json_line, page, row
 from headway.cli.sending_again import Destination, Plan, Wanted, make_plan
 from headway.cli.terminal import Progress
-from headway.cli.texts import Moment
+from headway.cli.texts import Moment, local_time
 from headway.core.offset_map import OffsetMap, encode
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.native import Partition
@@ -29,6 +29,7 @@ STORY = {
     "topic": "orders-2",
     "partition": "3",
     "offset": "4711",
+    "timestamp": "1650000000000",
     "first.time": "1700000000000",
     "last.time": "1700000060000",
 }
@@ -175,6 +176,7 @@ def test_a_letter_tells_what_went_wrong_where_and_when() -> None:
         "topic": "orders-2",
         "partition": 3,
         "offset": 4711,
+        "timestamp": 1_650_000_000_000,
         "first_time": 1_700_000_000_000,
         "last_time": 1_700_000_060_000,
     }
@@ -219,6 +221,15 @@ def test_a_page_shows_all_of_a_letter() -> None:
     ):
         assert part in text
     assert lines[-3:] == ["value, 15 bytes", '{"who":', '"änn"}']
+
+
+def test_the_time_of_a_record_is_its_own_and_not_its_letters() -> None:
+    lines = page(TOPIC, letter())
+    assert f"  timestamp     {local_time(1_650_000_000_000)}" in lines
+    assert f"  written here  {local_time(1_600_000_000_000)}" in lines
+    untold = page(TOPIC, letter(headers_of({"topic": "a"})))
+    assert "  timestamp     -" in untold
+    assert f"  timestamp  {local_time(1_600_000_000_000)}" in page(TOPIC, letter([]))
 
 
 def test_a_value_that_is_not_utf_8_is_shown_in_hex() -> None:

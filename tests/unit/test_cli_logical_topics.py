@@ -1,8 +1,11 @@
 """Which of Kafka's topics are the levels of one topic."""
 
 import pytest
+from click.testing import CliRunner
 
+from headway.cli import headway
 from headway.cli.logical_topics import LogicalTopic, logical_topics, require_common_levels, require_levels
+from headway.core.topics import level_topic
 from headway.errors import ConfigError
 
 KAFKA_TOPICS = {"orders-0": 6, "orders-1": 6, "orders-2": 12, "clicks-0": 1, "clicks-1": 1, "audit": 1}
@@ -43,6 +46,43 @@ def test_a_level_that_is_missing_is_named() -> None:
 def test_a_misspelt_topic_is_an_error_that_names_a_near_one() -> None:
     with pytest.raises(ConfigError, match=r"no topic ordres-0.* Did you mean orders\? .*topics create ordres"):
         require_levels("ordres", KAFKA_TOPICS, None)
+
+
+def test_a_topic_without_levels_is_not_proposed_for_creation() -> None:
+    for topic in ("audit", "orders-9"):
+        with pytest.raises(ConfigError) as caught:
+            require_levels(topic, KAFKA_TOPICS | {"orders-9": 1}, None)
+        assert f"There is {topic} itself, without levels" in str(caught.value)
+        assert "topics create" not in str(caught.value)
+
+
+def test_a_level_in_place_of_its_topic_is_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"orders-2 is level 2 of orders: name orders\.$"):
+        require_levels("orders-2", KAFKA_TOPICS, None)
+
+
+@pytest.mark.parametrize("name", ["our orders", "orders;rm", "grün", "x" * 248, "", "a/b"])
+def test_a_name_that_kafka_does_not_take_is_not_proposed_for_creation(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        require_levels(name, {}, 3 if name else 10)
+    told = "Kafka takes no such name" in str(caught.value)
+    assert told == (name != "")
+    assert ("topics create" in str(caught.value)) == (not told)
+
+
+def test_a_level_below_0_is_no_topic() -> None:
+    with pytest.raises(ConfigError, match=r"The level -1 of orders does not exist: levels count from 0"):
+        level_topic("orders", -1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["topics create t", "topics delete t", "consume t --group g", "produce t", "offsets show g", "levels --capacity 1"],
+)
+def test_more_levels_than_anybody_has_are_refused(command: str) -> None:
+    result = CliRunner().invoke(headway, [*command.split(), "--levels", "4611686018427387905"])
+    assert result.exit_code == 2
+    assert "is not in the range 1<=x<=1000" in result.stderr
 
 
 def test_topics_that_are_read_together_have_as_many_levels() -> None:

@@ -43,6 +43,31 @@ def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> No
 
 
 @pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("1" + "0" * 22, "has at most 9223372036854775807 milliseconds since 1970"),
+        ("9" * 5_000, "has at most 9223372036854775807 milliseconds since 1970"),
+        ('{"orders": {"0": {"0": 10000000000000000000000}}}', "the offset 10000000000000000000000; it must be"),
+        ('{"orders": {"0": {"0": %s}}}' % ("9" * 5_000), "it must be JSON"),
+        ('{"orders": {"0": {"%s": 1}}}' % ("9" * 5_000), "it must be JSON"),
+        ('{"orders": {"-1": {"0": -3}}}', "The level -1 of orders does not exist"),
+        ("0000-01-01T00:00:00Z", "Choose earliest, latest, a time with its zone"),
+        ("{" * 100_000, "it must be JSON"),
+    ],
+)
+def test_a_bound_out_of_all_bounds_is_a_short_sentence(value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_bound("startingOffsets", value)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("value", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00+14:00"])
+def test_a_time_before_1970_is_the_first_there_is(value: str) -> None:
+    assert parse_bound("startingOffsets", value) == 0  # Kafka reads -1 as the end
+
+
+@pytest.mark.parametrize(
     ("there", "sentence"),
     [
         ([ONE, TWO], "gives no offset for partition 1 of the Kafka topic orders-0. Name every partition"),

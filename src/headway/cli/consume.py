@@ -6,7 +6,7 @@ import click
 
 from headway.cli.connection import Connection, kafka_options
 from headway.cli.consumption import Consumption, Start, writing
-from headway.cli.levels import DistributorType
+from headway.cli.levels import LEVELS, DistributorType
 from headway.cli.logical_topics import require_common_levels
 from headway.cli.record_lines import json_line, text_line
 from headway.cli.terminal import Progress, complaints, stderr_is_terminal
@@ -18,7 +18,7 @@ from headway.core.fairness import PolicyName
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
 @click.option("--group", required=True, help="Who reads: level i of a topic is read by the Kafka group GROUP-i.")
-@click.option("--levels", type=click.IntRange(min=1), help="How many the topics have. By default as are found.")
+@click.option("--levels", type=LEVELS, help="How many the topics have. By default as are found.")
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),

@@ -52,6 +52,7 @@ class Failure(NamedTuple):
     topic: str | None
     partition: int | None
     offset: int | None
+    timestamp: int | None
     first_time: int | None
     last_time: int | None
 
@@ -69,6 +70,7 @@ class Failure(NamedTuple):
             topic=told.get("topic"),
             partition=_number(told.get("partition")),
             offset=_number(told.get("offset")),
+            timestamp=_number(told.get("timestamp")),
             first_time=_number(told.get("first.time")),
             last_time=_number(told.get("last.time")),
         )
@@ -160,8 +162,7 @@ def page(topic: str, letter: Letter) -> list[str]:
     lines = [
         f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
     ]
-    about = {"timestamp": local_time(letter.timestamp), "key": shown_bytes(letter.key)}
-    lines += _fields(_story(letter.failure) | about)
+    lines += _fields(_story(letter.failure) | _times(letter) | {"key": shown_bytes(letter.key)})
     own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(PREFIX)]
     if own:
         lines += ["headers", *(f"  {name}: {value}" for name, value in own)]
@@ -181,6 +182,14 @@ def _story(failure: Failure | None) -> dict[str, str]:
         **{name: time if time is None else local_time(time) for name, time in times.items()},
     }
     return {name: printable(str(text), "\n") for name, text in told.items() if text is not None}
+
+
+def _times(letter: Letter) -> dict[str, str]:
+    """When the record was made, and when its letter was written: a letter's own timestamp is not the record's."""
+    if letter.failure is None:
+        return {"timestamp": local_time(letter.timestamp)}
+    own = letter.failure.timestamp
+    return {"timestamp": "-" if own is None else local_time(own), "written here": local_time(letter.timestamp)}
 
 
 def _fields(fields: dict[str, str]) -> list[str]:

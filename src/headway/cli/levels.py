@@ -8,6 +8,9 @@ from rich.table import Column
 
 from headway.cli.tables import show_table
 from headway.core.capacity import Distributor, distribute, exponential, linear, weighted
+from headway.core.topics import MOST_LEVELS
+
+LEVELS = click.IntRange(1, MOST_LEVELS)
 
 _BAR_WIDTH = 40
 _NAMED = {"exponential": exponential, "linear": linear}
@@ -33,7 +36,7 @@ class DistributorType(click.ParamType[Distributor]):
 
 
 @click.command()
-@click.option("--levels", "count", type=click.IntRange(min=1), required=True, help="How many priorities there are.")
+@click.option("--levels", "count", type=LEVELS, required=True, help="How many priorities there are.")
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),

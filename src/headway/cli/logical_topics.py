@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from headway.core.topics import level_topic
+from headway.core.topics import how_to_create, level_topic
 from headway.errors import ConfigError
 
 
@@ -49,8 +49,8 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
     found = count_levels(topic, kafka_topics)
     if found == 0:
         raise ConfigError(
-            f"Kafka has no topic {level_topic(topic, 0)}, the lowest level of {topic}.{_near(topic, kafka_topics)} "
-            f"Create it with `headway topics create {topic} --levels {asked or 3}`."
+            f"Kafka has no topic {level_topic(topic, 0)}, the lowest level of {topic}. "
+            f"{_what_to_do(topic, kafka_topics, asked)}"
         )
     if asked is not None and asked > found:
         raise ConfigError(
@@ -96,7 +96,19 @@ def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
     return (kafka_topics[level_topic(name, level)] for level in range(count_levels(name, kafka_topics)))
 
 
+def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
+    name, _, level = topic.rpartition("-")
+    if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
+        return f"{topic} is level {int(level)} of {name}: name {name}."
+    if topic in kafka_topics:
+        return (
+            f"There is {topic} itself, without levels, and this is for topics with levels. `headway dead` looks into "
+            "dead letters; consumers of Kafka's own, and a `Consumer`, read every topic."
+        )
+    return f"{_near(topic, kafka_topics)}{how_to_create(topic, asked or 3)}"
+
+
 def _near(topic: str, kafka_topics: Mapping[str, int]) -> str:
     names = [each.name for each in logical_topics(kafka_topics) if each.has_levels]
     near = difflib.get_close_matches(topic, names, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+    return f"Did you mean {near[0]}? " if near else ""

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -10,6 +10,7 @@ from rich.table import Column
 
 from headway.cli.connection import Connection, kafka_options
 from headway.cli.drawing import LEGEND, draw
+from headway.cli.levels import LEVELS
 from headway.cli.record_lines import text_or_base64
 from headway.cli.tables import show_table
 from headway.cli.terminal import count
@@ -18,6 +19,7 @@ from headway.core.commit_metadata import UNKNOWN, CommitMetadata, read_metadata
 from headway.core.offset_map import OffsetMap
 from headway.core.topics import level_group, level_topic
 from headway.errors import KafkaError, OffsetMapError
+from headway.kafka.native import Partition
 from headway.kafka.onlooker import Onlooker
 
 _MOST_RANGES = 20
@@ -25,19 +27,25 @@ _MOST_CHARACTERS = 40
 
 
 class PartitionCommit(NamedTuple):
-    """What a group has committed of a partition; `log_end` is None where the partition is gone."""
+    """A partition of a group's topics, and what the group has committed of it.
+
+    `offset` is None where nothing is committed, and `log_end` where the partition is gone.
+    """
 
     topic: str
     partition: int
-    offset: int
+    offset: int | None
+    log_start: int
     log_end: int | None
     text: bytes
     metadata: CommitMetadata
 
     @property
     def lag(self) -> int | None:
-        """How many offsets there are from the committed one on."""
-        return None if self.log_end is None else max(0, self.log_end - self.offset)
+        """How many offsets there are from the committed one on; from the first that is held if there is none."""
+        if self.log_end is None:
+            return None
+        return max(0, self.log_end - (self.log_start if self.offset is None else self.offset))
 
 
 @click.group()
@@ -57,24 +65,28 @@ def offsets() -> None:
 @offsets.command()
 @click.argument("group")
 @click.option("--topic", help="Only of this topic.")
-@click.option("--levels", type=click.IntRange(min=1), help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
+@click.option("--levels", type=LEVELS, help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; with the ranges that are not done.")
 @kafka_options
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: Connection) -> None:
     """Show what a Kafka group has committed, and draw its offset maps.
 
     It only looks: no group is joined, nothing is changed. The lag is what is behind the committed offset; some of it
-    can be done already, and the offset map says which.
+    can be done already, and the offset map says which. All partitions are shown of each topic that the group has
+    committed of, with --levels at any level; where nothing is committed, the lag is all that the partition holds.
 
     \b
       headway offsets show billing
       headway offsets show billing --levels 3 --topic orders
       headway offsets show billing --json | jq '.groups[].partitions[].lag'
     """
-    connection.admin().topics()  # a broker that does not answer is told of here
+    kafka_topics = connection.admin().topics()  # a broker that does not answer is told of here
     names = [group] if levels is None else [level_group(group, level) for level in range(levels)]
     found = {name: _read(connection, name) for name in names}
     _require_any(group, levels, [name for name, commits in found.items() if commits], connection)
+    for name, partitions in _without_commit(found, kafka_topics, with_levels=levels is not None).items():
+        found[name] += _read_uncommitted(connection, name, partitions)
+        found[name].sort(key=lambda each: (each.topic, each.partition))
     if topic is not None:
         found = {name: _only(topic, level, commits) for level, (name, commits) in enumerate(found.items())}
         _require_topic(group, topic, found)
@@ -120,9 +132,44 @@ def _read(connection: Connection, group: str) -> list[PartitionCommit]:
         committed = onlooker.committed(onlooker.partitions())
         ends = onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
     return [
-        PartitionCommit(*partition, offset, ends.get(partition), text, read_metadata(text, offset, ends.get(partition)))
+        PartitionCommit(
+            *partition, offset, 0, ends.get(partition), text, read_metadata(text, offset, ends.get(partition))
+        )
         for partition, (offset, text) in committed.items()
     ]
+
+
+def _without_commit(
+    found: Mapping[str, Sequence[PartitionCommit]], kafka_topics: Mapping[str, int], *, with_levels: bool
+) -> dict[str, list[Partition]]:
+    """Return for each group the partitions of its topics of which it has committed nothing.
+
+    A topic is a group's when it has committed of a partition, or the group of another level has of that level.
+    """
+    topics = {
+        each.topic.removesuffix(f"-{level}")
+        for level, commits in enumerate(found.values() if with_levels else ())
+        for each in commits
+        if each.topic.endswith(f"-{level}")
+    }
+    missing: dict[str, list[Partition]] = {}
+    for level, (group, commits) in enumerate(found.items()):
+        names = {each.topic for each in commits} | {level_topic(topic, level) for topic in topics}
+        there = {(name, partition) for name in names for partition in range(kafka_topics.get(name, 0))}
+        missing[group] = sorted(there - {(each.topic, each.partition) for each in commits})
+    return missing
+
+
+def _read_uncommitted(connection: Connection, group: str, partitions: Sequence[Partition]) -> Iterator[PartitionCommit]:
+    if not partitions:
+        return
+    with Onlooker(connection.client_config(), group) as onlooker:
+        starts, ends = onlooker.starts(partitions), onlooker.ends(partitions)
+    for each in partitions:
+        if each in starts and each in ends:  # it may have been deleted since
+            yield PartitionCommit(
+                *each, None, starts[each], ends[each], b"", read_metadata(b"", starts[each], ends[each])
+            )
 
 
 def _require_any(group: str, levels: int | None, found: Sequence[str], connection: Connection) -> None:
@@ -168,7 +215,7 @@ def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
     rows = [([group] if with_group else []) + _row(each) for group, commits in found.items() for each in commits or ()]
     show_table(columns, rows)
     for group, commits in found.items():
-        if not commits:
+        if all(each.offset is None for each in commits):
             click.echo(f"headway: The group {group} has committed nothing.", err=True)
     drawings = [
         line
@@ -182,11 +229,14 @@ def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
 
 def _row(commit: PartitionCommit) -> list[str]:
     log_end, lag = ("gone", "-") if commit.log_end is None else (f"{commit.log_end:,}", f"{commit.lag:,}")
-    return [commit.topic, str(commit.partition), f"{commit.offset:,}", log_end, lag, _in_short(commit)]
+    committed = "-" if commit.offset is None else f"{commit.offset:,}"
+    return [commit.topic, str(commit.partition), committed, log_end, lag, _in_short(commit)]
 
 
 def _in_short(commit: PartitionCommit) -> str:
     metadata = commit.metadata
+    if commit.offset is None:
+        return "none"
     if metadata.encoding == UNKNOWN:
         text = shortened(printable(commit.text.decode(errors="replace")), _MOST_CHARACTERS)
         return f"unknown: {text}"

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from headway.cli.connection import Connection, kafka_options
+from headway.cli.levels import LEVELS
 from headway.cli.spark_command import master_option, on_spark
 
 
@@ -22,7 +23,7 @@ def pipeline() -> None:
 @pipeline.command()
 @click.argument("name", type=click.Choice(["flights"]))
 @click.option("--topic", default="flights", show_default=True, help="Where the flights are.")
-@click.option("--levels", type=click.IntRange(min=1), default=3, show_default=True, help="How many it has.")
+@click.option("--levels", type=LEVELS, default=3, show_default=True, help="How many it has.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="flights-output", show_default=True)
 @click.option("--notices", default="flight-notices", show_default=True, help="Where a notice of each flight goes.")
 @click.option("--follow-ups", default="flight-follow-ups", show_default=True, help="Where follow-ups of late ones go.")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from headway.cli.connection import Connection, KeyValue, kafka_options
+from headway.cli.levels import LEVELS
 from headway.cli.lines import JsonLines, text_lines
 from headway.cli.logical_topics import require_levels
 from headway.cli.production import Production
@@ -26,7 +27,7 @@ from headway.producer import PriorityProducer
 @click.option("--priority", type=click.IntRange(min=0), default=0, show_default=True, help="The level; 0 is lowest.")
 @click.option("--priority-field", metavar="NAME", help="JSON: take the priority from this field, where there is one.")
 @click.option("--key-field", metavar="NAME", help="JSON: take the key from this field; one key keeps its order.")
-@click.option("--levels", type=click.IntRange(min=1), help="How many the topic has. By default as many as are found.")
+@click.option("--levels", type=LEVELS, help="How many the topic has. By default as many as are found.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
 @click.option(
     "--on-error",

@@ -1,8 +1,8 @@
 """`headway schedule`: records for later, listed, cancelled and counted."""
 
-import heapq
 import json
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -155,7 +155,7 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
       headway schedule list --topic orders --json | jq -r '.schedules[].handle'
     """
     found = (each for each in read_pending(connection.config, name) if topic in (None, each.schedule.topic))
-    soonest = heapq.nsmallest(limit, found, key=lambda each: (each.due, each.schedule.at, each.schedule.order))
+    soonest = soonest_of(found, limit)
     if as_json:
         click.echo(json.dumps({"schedules": [_describe(each) for each in soonest]}, indent=2))
     elif soonest:
@@ -282,6 +282,21 @@ def report(output: Path, count: int, master: str | None, name: str, connection: 
 
     pending = on_spark("headway schedule report", master, write)
     click.echo(f"Wrote {output}, about {pending:,} schedules.")
+
+
+def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
+    """Return the next so many that are due, each once: one that moves while it is read is found in two lines."""
+    soonest: list[Pending] = []
+    for each in found:
+        place = bisect_left(soonest, _rank(each), key=_rank)
+        if place < limit and _rank(each) not in map(_rank, soonest[place : place + 1]):
+            soonest.insert(place, each)
+            del soonest[limit:]
+    return soonest
+
+
+def _rank(pending: Pending) -> tuple[int, int, int, str]:
+    return pending.due, pending.schedule.at, pending.schedule.order, pending.handle
 
 
 def _draw(title: str, counts: Mapping[str, int]) -> None:

@@ -7,11 +7,10 @@ import click
 from rich.table import Column
 
 from headway.cli.connection import Connection, KeyValue, kafka_options
+from headway.cli.levels import LEVELS
 from headway.cli.logical_topics import LogicalTopic, logical_topics, require_levels
 from headway.cli.tables import show_table
 from headway.core.topics import level_topic
-
-_LEVELS = click.IntRange(min=1)
 
 
 @click.group()
@@ -30,7 +29,7 @@ def topics() -> None:
 @topics.command()
 @click.argument("topic")
 @click.option(
-    "--levels", type=_LEVELS, help="How many priorities it has; 0 is the lowest. By default a topic without levels."
+    "--levels", type=LEVELS, help="How many priorities it has; 0 is the lowest. By default a topic without levels."
 )
 @click.option(
     "--partitions",
@@ -100,7 +99,7 @@ def list_(as_json: bool, connection: Connection) -> None:
 
 @topics.command()
 @click.argument("topic")
-@click.option("--levels", type=_LEVELS, help="How many it has. By default as many as are found.")
+@click.option("--levels", type=LEVELS, help="How many it has. By default as many as are found.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @kafka_options
 def delete(topic: str, levels: int | None, yes: bool, connection: Connection) -> None:

@@ -5,19 +5,43 @@ reference priority client, so that services of both kinds can share them.
 """
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.errors import ConfigError
 
+MOST_LEVELS = 1000
+"""More are a mistake: each level has a Kafka topic, and a member of its own in each group."""
+
+_is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
+
+
+def how_to_create(topic: str, levels: int | None = None) -> str:
+    """Return the sentence that says how a topic is created, or that Kafka takes no such name.
+
+    >>> how_to_create("orders", 3)
+    'Create it with `headway topics create orders --levels 3`.'
+    >>> how_to_create("our orders")
+    "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+    """
+    longest = topic if levels is None else level_topic(topic, levels - 1)
+    if not _is_name(longest) or longest in (".", ".."):
+        return "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+    more = "" if levels is None else f" --levels {levels}"
+    return f"Create it with `headway topics create {'-- ' if topic.startswith('-') else ''}{topic}{more}`."
+
 
 def level_topic(topic: str, level: int) -> str:
-    """The Kafka topic that holds one level of a topic.
+    """Return the Kafka topic that holds one level of a topic. Raises `ConfigError` for a level below 0.
 
     >>> level_topic("orders", 2)
     'orders-2'
     """
-    return f"{topic}-{operator.index(level)}"  # True is level 1, and an enumeration's member its number
+    number = operator.index(level)  # True is level 1, and an enumeration's member its number
+    if number < 0:
+        raise ConfigError(f"The level {number} of {topic} does not exist: levels count from 0, the lowest priority.")
+    return f"{topic}-{number}"
 
 
 def level_group(group: str, level: int) -> str:
@@ -39,6 +63,10 @@ class LevelSubscription:
     def kafka_topic(self, topic: str) -> str:
         """The Kafka topic of a topic at this level."""
         return topic + self.suffix
+
+    def reads(self, topic: str) -> bool:
+        """Return whether this level can have the topic: every one that has levels, or one that was given to it."""
+        return bool(self.topics) and (bool(self.suffix) or topic in self.topics)
 
 
 def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from headway.core.topics import level_topic
+from headway.core.topics import how_to_create, level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
@@ -103,8 +103,8 @@ class Catalog(Admin):
         name = level_topic(topic, level)
         if answer.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise KafkaError(
-                f"The Kafka topic {name}, level {level} of {topic}, does not exist. Create it (`headway topics create "
-                f"{topic} --levels {levels}`), or correct the name of the topic or the number of levels."
+                f"The Kafka topic {name}, level {level} of {topic}, does not exist. {how_to_create(topic, levels)} Or "
+                "correct the name of the topic or the number of levels."
             )
         raise self._failure(f"The Kafka topic {name}, level {level} of {topic}, cannot be read", answer)
 

@@ -500,9 +500,15 @@ class LevelConsumer:
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
     def partition_count(self, topic: str, timeout: float) -> int:
-        """How many partitions this level of a topic has; 0 for one that does not exist."""
+        """Return how many partitions this level of a topic has; 0 if it does not exist, or this level reads others."""
+        if not self.reads(topic):
+            return 0
         name = self.kafka_topic(topic)
         return self.topics(name, timeout).get(name, 0)
+
+    def reads(self, topic: str) -> bool:
+        """Return whether a topic can be this level's, as it is subscribed now."""
+        return self._subscription.reads(topic)
 
     def kafka_topic(self, topic: str) -> str:
         """The Kafka topic that holds this level of a topic."""

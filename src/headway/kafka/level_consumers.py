@@ -80,7 +80,8 @@ class LevelConsumers:
     # What Kafka has
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
-        """Send a commit to the groups of all levels concerned."""
+        """Send a commit to the groups of all levels concerned; raises `ConfigError` for what a level does not read."""
+        self._require_read(offsets)
         return SentCommit({level.level: level.commit(of_level) for level, of_level in self._by_level(offsets)})
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
@@ -98,16 +99,26 @@ class LevelConsumers:
         return {each: self[each.level].bounds(each, timeout) for each in partitions}
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
-        """The partitions of a topic, of all levels."""
+        """Return the partitions of a topic, of all levels that read it."""
         counts = ((level.level, level.partition_count(topic, timeout)) for level in self._levels)
         return [TopicPartition(topic, partition, level) for level, count in counts for partition in range(count)]
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[LevelOffsets]:
-        """Return per level what a transactional producer commits of it."""
+        """Return per level what a transactional producer commits; raises `ConfigError` for what it does not read."""
+        self._require_read(commits)
         return [
             LevelOffsets(level.level, level.as_native(of_level), level.group_metadata)
             for level, of_level in self._by_level(commits)
         ]
+
+    def _require_read(self, partitions: Partitions) -> None:
+        """Refuse what would be stored in the group of a level for a topic that it never reads."""
+        for topic, partition, level in partitions:
+            if not self[level].reads(topic):
+                raise ConfigError(
+                    f"Partition {partition} of {topic} at level {level} cannot be committed: this level does not read "
+                    f"{topic} now. partitions_for({topic!r}) says which levels do."
+                )
 
     def _by_level(self, of_all: Mapping[TopicPartition, T]) -> Iterator[tuple[LevelConsumer, dict[TopicPartition, T]]]:
         for level in sorted({partition.level for partition in of_all}):

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from headway.errors import ConfigError
 from headway.kafka.ranges import Offsets, name_of
 from headway.records import TopicPartition
-from headway.spark.option_values import json_object, moment_ms
+from headway.spark.option_values import LARGEST, json_object, moment_ms, shown
 
 Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
 """The first or the last record, a time in milliseconds since the epoch, or an offset for each partition."""
@@ -36,8 +36,13 @@ def parse_bound(name: str, value: str) -> Bound:
     time = moment_ms(value)
     if time is None:
         raise ConfigError(
-            f"The option {name} is {value!r}. Choose earliest, latest, a time with its zone (2026-05-01T12:00:00Z, or "
-            f"milliseconds since 1970), or JSON: {_EXAMPLE}."
+            f"The option {name} is {shown(value)}. Choose earliest, latest, a time with its zone "
+            f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_EXAMPLE}."
+        )
+    if time > LARGEST:
+        raise ConfigError(
+            f"The option {name} is {shown(value)}; a time has at most {LARGEST} milliseconds since 1970. Choose "
+            "an earlier time, or latest."
         )
     return time
 
@@ -67,12 +72,12 @@ def _each(name: str, value: str) -> dict[TopicPartition, int]:
             for partition, offset in partitions.items()
         }
     except (AttributeError, ValueError):
-        raise ConfigError(f"The option {name} is {value!r}; it must be JSON, as {_EXAMPLE}.") from None
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {_EXAMPLE}.") from None
     for partition, offset in offsets.items():
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
+        if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= LARGEST:
             raise ConfigError(
-                f"The option {name} gives {name_of(partition)} the offset {offset!r}; it must be a whole number of at "
-                "least 0, -1 for the end, or -2 for the first that is there."
+                f"The option {name} gives {name_of(partition)} the offset {shown(offset)}; it must be a whole number "
+                f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that is there."
             )
     return offsets
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,7 +13,13 @@ KAFKA_PREFIX = "kafka."
 SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
+LARGEST = 2**63 - 1
+"""Of Kafka's offsets and times, and Spark's whole numbers."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_DIGITS = 40
+_MOST_SHOWN = 200
+_DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
 def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
@@ -26,11 +32,33 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
             raise ConfigError(f"The headway {kind} has no option {name}. {hint}")
 
 
-def whole_number(name: str, value: str, least: int, meaning: str) -> int:
-    """A whole number of at least so much; `meaning` says what it is, or why it must be so much."""
-    if not value.isdecimal() or int(value) < least:
-        raise ConfigError(f"The option {name} is {value!r}; it must be a whole number of at least {least}: {meaning}.")
-    return int(value)
+def whole_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
+    """Return a whole number from `least` to `most`; `meaning` says what it is, or why it must be so much."""
+    number = _number(value)
+    if number is None or number < least:
+        raise ConfigError(
+            f"The option {name} is {shown(value)}; it must be a whole number of at least {least}: {meaning}."
+        )
+    if number > most:
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be at most {most}: {meaning}.")
+    return number
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: in quotes, and not more of it than can be read."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
+
+
+def _number(value: str) -> int | None:
+    """Return the number that a text of digits is; None for other texts.
+
+    Python makes no number of thousands of digits. One of more than 40 is too large everywhere, whichever it is.
+    """
+    return int(value[:_DIGITS]) if value.isdecimal() else None
 
 
 def choice(name: str, value: str, choices: Sequence[str]) -> str:
@@ -53,31 +81,33 @@ def duration(name: str, value: str) -> float:
     """
     found = _DURATION.fullmatch(value.strip().lower())
     if not found:
-        raise ConfigError(f"The option {name} is {value!r}; it must be a duration: 500ms, 30s, 15m, 12h or 7d.")
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be a duration: 500ms, 30s, 15m, 12h or 7d.")
     return int(found[1]) * _SECONDS[found[2]]
 
 
 def moment_ms(value: str) -> int | None:
-    """A time in milliseconds since the epoch, None for what is no time; a time without a zone is none.
+    """Return a time in milliseconds since the epoch, None for what is no time; a time without a zone is none.
+
+    A time before 1970 is 0: no record is older, and Kafka reads numbers below 0 as something else.
 
     >>> moment_ms("2026-01-01T00:00:00Z"), moment_ms("1767225600000"), moment_ms("soon")
     (1767225600000, 1767225600000, None)
     """
-    if value.isdecimal():
-        return int(value)
+    if (number := _number(value)) is not None:
+        return number
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return None if time.tzinfo is None else int(time.astimezone(UTC).timestamp() * 1000)
+    return None if time.tzinfo is None else max(0, (time - _EPOCH) // timedelta(milliseconds=1))
 
 
 def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
     """A JSON object; `example` is in the sentence for what is none."""
     try:
         form = json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also for a number of thousands of digits
         form = None
     if not isinstance(form, dict):
-        raise ConfigError(f"The option {name} is {value!r}; it must be JSON, as {example}.")
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {example}.")
     return form

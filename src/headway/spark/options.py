@@ -6,6 +6,7 @@ from typing import cast, get_args
 
 from headway.core.capacity import Distributor, exponential, linear, weighted
 from headway.core.fairness import Policy, PolicyName, make_policy
+from headway.core.topics import MOST_LEVELS
 from headway.errors import ConfigError
 from headway.kafka.ranges import OURS, RangeReader
 from headway.spark import option_values as values
@@ -64,7 +65,9 @@ def parse(given: Mapping[str, str]) -> Options:
     """
     options = {name.lower(): value for name, value in given.items()}
     refuse_unknown("source", NAMES, options)
-    levels = values.whole_number("levels", _required("levels", options), 1, "the number of level topics of each topic")
+    levels = values.whole_number(
+        "levels", _required("levels", options), 1, "the number of level topics of each topic", most=MOST_LEVELS
+    )
     parsed = Options(
         selection=parse_selection(options),
         levels=levels,

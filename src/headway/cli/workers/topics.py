@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from headway.cli.logical_topics import count_levels, require_levels
+from headway.core.topics import how_to_create
 from headway.errors import ConfigError
 from headway.workers import Worker
 
@@ -15,7 +16,7 @@ def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, int
         if worker.dead_letter_topic is not None and worker.dead_letter_topic not in kafka_topics:
             raise ConfigError(
                 f"Kafka has no topic {worker.dead_letter_topic}, where dead letters of {name} go. "
-                f"{_create(worker.dead_letter_topic)}"
+                f"{how_to_create(worker.dead_letter_topic)}"
             )
     _require_own_records(workers)
 
@@ -27,12 +28,8 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
         levels = count_levels(topic, kafka_topics)
-        todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else _create(topic)
+        todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else how_to_create(topic)
         raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {todo}")
-
-
-def _create(topic: str) -> str:
-    return f"Create it with `headway topics create {topic}`."
 
 
 def _require_own_records(workers: Mapping[str, Worker]) -> None:
