@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -83,3 +84,35 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     result = CliRunner().invoke(cli.headway, ["prodcue"])
     assert result.exit_code == 2
     assert "No such command 'prodcue'" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", ["levels --levels 3 --capacity 50", "--help", "topics --help"])
+@pytest.mark.parametrize(
+    ("where", "reason"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")]
+)
+def test_a_stdout_that_takes_nothing_is_one_sentence(arguments: str, where: str, reason: str) -> None:
+    if where == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    ended = shell(arguments, where)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"headway: What is read or shown was refused: {reason}. Check where")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_stderr_that_is_closed_is_no_error() -> None:
+    ended = shell("levels --levels 3 --capacity 50", "2>&-")
+    assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, "level  share  percent")
+    assert shell("levels --levels 3 --capacity 5", "2>&-").returncode == 1
+
+
+def test_a_stdin_that_is_closed_is_not_an_empty_one() -> None:
+    ended = shell("offsets decode - --offset 3", "<&-")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("headway: What is read or shown was refused: Bad file descriptor.")
+
+
+def shell(arguments: str, streams: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a shell does it, which can close streams."""
+    program = "import sys; sys.argv[0] = 'headway'; from headway.cli import main; main()"
+    command = f'exec "$0" -c "{program}" {arguments} {streams}'
+    return subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)

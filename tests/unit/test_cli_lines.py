@@ -1,10 +1,11 @@
 """Lines of input, and the records that they are."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from headway.cli.lines import Draft, JsonLines, Place, read_lines, size_of, text_lines
+from headway.cli.lines import Draft, JsonLines, LongLine, Place, read_lines, size_of, text_lines
 
 
 def parse(line: bytes, priority_field: str | None = None, key_field: str | None = None) -> Draft | None:
@@ -68,7 +69,7 @@ def test_lines_know_their_file_and_number(tmp_path: Path) -> None:
     first.write_bytes(b"a\nb\n")
     second.write_bytes(b"c")
     files = [str(first), str(second)]
-    assert list(read_lines(files)) == [
+    assert list(read_lines(files, 100)) == [
         (Place(files[0], 1), b"a\n"),
         (Place(files[0], 2), b"b\n"),
         (Place(files[1], 1), b"c"),
@@ -79,3 +80,24 @@ def test_lines_know_their_file_and_number(tmp_path: Path) -> None:
 
 def test_the_size_of_what_is_no_file_is_not_known() -> None:
     assert size_of(["/dev/null"]) is None
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+def test_a_line_that_is_too_long_is_passed_over_and_not_kept(tmp_path: Path, end: bytes) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"12345" + (end or b"\n") + b"x" * 3_000_000 + b"\n123456" + end)
+    lines = [line for _, line in read_lines([str(file)], 5)]
+    assert lines == [b"12345" + (end or b"\n"), LongLine(3_000_001), LongLine(6 + len(end))]
+
+
+def test_no_more_of_an_endless_line_is_in_memory_than_a_record(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    with file.open("wb") as endless:
+        endless.truncate(100_000_000)
+    tracemalloc.start()
+    try:
+        [(_, line)] = read_lines([str(file)], 1_000_000)
+        assert line == LongLine(100_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()

@@ -4,8 +4,11 @@ Each subcommand lives in a module of its own, imported only when it is called, s
 and an extra is missed only by the command that needs it.
 """
 
+import contextlib
 import importlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -37,6 +40,33 @@ class _Mistake(click.ClickException):
         click.echo(f"headway: {self.message}", err=True, file=file)
 
 
+def _refused(error: OSError) -> str:
+    """Return the sentence for what the operating system refuses; what has no name is a standard stream."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)} cannot be used: {reason}."
+    from headway.cli.streams import silence  # noqa: PLC0415 - seldom needed
+
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        silence(sys.stdout.fileno())
+    return f"What is read or shown was refused: {reason}. Check where stdin and stdout go; /dev/null takes everything."
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except HeadwayError as error:
+        raise _Mistake(str(error)) from error
+    except BrokenPipeError:
+        raise  # click's own: whoever read has enough
+    except OSError as error:
+        raise _Mistake(_refused(error)) from error
+    except KeyboardInterrupt:
+        click.echo("\nheadway: stopped by Ctrl-C.", err=True)
+        sys.exit(INTERRUPTED)
+
+
 class _LazyGroup(click.Group):
     """A group whose subcommands are imported when they are needed, and whose errors are one sentence."""
 
@@ -54,14 +84,13 @@ class _LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _one_sentence():  # it shows the help
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _one_sentence():
             return super().invoke(ctx)
-        except HeadwayError as error:
-            raise _Mistake(str(error)) from error
-        except KeyboardInterrupt:
-            click.echo("\nheadway: stopped by Ctrl-C.", err=True)
-            sys.exit(INTERRUPTED)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,4 +113,8 @@ def headway() -> None:
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit code 1."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from headway.cli.streams import hold_streams  # noqa: PLC0415 - seldom needed
+
+        hold_streams()
     headway()

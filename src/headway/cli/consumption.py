@@ -1,6 +1,5 @@
 """Writing records, and committing what is written."""
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import click
 
 from headway.cli.interrupt import INTERRUPTED, Interrupt
 from headway.cli.record_lines import Encode
+from headway.cli.streams import silence
 from headway.cli.terminal import Complaints, Progress, summary
 from headway.consumer import OnRebalance, PriorityConsumer
 from headway.errors import FetchError, HeadwayError, KafkaError
@@ -51,7 +51,7 @@ class Consumption:
         except KeyboardInterrupt:  # the second one, while nobody reads what is written
             self._interrupted = True
         except BrokenPipeError:
-            _silence(self._file)
+            silence(self._file.fileno())
         finally:
             self._consumer.commit(self._written)
             self._written.clear()  # or leaving the group would commit it again
@@ -149,10 +149,3 @@ def writing(path: str) -> Iterator[IO[bytes]]:
         raise HeadwayError(
             f"{name} cannot be written: {error.strerror}. What was written before is committed; start again to go on."
         ) from error
-
-
-def _silence(file: IO[bytes]) -> None:
-    """Let what a broken pipe did not take go nowhere, or Python complains when it flushes at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, file.fileno())
-    os.close(nowhere)

@@ -1,13 +1,17 @@
 """Lines of input, and the records that they are."""
 
+import itertools
 import json
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import click
+
+_END = b"\r\n"
+_AT_A_TIME = 1_048_576
 
 
 class Place(NamedTuple):
@@ -32,12 +36,31 @@ Parse = Callable[[bytes], Draft | None]
 """A line's record, None for a line that is none; raises `ValueError` with what is wrong with the line."""
 
 
-def read_lines(files: Iterable[str]) -> Iterator[tuple[Place, bytes]]:
-    """The lines of one file after the other, `-` for stdin."""
+class LongLine(NamedTuple):
+    """A line of more bytes than were asked for at most; they were passed over."""
+
+    size: int
+
+
+def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[Place, bytes | LongLine]]:
+    """Yield the lines of one file after the other, `-` for stdin; more than so many bytes and an end are not kept."""
     for file in files:
         with click.open_file(file, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                yield Place(file, number), line
+            for number in itertools.count(1):
+                line = lines.readline(longest + len(_END))
+                if not line:
+                    break
+                is_whole = len(line.rstrip(_END)) <= longest
+                yield Place(file, number), line if is_whole else LongLine(len(line) + _pass_over(lines, line))
+
+
+def _pass_over(lines: IO[bytes], part: bytes) -> int:
+    """Read to the end of a line that began with this part; return how many bytes followed."""
+    size = 0
+    while part and not part.endswith(b"\n"):
+        part = lines.readline(_AT_A_TIME)
+        size += len(part)
+    return size
 
 
 def size_of(files: Iterable[str]) -> int | None:

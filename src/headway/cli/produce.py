@@ -13,6 +13,8 @@ from headway.cli.terminal import complaints
 from headway.config import no_such_priority
 from headway.producer import PriorityProducer
 
+_LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
+
 
 @click.command()
 @click.argument("topic")
@@ -53,6 +55,8 @@ def produce(
 ) -> None:
     """Send the lines of FILES, or of stdin, to a topic by priority.
 
+    A line has at most as many bytes as a record, message.max.bytes: 1,000,000 by default.
+
     The exit code is 0 only if every record was delivered, leaving out the lines that --on-error skip skips.
 
     \b
@@ -68,6 +72,9 @@ def produce(
     parse = text_lines(priority) if format == "text" else JsonLines(priority, levels, priority_field, key_field)
     with complaints() as complaint:
         producer = PriorityProducer(connection.client_config() | {"max.priority": levels})
-        production = Production(producer, topic, parse, headers, complaint, stop_on_error=on_error == "stop")
+        longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # a number: the producer has taken it
+        production = Production(
+            producer, topic, parse, headers, complaint, stop_on_error=on_error == "stop", longest=longest
+        )
         production.run(files or ("-",))
     context.exit(production.report())

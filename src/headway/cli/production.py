@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from headway.cli.interrupt import INTERRUPTED, Interrupt
-from headway.cli.lines import Parse, Place, read_lines, size_of
+from headway.cli.lines import LongLine, Parse, Place, read_lines, size_of
 from headway.cli.terminal import Complaints, Progress, count, stderr_is_terminal, summary
 from headway.producer import PriorityProducer
 from headway.records import Header, RecordMetadata
@@ -27,6 +27,7 @@ class Production:
         complaint: Complaints,
         *,
         stop_on_error: bool,
+        longest: int,
     ) -> None:
         self._producer = producer
         self._topic = topic
@@ -34,6 +35,7 @@ class Production:
         self._headers = list(headers) or None
         self._complaint = complaint
         self._stop_on_error = stop_on_error
+        self._longest = longest
         self._stopped = False
         self._interrupted = False
         self._lines = self._bytes = self._bad = 0
@@ -45,7 +47,7 @@ class Production:
         progress = Progress(size_of(files), shown=stderr_is_terminal())
         try:
             with progress, Interrupt() as interrupt:
-                self._send_all(interrupt.read(read_lines(files)), progress)
+                self._send_all(interrupt.read(read_lines(files, self._longest)), progress)
                 self._deliver(interrupt)
         except KeyboardInterrupt:
             self._interrupted = True
@@ -67,11 +69,15 @@ class Production:
             return INTERRUPTED
         return 1 if lost or self._stopped else 0
 
-    def _send_all(self, lines: Iterable[tuple[Place, bytes]], progress: Progress) -> None:
+    def _send_all(self, lines: Iterable[tuple[Place, bytes | LongLine]], progress: Progress) -> None:
         for place, line in lines:
             self._lines += 1
-            self._bytes += len(line)
-            self._send(place, line)
+            if isinstance(line, LongLine):
+                self._bytes += line.size
+                self._leave_out(place, ValueError(self._too_long(line)))
+            else:
+                self._bytes += len(line)
+                self._send(place, line)
             progress.show(self._bytes, self._lines)
             if self._stopped:
                 break
@@ -86,6 +92,12 @@ class Production:
             value, key, priority = draft
             reported = partial(self._reported, place)
             self._producer.send(self._topic, value, key, priority=priority, headers=self._headers, on_delivery=reported)
+
+    def _too_long(self, line: LongLine) -> str:
+        return (
+            f"it has {line.size:,} bytes, and a record at most {self._longest:,} (message.max.bytes). Raise that with "
+            "-X if the topic takes larger ones"
+        )
 
     def _leave_out(self, place: Place, reason: ValueError) -> None:
         self._bad += 1

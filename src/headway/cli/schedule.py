@@ -1,7 +1,6 @@
 """`headway schedule`: records for later, listed, cancelled and counted."""
 
 import json
-import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from rich.table import Column
 
 from headway.cli.connection import Connection, KeyValue, kafka_options
 from headway.cli.due_times import DUE, LADDER, describe_ms, show_due
+from headway.cli.lines import LongLine, read_lines
 from headway.cli.spark_command import master_option, on_spark
 from headway.cli.tables import show_table
 from headway.core.changes import Settled
@@ -24,8 +24,8 @@ from headway.delay.asking import no_relay
 from headway.delay.pending import Pending, layout_of, read_pending
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
-from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, create_topics, missing_topics
-from headway.errors import HeadwayError
+from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
+from headway.errors import ConfigError, HeadwayError
 from headway.kafka.closing import counting_down
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
@@ -130,7 +130,9 @@ def add(
         raise click.UsageError("Say when: one of --in, --at and --every.")
     more: dict[str, Any] = {"headers": list(headers), "priority": priority, "id": id_}
     with Scheduler(connection.client_config(), name=name) as scheduler:
-        for line in sys.stdin.buffer:
+        for place, line in read_lines(("-",), MAX_MESSAGE_BYTES):
+            if isinstance(line, LongLine):
+                raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
             value = line.rstrip(b"\r\n")
             if rule is not None:
                 interval = DUE.seconds(rule)
