@@ -1,5 +1,6 @@
 """The figures of a report, from a few records whose times are known."""
 
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,44 @@ def test_a_page_is_written_even_of_no_records(records: DataFrame, spark: SparkSe
     records.where("false").write.parquet(str(tmp_path / "none"))
     assert write_report(spark, str(tmp_path / "none"), tmp_path / "none.html") == 0
     assert "No records." in (tmp_path / "none.html").read_text()
+
+
+def test_records_without_level_or_times_and_of_the_year_1_are_left_out_and_counted(
+    records: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    odd = [
+        records.withColumn("level", F.expr("cast(null as int)")),
+        records.withColumn("level", F.lit(-1)),
+        *(records.withColumn(name, F.expr("cast(null as timestamp)")) for name in report.NEEDED[1:]),
+        records.withColumn("done_at", F.expr("timestamp '0001-01-01 00:00:00'")),
+        records.withColumn("produced_at", F.expr("timestamp '9999-12-31 23:59:59'")),
+    ]
+    reduce(DataFrame.unionByName, odd, records).coalesce(1).write.parquet(str(tmp_path / "odd"))
+    assert write_report(spark, str(tmp_path / "odd"), tmp_path / "page.html") == len(RECORDS)
+    assert f"{len(RECORDS) * len(odd)} records are left out: they have no level" in (tmp_path / "page.html").read_text()
+
+
+def test_columns_of_another_type_and_damaged_files_are_one_sentence(
+    records: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="column level is a string, and a report needs an integer there"):
+        report.check(records.withColumn("level", F.lit("high")))
+    with pytest.raises(ConfigError, match="column read_at is a string, and a report needs a timestamp there"):
+        report.check(records.withColumn("read_at", F.lit("soon")))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "part-0.parquet").write_bytes(b"PAR1 and nothing that is Parquet")
+    with pytest.raises(ConfigError, match="a file in it is damaged"):
+        write_report(spark, str(tmp_path / "damaged"), tmp_path / "page.html")
+
+
+def test_times_without_a_zone_and_of_centuries_make_a_page(
+    records: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    late = records.unionByName(records.withColumn("done_at", F.expr("timestamp '8000-01-01 00:00:00'")))
+    assert report.window_seconds(late) >= 6_000 * 365 * 86_400 / 60
+    zoneless = late.withColumn("done_at", F.expr("cast(done_at as timestamp_ntz)")).coalesce(1)
+    zoneless.write.parquet(str(tmp_path / "zoneless"))
+    assert write_report(spark, str(tmp_path / "zoneless"), tmp_path / "page.html") == 2 * len(RECORDS)
 
 
 def test_what_is_no_parquet_or_lacks_a_column_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:

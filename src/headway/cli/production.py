@@ -38,7 +38,7 @@ class Production:
         self._longest = longest
         self._stopped = False
         self._interrupted = False
-        self._lines = self._bytes = self._bad = 0
+        self._lines = self._bytes = self._bad = self._too_long = 0
         self._seconds = 0.0
 
     def run(self, files: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ class Production:
     def report(self) -> int:
         """Say on stderr what was done; returns the exit code."""
         metrics = self._producer.metrics()
-        lost = sum(metrics.sent) - sum(metrics.delivered)
+        lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
         click.echo(summary("delivered", metrics.delivered, self._bytes, self._seconds), err=True)
         if self._bad:
             click.echo(f"{count(self._bad, 'line')} left out", err=True)
@@ -74,7 +74,7 @@ class Production:
             self._lines += 1
             if isinstance(line, LongLine):
                 self._bytes += line.size
-                self._leave_out(place, ValueError(self._too_long(line)))
+                self._give_up(place, line)
             else:
                 self._bytes += len(line)
                 self._send(place, line)
@@ -93,10 +93,12 @@ class Production:
             reported = partial(self._reported, place)
             self._producer.send(self._topic, value, key, priority=priority, headers=self._headers, on_delivery=reported)
 
-    def _too_long(self, line: LongLine) -> str:
-        return (
-            f"it has {line.size:,} bytes, and a record at most {self._longest:,} (message.max.bytes). Raise that with "
-            "-X if the topic takes larger ones"
+    def _give_up(self, place: Place, line: LongLine) -> None:
+        self._too_long += 1
+        self._stopped = self._stop_on_error
+        self._complaint.say(
+            f"{place}: Message size too large: {line.size:,} bytes, and a record has at most {self._longest:,}. Raise "
+            "message.max.bytes with -X if the topic takes larger ones."
         )
 
     def _leave_out(self, place: Place, reason: ValueError) -> None:

@@ -7,6 +7,8 @@ import click
 
 from headway.cli.spark_command import master_option, on_spark
 
+_A_YEAR = 366 * 86_400
+
 
 @click.command()
 @click.argument("parquet")
@@ -17,7 +19,7 @@ from headway.cli.spark_command import master_option, on_spark
     show_default=True,
     help="The page to write.",
 )
-@click.option("--window", type=click.IntRange(min=1), metavar="SECONDS", help="By default 60 windows or fewer.")
+@click.option("--window", type=click.IntRange(1, _A_YEAR), metavar="SECONDS", help="By default 60 windows or fewer.")
 @click.option("--title", default="Headway report", show_default=True, help="Of the page.")
 @master_option
 def report(parquet: str, output: Path, window: int | None, title: str, master: str | None) -> None:
@@ -25,6 +27,7 @@ def report(parquet: str, output: Path, window: int | None, title: str, master: s
 
     By level and window of time. The records in PARQUET need the columns level, produced_at, read_at and done_at, as
     the pipelines of Headway write them. The page is one file that needs no network.
+    Records without a level or one of the times are left out, and the page says how many.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out

@@ -3,11 +3,24 @@
 Each figure is a function from a DataFrame to a DataFrame; `headway.spark.report_page` makes a page of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import ceil
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+from headway.core.topics import MOST_LEVELS
 from headway.errors import ConfigError
 from headway.spark.stamps import DONE, PRODUCED, READ
 
@@ -21,20 +34,41 @@ STAGES: Mapping[str, tuple[str, str]] = {
 PERCENTS = (50, 95, 99)
 NEEDED = ("level", PRODUCED, READ, DONE)
 
+_TYPES: Sequence[tuple[tuple[type[DataType], ...], str]] = (
+    ((TimestampType, TimestampNTZType), "a timestamp"),
+    ((ByteType, ShortType, IntegerType, LongType), "an integer"),
+)
+_LAST_SECOND = 253_370_764_799
+"""Of the year 9998: a day later Python's calendar may have ended, in some zone."""
+
 _ACCURACY = 1_000  # of percentiles: one part in so many
 _MOST_WINDOWS = 60
 _SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 
 
 def check(records: DataFrame) -> DataFrame:
-    """The records; raises `ConfigError` when they lack a column that the report needs."""
+    """Return the records; raise `ConfigError` when a column that the report needs is missing or of another type."""
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
         raise ConfigError(
             f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: an integer, and when each "
             "record was produced, read and done, as `headway.spark.stamps.stamped` adds them."
         )
+    for name in NEEDED:
+        kind, (kinds, meant) = records.schema[name].dataType, _TYPES[name == "level"]
+        if not isinstance(kind, kinds):
+            raise ConfigError(
+                f"The column {name} is a {kind.simpleString()}, and a report needs {meant} there. Cast it before it is "
+                "written."
+            )
     return records
+
+
+def usable(records: DataFrame) -> DataFrame:
+    """Return the records that have a level from 0 to 999 and three times from 1970 to 9998: others are in no window."""
+    given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
+    times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]
+    return given.where(reduce(and_, times, F.col("level").between(0, MOST_LEVELS - 1)))
 
 
 def by_level(records: DataFrame) -> DataFrame:
@@ -68,9 +102,13 @@ def lag(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def window_seconds(records: DataFrame) -> int:
-    """The shortest usual window of which 60 or fewer cover the time in which the records were done."""
+    """Return the shortest usual window, or number of days, that gives 60 windows or fewer.
+
+    They cover the time in which the records were done.
+    """
     span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
-    return next((size for size in _SIZES if span / size <= _MOST_WINDOWS), _SIZES[-1])
+    days = ceil(span / _MOST_WINDOWS / _SIZES[-1])
+    return next((size for size in _SIZES if span / size <= _MOST_WINDOWS), days * _SIZES[-1])
 
 
 def _percentiles() -> list[Column]:

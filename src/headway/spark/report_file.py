@@ -1,8 +1,11 @@
 """A report of a directory of Parquet, as a file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headway.errors import ConfigError
@@ -13,29 +16,36 @@ from headway.spark.report_page import Row, page
 def write_report(
     spark: SparkSession, parquet: str, output: Path, *, title: str = "Headway report", seconds: int | None = None
 ) -> int:
-    """Write the page; returns how many records it is about. `seconds` is the length of a window.
+    """Write the page; return how many records it is about. `seconds` is the length of a window.
 
-    Raises `ConfigError` when there is no Parquet at that place, or it lacks a column.
+    Records without a level or a time, or with one that is out of all bounds, are left out; the page says how many.
+    Raises `ConfigError` when there is no Parquet at that place, it is damaged, or it lacks a column.
     """
-    records = report.check(_read(spark, parquet)).select(*report.NEEDED).cache()
-    try:
-        size = seconds or report.window_seconds(records)
-        levels = _rows(report.by_level(records))
-        windows = _rows(report.by_window(records, size))
-        lags = _rows(report.lag(records, size))
-    finally:
-        records.unpersist()
+    with _readable(parquet):
+        given = report.check(spark.read.parquet(parquet)).select(*report.NEEDED)
+        there = given.count()
+        records = report.usable(given).cache()
+        try:
+            size = seconds or report.window_seconds(records)
+            levels = _rows(report.by_level(records))
+            windows = _rows(report.by_window(records, size))
+            lags = _rows(report.lag(records, size))
+        finally:
+            records.unpersist()
+    count = sum(int(row["records"]) for row in levels)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(title, levels, windows, lags, size), encoding="utf-8")
-    return sum(int(row["records"]) for row in levels)
+    output.write_text(page(title, levels, windows, lags, size, there - count), encoding="utf-8")
+    return count
 
 
-def _read(spark: SparkSession, parquet: str) -> DataFrame:
+@contextmanager
+def _readable(parquet: str) -> Iterator[None]:
     try:
-        return spark.read.parquet(parquet)
-    except AnalysisException as error:
+        yield
+    except (PySparkException, Py4JJavaError) as error:  # the latter is what a file without a footer raises
         raise ConfigError(
-            f"No Parquet can be read at {parquet}. Name the directory that a pipeline wrote, as out/flights."
+            f"No Parquet can be read at {parquet}. Name the directory that a pipeline wrote, as out/flights; if it is "
+            "that one, a file in it is damaged."
         ) from error
 
 

@@ -28,8 +28,13 @@ class Line(NamedTuple):
     points: Points
 
 
-def page(title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequence[Row], seconds: int) -> str:
-    """The page; the rows are those of `headway.spark.report`, `seconds` is the length of a window."""
+def page(
+    title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequence[Row], seconds: int, left_out: int = 0
+) -> str:
+    """Return the page. The rows are those of `headway.spark.report`, `seconds` is the length of a window.
+
+    `left_out` is how many records are in none of the rows.
+    """
     plots = [plot("Records done per second", _lines(windows, "per_second"))]
     plots += [
         plot(f"{text}, p99 in ms, per window", _lines(windows, f"{name}_p99")) for name, text in DURATIONS.items()
@@ -37,6 +42,10 @@ def page(title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequen
     plots.append(plot("Lag: produced and not done", _lines(lags, "lag")))
     begins = min((row["window"] for row in windows), default=None)
     since = f"Windows of {seconds} s since {begins:%Y-%m-%d %H:%M:%S}." if begins else "No records."
+    if left_out:
+        since += (
+            f" {left_out:,} records are left out: they have no level, or lack a time, or have one out of all bounds."
+        )
     body = "\n".join([f"<h1>{escape(title)}</h1>", f"<p>{since}</p>", _table(levels), *plots])
     return document(title, body)
 
