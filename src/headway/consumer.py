@@ -389,9 +389,8 @@ class PriorityConsumer:
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """The partitions of a topic, of all levels."""
-        self._check_open()
         """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
+        self._check_open()
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
