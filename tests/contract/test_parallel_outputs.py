@@ -149,10 +149,10 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "wrong in a list": (lambda out: [ProducerRecord(out, "v"), 3], "returned list with int in it"),
     "a value of no bytes": (lambda out: ProducerRecord(out, {"n": 1}), "value of a record for .* is dict, not bytes"),
     "a key of no bytes": (lambda out: ProducerRecord(out, b"v", 7), "key of a record for .* is int, not bytes"),
-    "wrong headers": (lambda out: ProducerRecord(out, b"v", headers=[("n", 1)]), "field that is not bytes"),  # type: ignore[list-item]
+    "wrong headers": (lambda out: ProducerRecord(out, b"v", headers=[("n", 1)]), "whose value is int, not bytes"),  # type: ignore[list-item]
     "a header that no bytes stand for": (
         lambda out: ProducerRecord(out, b"v", headers=[("file", "x\udc80")]),
-        "could not be handed over: UnicodeEncodeError",
+        "cannot be encoded in UTF-8",
     ),
     "a header's name that no bytes stand for": (
         lambda out: ProducerRecord(out, b"v", headers=[("x\udc80", b"v")]),

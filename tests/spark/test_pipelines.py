@@ -177,7 +177,7 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
 @pytest.mark.parametrize(
     ("mistake", "sentence"),
     [
-        (["--levels", "4"], "The Kafka topic {topic}-3, level 3 of {topic}, does not exist. Create it (`head"),
+        (["--levels", "4"], "The Kafka topic {topic}-3, level 3 of {topic}, does not exist. Create it with `head"),
         (["-X", "group.id=x"], "The option kafka.group.id cannot be set. Use the option group.id."),
     ],
 )

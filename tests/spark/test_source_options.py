@@ -301,5 +301,7 @@ def test_what_stops_a_batch_is_one_sentence(spark: SparkSession, wrong: dict[str
 
 def test_a_topic_that_is_not_there_is_one_sentence(spark: SparkSession, orders: "LevelTopics") -> None:
     options = orders.options | {"subscribe": "odrers"}
-    with pytest.raises(AnalysisException, match=r"The Kafka topic odrers-0, .* does not exist. Create it \(`headway"):
+    with pytest.raises(
+        AnalysisException, match=r"The Kafka topic odrers-0, .* does not exist. Create it with `headway"
+    ):
         spark.read.format("headway").options(**options).load().collect()
