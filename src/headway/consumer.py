@@ -20,7 +20,7 @@ from headway.core.fairness import PolicyName, make_policy
 from headway.core.level_buffer import LevelBuffer
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
-from headway.kafka.commits import AsyncCommits, OnCommit, SentCommit, log_failure
+from headway.kafka.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.level_consumer import LevelConsumer
@@ -100,7 +100,7 @@ class PriorityConsumer:
         self._levels = LevelConsumers(
             [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
         )
-        self._commits = AsyncCommits(self._hear)
+        self._commits = AsyncCommits()
         for level in self._levels:
             level.wake(self.wake)
 
@@ -266,20 +266,13 @@ class PriorityConsumer:
         if asynchronous:
             self._commits.add(sent, offsets, on_commit)
             return
-        try:
-            sent.wait(timeout)
-        except KafkaError:
-            self._hear(sent)
-            raise
-
-    def _hear(self, sent: SentCommit) -> None:
-        for level, error in sent.refusals().items():
-            self.hear_refusal(level, error)
+        sent.wait(timeout)
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
-        """Take in why the offsets of a level were refused: a member that was expelled joins its group again.
+        """Take in why a transaction refused a level's offsets: a member that was expelled joins its group again.
 
-        Its heartbeats may not have heard of that, and would not for minutes. `on_lost` is called in here.
+        The answer went to the producer, so librdkafka's consumer has not heard it, and its heartbeats may not for
+        minutes. Of a refused commit of its own it has. `on_lost` is called in here.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
             log.warning("Level %d was expelled from its group, and joins again: %s", level, error)

@@ -282,14 +282,21 @@ def test_a_level_that_joins_anew_has_lost_its_partitions_and_reads_on_from_what_
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_a_level_that_was_expelled_unheard_joins_again_when_a_commit_tells(
-    kafka_cluster: Cluster, asynchronous: bool
+@pytest.mark.parametrize(
+    "settings",
+    [{"heartbeat.interval.ms": 30_000, "session.timeout.ms": 60_000}, {"group.protocol": "consumer"}],
+    ids=["classic", "consumer"],
+)
+def test_a_level_that_was_expelled_unheard_joins_again_once_when_a_commit_tells(
+    kafka_cluster: Cluster, settings: dict[str, Any], asynchronous: bool
 ) -> None:
     topic = kafka_cluster.topic()
     count = fill(kafka_cluster, topic, 5)
-    unheard = {"heartbeat.interval.ms": 30_000, "session.timeout.ms": 60_000}
     told: list[str] = []
-    with kafka_cluster.consumer(topic, policy="fair", **unheard) as consumer:
+    config = kafka_cluster.consumer_config(topic)
+    if "group.protocol" in settings:
+        del config["heartbeat.interval.ms"], config["session.timeout.ms"]
+    with PriorityConsumer(config | settings, policy="fair") as consumer:
         consumer.subscribe(topic, on_assign=lambda _: told.append("assigned"), on_lost=lambda _: told.append("lost"))
         read(consumer, count)
         expel(kafka_cluster.config({}), f"{topic}-1")

@@ -45,8 +45,11 @@ def running_in(data_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
     node = data_dir / "node-1"
     (node / "record").write_text("of somebody who is still there")
     (node / "server.properties").touch()
-    command = [sys.executable, "-c", "input()", str(node / "server.properties")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", str(node / "server.properties")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout
+        process.stdout.readline()  # only now is its command line sure to be seen: Popen returns amid the exec
         (node / "pid").write_text(str(process.pid))
         yield process
         process.kill()

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from headway.errors import KafkaError
@@ -22,14 +22,8 @@ _SLICE = 0.1
 class SentCommit:
     """A commit that is on its way to the groups of one or more levels."""
 
-    def __init__(self, parts: Mapping[int, PendingCommit]) -> None:
-        self._by_level = parts
-        self._parts = parts.values()
-
-    def refusals(self) -> dict[int, KafkaError]:
-        """Return the levels that were refused by now, and why."""
-        refused = {level: part.refused() for level, part in self._by_level.items()}
-        return {level: next(iter(errors.values())) for level, errors in refused.items() if errors}
+    def __init__(self, parts: Collection[PendingCommit]) -> None:
+        self._parts = parts
 
     def error(self) -> KafkaError | None:
         """Why it was refused; None when it is done. Raises `TimeoutError` while there is no answer."""
@@ -56,10 +50,9 @@ class SentCommit:
 
 
 class AsyncCommits:
-    """Commits that nobody waits for, and whom to tell when they are answered: `on_answer` of each, and its own."""
+    """Commits that nobody waits for, and whom to tell when they are answered."""
 
-    def __init__(self, on_answer: Callable[[SentCommit], None] = lambda sent: None) -> None:
-        self._on_answer = on_answer
+    def __init__(self) -> None:
         self._sent: deque[tuple[SentCommit, Offsets, OnCommit]] = deque()
 
     def add(self, sent: SentCommit, offsets: Offsets, on_commit: OnCommit | None) -> None:
@@ -75,7 +68,6 @@ class AsyncCommits:
             except TimeoutError:
                 return
             self._sent.popleft()
-            self._on_answer(sent)
             on_commit(error, offsets)
 
     def forget(self) -> None:

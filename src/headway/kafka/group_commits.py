@@ -31,7 +31,7 @@ class GroupCommits:
         by_level: dict[int, dict[native.Partition, tuple[int, bytes]]] = defaultdict(dict)
         for (topic, partition, level), offset in offsets.items():
             by_level[level][level_topic(topic, level), partition] = offset, b""
-        parts = {level: native.commit(self._consumer(level), commits) for level, commits in by_level.items()}
+        parts = [native.commit(self._consumer(level), commits) for level, commits in by_level.items()]
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
     def close(self) -> None:

@@ -85,6 +85,7 @@ class LevelConsumer:
         self._can_begin = False  # the start of some is known that librdkafka does not read yet
         self._rebalanced = False
         self._rejoining = False
+        self._member_id = ""  # as it was at the last assignment
         self._parked = False
         self._asked_at = 0.0
         self._served_at = 0.0
@@ -145,9 +146,10 @@ class LevelConsumer:
     def rejoin(self) -> None:
         """Give this level's partitions up as lost: tell the listener, leave the group and join it again.
 
-        It does not wait for either; records that are on their way for these partitions are dropped.
+        It does not wait for either; records that are on their way for these partitions are dropped. Where librdkafka
+        has heard of the loss itself, it is joining again already, and the next fetch tells the listener.
         """
-        if self._listener is None or not self._subscription.topics:
+        if self._listener is None or not self._subscription.topics or self._consumer.memberid() != self._member_id:
             return
         lost = list(self.assigned)
         self._rejoining = self._rebalanced = True
@@ -317,6 +319,7 @@ class LevelConsumer:
     def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
         partitions = self._from_kafka(kafka_partitions)
         self._rebalanced, self._rejoining = True, False
+        self._member_id = self._consumer.memberid()
         self._answer(self._assign, [])  # the group need not wait; they begin when it is known where
         self.assigned.update(partitions)
         self._guard(listener.assigned, partitions)  # which may say where to start

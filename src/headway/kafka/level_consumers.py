@@ -82,7 +82,7 @@ class LevelConsumers:
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
         """Send a commit to the groups of all levels concerned; raises `ConfigError` for what a level does not read."""
         self._require_read(offsets)
-        return SentCommit({level.level: level.commit(of_level) for level, of_level in self._by_level(offsets)})
+        return SentCommit([level.commit(of_level) for level, of_level in self._by_level(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
         """The committed offset of each partition, None where there is none."""

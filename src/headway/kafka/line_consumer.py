@@ -49,6 +49,7 @@ class LineConsumer:
         self._wake = wake
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
+        self._member_id = ""  # as it was at the last assignment
         self.assigned: set[Partition] = set()
         self.rebalanced = False
         self.ends: dict[Partition, int] = {}  # partitions of which everything was fetched, up to these offsets
@@ -79,12 +80,15 @@ class LineConsumer:
         self._subscribe()
 
     def rejoin(self) -> None:
-        """Leave the group, which has expelled this member, and join it again."""
+        """Leave the group, which has expelled this member, and join it again, unless librdkafka does so already."""
+        if self._consumer.memberid() != self._member_id:
+            return
         self._leave()
         self._subscribe()
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
         consumer.assign([])
+        self._member_id = consumer.memberid()
         self.assigned = {(each.topic, each.partition) for each in partitions}
         self.rebalanced = True
 
