@@ -318,7 +318,6 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     assert_not_early(found, dues)
 
 
-@pytest.mark.slow  # on a busy machine the last records came later than a minute, in two whole runs of three
 def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew_with_other_lines(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

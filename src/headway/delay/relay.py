@@ -25,6 +25,7 @@ from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, line_key, stored
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Carrier, Mode
 from headway.delay.in_transactions import InTransactions, end_transactions
+from headway.delay.remade import RemadeTopics
 from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, decode_ladder, read_layout
 from headway.delay.writing import fetched_from
@@ -109,6 +110,7 @@ class Relay(Closable):
         consumer = {key: value for key, value in config.items() if not key.startswith("transaction")}
         self._consumer = LineConsumer({"group.id": name, **consumer}, self._wake)
         self._searcher = Searcher(self._connection, self._names, self._wake)
+        self._remade = RemadeTopics(self._connection, self._wake)
         self._deletion = Deletion(self._connection)
         self._carrier: Carrier | None = None
 
@@ -165,6 +167,7 @@ class Relay(Closable):
         finally:
             self._consumer.close()
             self._searcher.close()
+            self._remade.close()
             self._wake.close()
 
     # What there is
@@ -308,6 +311,7 @@ class Relay(Closable):
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
         keys[self._names.commands] = COMMANDS_KEY
         ids = Admin(self._connection).topic_ids(list(keys))
+        self._remade.expect(ids, time.monotonic())
         topics = {key: ids[topic] for topic, key in keys.items() if topic in ids}
         if any(topics.get(key, id_) != id_ for key, id_ in self._topics.items()):
             log.warning("Topics of %s were deleted and made anew.", self._names.name)
@@ -364,6 +368,8 @@ class Relay(Closable):
             return True
         if self._other_ladder:
             self._change_lines()
+        if remade := self._remade.found(time.monotonic()):
+            raise KafkaError(f"{remade[0]} was deleted and made anew")
         if not self._relays or self._carrier is None:
             self._receive(messages, 0)
             return False
