@@ -19,6 +19,7 @@ from headway.core.topics import LevelSubscription, level_topic
 from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.producer_client import in_background
+from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 from headway.testing.proxy import KafkaProxy
 from tests.membership import expel
@@ -44,23 +45,25 @@ def fill(cluster: Cluster, topic: str, per_partition: int, levels: int = LEVELS)
     return levels * PARTITIONS * per_partition
 
 
-def until(consumer: PriorityConsumer, condition: Callable[[], object], seconds: float = 30) -> list[ConsumerRecord]:
-    """Poll until the condition holds; return what came."""
-    records: list[ConsumerRecord] = []
+def do_until(condition: Callable[[], object], step: Callable[[], object], seconds: float = 60) -> None:
+    """Take steps until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
-        records += consumer.poll(0.02)
+        step()
+
+
+def until(consumer: PriorityConsumer, condition: Callable[[], object]) -> list[ConsumerRecord]:
+    """Poll until the condition holds; return what came."""
+    records: list[ConsumerRecord] = []
+    do_until(condition, lambda: records.extend(consumer.poll(0.02)))
     return records
 
 
-def read(consumer: PriorityConsumer, count: int, seconds: float = 30) -> list[ConsumerRecord]:
+def read(consumer: PriorityConsumer, count: int) -> list[ConsumerRecord]:
     """Poll until so many records came."""
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + seconds
-    while len(records) < count:
-        assert time.monotonic() < deadline, len(records)
-        records += consumer.poll(0.1)
+    do_until(lambda: len(records) >= count, lambda: records.extend(consumer.poll(0.1)))
     return records
 
 
@@ -129,17 +132,14 @@ def test_iterating_members_that_come_and_go_are_handed_every_record(
     for _ in range(2):
         since = len(handed)
         second = Iterating(kafka_cluster, topic, settings, handed)
-        until_true(lambda since=since: len(handed) > since + count // 10 or len(set(handed)) == count)  # type: ignore[misc]
+        _wait(lambda since=since: len(handed) > since + count // 10 or len(set(handed)) == count)  # type: ignore[misc]
         second.leave()
-    until_true(lambda: len(set(handed)) == count)
+    _wait(lambda: len(set(handed)) == count)
     first.leave()
 
 
-def until_true(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
+def _wait(condition: Callable[[], bool]) -> None:
+    do_until(condition, lambda: time.sleep(0.02))
 
 
 def test_a_seek_while_partitions_are_assigned_loses_nothing_that_an_iteration_polled(cluster: Cluster) -> None:
@@ -201,10 +201,16 @@ def test_a_level_that_rested_knows_how_far_it_was_read(cluster: Cluster) -> None
     level = LevelConsumer(0, kafka, (ck.Message.key, ck.Message.value))
     level.subscribe(LevelSubscription([f"{topic}-0"], "-0"), Silent())
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + 30
-    while len(records) < count:
-        assert time.monotonic() < deadline
-        records += level.fetch(100, time.monotonic())
+
+    def fetch() -> None:
+        records.extend(level.fetch(100, time.monotonic()))
+        if len(records) < count:
+            wake.wait(0.1)
+
+    with contextlib.closing(Wake()) as wake:
+        level.wake(wake)
+        do_until(lambda: len(records) == count, fetch)
+        level.wake(None)
     assert level.fetch(0, time.monotonic() + 1) == []  # nothing was asked of it for so long that it rests
     assert level.fetch(100, time.monotonic() + 1) == []
     positions = level.positions()
@@ -352,11 +358,10 @@ def test_a_member_that_missed_a_heartbeats_answer_reads_on_what_it_was_given(
                 behind.poll(0.02)
                 other.poll(0.02)
             proxy.hold()
-            deadline = time.monotonic() + 30
-            while len(behind.assignment()) != PARTITIONS // 2 or len(other.assignment()) != PARTITIONS // 2:
-                assert time.monotonic() < deadline
-                behind.poll(0.02)
-                other.poll(0.02)
+            do_until(
+                lambda: len(behind.assignment()) == len(other.assignment()) == PARTITIONS // 2,
+                lambda: (behind.poll(0.02), other.poll(0.02)),
+            )
     assert "has missed what its group was told" in caplog.text
 
 
