@@ -21,7 +21,7 @@ from headway.kafka import native
 from headway.kafka.client_log import ClientLog
 from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.group_watch import GroupWatch
-from headway.kafka.log_bounds import NONE_THAT_LATE, watermarks
+from headway.kafka.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
@@ -492,10 +492,8 @@ class LevelConsumer:
         return watermarks(self._consumer, self._name(partition), timeout)
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """The offset after the last, as the latest fetch said; asks nobody."""
-        [kafka_partition] = self._to_kafka([partition])
-        bounds = self._consumer.get_watermark_offsets(kafka_partition, cached=True)
-        return bounds[1] if bounds and bounds[1] >= 0 else None
+        """Return the offset after the last, as the latest fetch said; None if it did not. Asks nobody."""
+        return fetched_end(self._consumer, self._name(partition))
 
     def topics(self, topic: str | None, timeout: float) -> dict[str, int]:
         """The topics in Kafka and how many partitions each has."""

@@ -147,8 +147,8 @@ def watermarks(consumer: ck.Consumer, partition: Partition, within: float) -> tu
 
 def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
     """Return the offset behind the last of a partition, as the latest fetch said; None if none has. Asks nobody."""
-    _, end = consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
-    return end if end >= 0 else None
+    bounds = consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
+    return bounds[1] if bounds and bounds[1] >= 0 else None
 
 
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
