@@ -17,7 +17,8 @@ HeadwayError
 ├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
 ├── TimeLimitError        a handler did not end within its time limit
-├── HandlerProcessError   a handler's process died; the record that it was at has failed
+├── HandlerProcessError   a handler's process could not be started, or what it raised cannot be read here
+│   └── ProcessDiedError  a handler's process died; the records that it was at have failed
 ├── BatchError            raised by a batch's handler: some of its records failed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
@@ -106,6 +107,20 @@ class TimeLimitError(HeadwayError):
 
 class HandlerProcessError(HeadwayError):
     """A handler's process died, or raised what cannot be sent to another process; a failed attempt as any other."""
+
+
+class ProcessDiedError(HandlerProcessError):
+    """The process of a record's handler died: a failed attempt of each record that ran in it.
+
+    Attributes:
+        deaths: How many processes have died of this record, this one included.
+        alone: Whether no other record ran in it, so that this one has caused its death.
+    """
+
+    def __init__(self, message: str, *, deaths: int = 1, alone: bool = True) -> None:
+        super().__init__(message)
+        self.deaths = deaths
+        self.alone = alone
 
 
 class BatchError(HeadwayError):

@@ -8,12 +8,19 @@ _delay = exponential(first=0.5, longest=30.0)
 
 
 class Deaths:
-    """The deaths in a row of one member, each after a short life."""
+    """The deaths in a row of one member, each after a short life.
+
+    A death while records ran only makes the wait longer: it ends with them, as the records that kill are set aside.
+    """
 
     def __init__(self) -> None:
         self._in_a_row = 0
+        self._without_cause = 0
 
-    def delay(self, lived: float) -> float | None:
-        """How many seconds to wait before the next start; None to give up."""
-        self._in_a_row = 1 if lived >= _WELL_AFTER else self._in_a_row + 1
-        return None if self._in_a_row >= MOST_DEATHS else _delay(self._in_a_row, 0.0)
+    def delay(self, lived: float, *, by_records: bool = False) -> float | None:
+        """Return how many seconds to wait before the next start; None to give up."""
+        if lived >= _WELL_AFTER:
+            self._in_a_row = self._without_cause = 0
+        self._in_a_row += 1
+        self._without_cause = 0 if by_records else self._without_cause + 1
+        return None if self._without_cause >= MOST_DEATHS else _delay(self._in_a_row, 0.0)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
 
@@ -18,6 +18,7 @@ from headway.core.fairness import PolicyName
 from headway.core.lanes import Ordering
 from headway.core.retry import Retries
 from headway.core.slots import make_slots
+from headway.core.suspects import Suspect
 from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
 from headway.errors import ClosedError, ConfigError
 from headway.kafka.level_consumer import LevelConsumer
@@ -57,7 +58,9 @@ from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, s
 from headway.parallel.processes.messages import Deserializers
 from headway.parallel.processes.pool import Processes
 from headway.parallel.results import Results
+from headway.parallel.running_table import RunningTable
 from headway.parallel.signals import on_terminate
+from headway.parallel.supervision import Supervision
 from headway.parallel.threads import Threads
 from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
@@ -196,6 +199,17 @@ class ParallelConsumer:
             return [LevelSubscription(list(topics), "")]
         return by_level(topics, len(self._levels))
 
+    def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
+        """Note which records run in the file of this descriptor, for a process that outlives this one.
+
+        Call it before `run`. The suspects are records that ran in processes that died, and the `Supervision` takes
+        more of them. None with `executor="process"`: there handlers run in other processes, and end only those.
+        """
+        if self._executor_name == "process":
+            return None
+        supervision = self._dispatch.supervision = Supervision(RunningTable(table, self._max_concurrency), suspects)
+        return supervision
+
     # Running
 
     def run(self, handler: Handler) -> None:
@@ -299,6 +313,8 @@ class ParallelConsumer:
 
     def _make_executor(self, calls: Calls, owner: "asyncio.Task[Any] | None") -> Executor:
         check_handler(calls.handler, self._executor_name)
+        if self._dispatch.supervision:
+            calls = calls._replace(call=self._dispatch.supervision.fail_as_before(calls.call))
         if is_coroutine_function(calls.handler):
             return EventLoop(calls, owner.get_loop() if owner else None, self._time_limit, owner)
         if self._executor_name == "process":
@@ -352,6 +368,8 @@ class ParallelConsumer:
         """Leave the groups and let go of everything, whatever is raised; from the last line to the first."""
         with contextlib.ExitStack() as steps:
             steps.callback(self._ended.set)
+            if self._dispatch.supervision:
+                steps.callback(self._dispatch.supervision.clear)
             steps.callback(self._wake.close)
             for producer in self._producers:
                 steps.callback(self._close_in_time, producer)

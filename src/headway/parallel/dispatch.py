@@ -16,15 +16,19 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from headway.core import suspects
 from headway.core.admission import Admission
 from headway.core.engine import Engine
 from headway.core.retry import Again, DeadLetter, Retries, RetryLater, Verdict, was_untried
 from headway.core.work import Work
-from headway.errors import HandlerError, HeadwayError
+from headway.errors import HandlerError, HeadwayError, ProcessDiedError
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from headway.parallel.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +86,7 @@ class Dispatch:
         self.starts: Callable[[Sequence[Job]], None] | None = None
         self.letters: Letters | None = None
         self.later: Later | None = None
+        self.supervision: Supervision | None = None
         self.paused = False
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
@@ -181,7 +186,12 @@ class Dispatch:
 
     def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         chance = random.random()  # noqa: S311 - it spreads retries
-        return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+        if not isinstance(error, ProcessDiedError) or not (self.letters or self.supervision):
+            return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+        verdict = suspects.decide(self._retries, work.record, work.attempt, error, now, chance, work.untried)
+        if self.supervision and isinstance(verdict, DeadLetter):
+            self.supervision.condemn(work)
+        return verdict
 
     def _tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
         """The log, or the topic for dead letters, or who runs the consumer."""
@@ -244,6 +254,9 @@ class Dispatch:
         """Start what may run now."""
         now = time.monotonic()
         with self.lock:
+            if self.supervision and (given_up := self.supervision.give_up(now, self.ending)):
+                self._end(given_up[0], now)
+                self.engine.retry(*given_up, None, now)
             jobs = self._start(self._free(now), now)
         self._wake_control()
         if jobs and self.starts:
@@ -293,6 +306,8 @@ class Dispatch:
     def _free(self, now: float) -> int:
         if self.paused or self.ending or self.starts is None:
             return 0
+        if self.supervision and self.supervision.alone:
+            return self.supervision.free(self._jobs)
         return self._admission.free(self._jobs, now) if self._is_paced else self._admission.limit - self._jobs
 
     def _start(self, limit: int, now: float) -> Sequence[Job]:
@@ -306,6 +321,8 @@ class Dispatch:
         if self._free(now) <= 0:
             self._await_rate()
             return None
+        if self.supervision and (waited := self.supervision.start_waiting(now)):
+            return waited
         if not (job := self.take(now)):
             return None
         left = [len(job)] if len(job) > 1 else None
@@ -318,7 +335,7 @@ class Dispatch:
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
             self._control_is_due = True
-        return job
+        return self.supervision.start(job, self._jobs, now) if self.supervision else job
 
     def _await_rate(self) -> None:
         if not self._rate_is_awaited and self._admission.next_change() is not None:
@@ -334,6 +351,8 @@ class Dispatch:
             self._control_is_due = True
         if work not in self._running:
             return
+        if self.supervision and self.supervision.end(work):
+            self._control_is_due = True  # other slots are free, too
         left = self._running.pop(work)
         if left is not None:
             left[0] -= 1

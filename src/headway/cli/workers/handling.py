@@ -2,8 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +16,22 @@ from headway.records import ConsumerRecord
 def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Callable[[ConsumerRecord, Context], Any]:
     """The same handler, a coroutine function if it is one; what is logged in it names the record."""
 
+    # Twice the same, as a context manager for both would take longer than noting for the supervisor what runs.
     def handle(record: ConsumerRecord, context: Context) -> Any:
-        with _handled(record):
+        token = handled_record.set(record)
+        try:
             return handler(record, context)
+        finally:
+            handled_record.reset(token)
 
     async def handle_async(record: ConsumerRecord, context: Context) -> Any:
-        with _handled(record):
+        token = handled_record.set(record)
+        try:
             return await handler(record, context)
+        finally:
+            handled_record.reset(token)
 
     return handle_async if inspect.iscoroutinefunction(handler) else handle
-
-
-@contextmanager
-def _handled(record: ConsumerRecord) -> Iterator[None]:
-    token = handled_record.set(record)
-    try:
-        yield
-    finally:
-        handled_record.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +43,7 @@ class HandlingElsewhere:
     logs: LogStyle
 
     def __call__(self, record: ConsumerRecord, context: Context) -> Any:
-        handler = _arrive(self)
-        with _handled(record):
-            return handler(record, context)
+        return with_record_in_logs(_arrive(self))(record, context)
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""One member of a worker's group, a process of its own: `python -m headway.cli.workers.member FD NAME`.
+"""One member of a worker's group, a process of its own: `python -m headway.cli.workers.member FD FD NAME`.
+
+The first descriptor is the socket to the supervisor. The second is the file in which the member notes what runs.
 
 It ends when the supervisor says so, when the supervisor is gone, and when it is sent SIGTERM.
 """
@@ -12,18 +14,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.cli.connection import Connection
 from headway.cli.workers.codes import Code
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
-from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
+from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
+from headway.core.suspects import Suspect
 from headway.errors import ConfigError, HandlerError
 from headway.finding import find_workers
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
+from headway.parallel.supervision import Supervision
 
 log = logging.getLogger("headway.worker")
 
@@ -36,11 +40,15 @@ LEAVE_WITHIN = 10.0
 class Member:
     """Runs a job until it is told to end."""
 
-    def __init__(self, supervisor: socket.socket) -> None:
+    def __init__(self, supervisor: socket.socket, table: int) -> None:
         self._supervisor = supervisor
+        self._table = table
         self._orders = supervisor.makefile("rb")
         self._job = from_line(self._orders.readline(), Job)
         self._consumer: ParallelConsumer | None = None
+        self._supervision: Supervision | None = None
+        self._suspects = list(self._job.suspects)
+        self._supervising = threading.Lock()  # none is to fall between the list and the supervision
 
     def run(self) -> Code:
         """Do the job; returns how it ended."""
@@ -52,6 +60,8 @@ class Member:
             [worker] = find_workers([self._job.worker]).values()
             config = Connection(self._job.config).client_config()
             consumer = worker.consumer(config, self._job.concurrency, self._job.index)
+            with self._supervising:
+                self._supervision = consumer.supervise(self._table, self._suspects)
             self._consumer = consumer
             if worker.options.get("executor") == "process":
                 return self._handle(consumer, HandlingElsewhere(self._job.worker, self._job.index, self._job.logs))
@@ -103,11 +113,21 @@ class Member:
     def _obey(self) -> None:
         with contextlib.suppress(OSError):  # it went without hearing the last report
             for line in self._orders:
-                self._end(from_line(line, Order))
+                said = order_from_line(line)
+                if isinstance(said, Warn):
+                    self._suspect(said.suspects)
+                else:
+                    self._end(said)
         # The supervisor is gone, and nobody else would end a process that does not end by itself.
         self._end(Order.DRAIN)
         time.sleep(self._job.drain_timeout + LEAVE_WITHIN)
         os._exit(Code.UNFINISHED)
+
+    def _suspect(self, suspects: Sequence[Suspect]) -> None:
+        with self._supervising:
+            self._suspects += suspects
+            if self._supervision:
+                self._supervision.suspect(suspects)
 
     def _end(self, order: Order) -> None:
         if self._consumer is None:
@@ -121,10 +141,11 @@ def _report_of(counts: ParallelMetrics) -> Report:
 
 
 def main() -> None:
-    """Do the job that comes through the socket; the other arguments are for who lists processes."""
-    supervisor = socket.socket(fileno=int(sys.argv[1]))
-    supervisor.set_inheritable(False)  # what a handler starts has nothing to do with it
-    code = Member(supervisor).run()
+    """Do the job that comes through the socket; the last argument is for who lists processes."""
+    supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    for descriptor in (supervisor.fileno(), table):
+        os.set_inheritable(descriptor, False)  # what a handler starts has nothing to do with it
+    code = Member(supervisor, table).run()
     # A thread of a handler's own may never end, and Python would wait for it.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])
     last_resort.daemon = True

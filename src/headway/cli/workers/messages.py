@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from headway.core.suspects import Suspect
+
 T = TypeVar("T")
 
 
@@ -20,7 +22,10 @@ class LogStyle:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one member runs: the first that the supervisor says. `config` can hold secrets."""
+    """What one member runs: the first that the supervisor says. `config` can hold secrets.
+
+    `suspects` are records that ran in members that died.
+    """
 
     worker: str
     index: int
@@ -28,6 +33,7 @@ class Job:
     concurrency: int | None
     drain_timeout: float
     logs: LogStyle
+    suspects: list[Suspect] = field(default_factory=list)
 
 
 class Order(Enum):
@@ -35,6 +41,13 @@ class Order(Enum):
 
     DRAIN = "drain"
     STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """More records that ran in members that died: the partition of one may come to any member."""
+
+    suspects: list[Suspect]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,7 @@ class Report:
     mistake: str = ""
 
 
-def to_line(message: Job | Order | Report) -> bytes:
+def to_line(message: Job | Order | Warn | Report) -> bytes:
     """A message as it is sent."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -56,3 +69,9 @@ def to_line(message: Job | Order | Report) -> bytes:
 def from_line(line: bytes, kind: type[T]) -> T:
     """A message as it came."""
     return msgspec.json.decode(line, type=kind)
+
+
+def order_from_line(line: bytes) -> Order | Warn:
+    """Return what the supervisor says after the job."""
+    said: Order | Warn = msgspec.json.decode(line, type=Order | Warn)
+    return said

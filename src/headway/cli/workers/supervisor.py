@@ -3,18 +3,24 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from headway.cli.terminal import count
 from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
-from headway.cli.workers.messages import Job, Order, Report, from_line, to_line
+from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
 from headway.core.deaths import MOST_DEATHS, Deaths
+from headway.core.suspects import Attempt, Suspects, how_it_ended
+from headway.parallel.running_table import make_table_file, read_table
 
 log = logging.getLogger("headway.worker")
 
@@ -36,15 +42,19 @@ class Process:
         self.job = job
         self.report = Report()
         self.mistake = ""
+        self.ran: Sequence[Attempt] = ()
+        """The records that ran when it died."""
 
     async def start(self) -> None:
         """Start it, with its job; in a session of its own, or Ctrl-C in the terminal would reach it too."""
         ours, theirs = socket.socketpair()
+        self._table = make_table_file()
         with theirs:
+            descriptors = theirs.fileno(), self._table
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "headway.cli.workers.member", str(theirs.fileno()), name_of(self.job)),
+                *(sys.executable, "-m", "headway.cli.workers.member", *map(str, descriptors), name_of(self.job)),
                 stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=descriptors,
                 start_new_session=True,
             )
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
@@ -62,10 +72,12 @@ class Process:
         with contextlib.suppress(TimeoutError):  # a process of its own, forked, may keep the socket open
             await asyncio.wait_for(self._listening, _LAST_WORDS_WITHIN)
         self._writer.close()
+        self.ran = read_table(self._table)
+        os.close(self._table)
         return code
 
-    def tell(self, order: Order) -> None:
-        """Tell it how to end."""
+    def tell(self, order: Order | Warn) -> None:
+        """Tell it how to end, or which records to take care of."""
         self._writer.write(to_line(order))
 
     def kill(self) -> None:
@@ -91,6 +103,7 @@ class Supervisor:
         self._drain_timeout = drain_timeout
         self._progress = progress
         self._living: set[Process] = set()
+        self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # of each worker
         self._dead = Report()
         self._ending = asyncio.Event()
         self._order = Order.DRAIN
@@ -118,14 +131,15 @@ class Supervisor:
     async def _keep_alive(self, job: Job) -> None:
         deaths = Deaths()
         while not self._ending.is_set():
-            process = Process(job)
+            process = Process(replace(job, suspects=self._suspects[job.worker].all()))
             code, lived = await self._live(process)
             if self._ending.is_set():
                 self._conclude(_outcome(code, process.mistake))
             elif process.mistake:
                 self._end(Order.DRAIN, _outcome(code, process.mistake))
             else:
-                await self._mourn(process, _how(code), lived, deaths)
+                self._suspect(process, how_it_ended(code))
+                await self._mourn(process, how_it_ended(code), lived, deaths)
 
     async def _live(self, process: Process) -> tuple[int, float]:
         """Start a process and wait for its end; returns its exit code and how many seconds it lived."""
@@ -133,16 +147,30 @@ class Supervisor:
         await process.start()
         self._living.add(process)
         log.info("Started %s as process %d.", name_of(process.job), process.pid)
-        if self._ending.is_set():  # while it was started
+        # What all were told while it was started.
+        suspects = self._suspects[process.job.worker].all()
+        if suspects != process.job.suspects:
+            process.tell(Warn(suspects))
+        if self._ending.is_set():
             process.tell(self._order)
         code = await process.ended()
         self._living.discard(process)
         self._dead = Report(self._dead.handled + process.report.handled, self._dead.failed + process.report.failed)
         return code, time.monotonic() - born
 
+    def _suspect(self, process: Process, how: str) -> None:
+        """Warn all that run the same worker of the records that ran when one died."""
+        suspects = self._suspects[process.job.worker].died(process.ran, how, time.time())
+        for other in self._living:
+            if suspects and other.job.worker == process.job.worker:
+                other.tell(Warn(suspects))
+        if process.ran:
+            records = count(len(process.ran), "record")
+            log.error("%s %s while it was at %s, each run alone from now on.", name_of(process.job), how, records)
+
     async def _mourn(self, process: Process, how: str, lived: float, deaths: Deaths) -> None:
         """Wait as long as the next start is worth, or give up."""
-        name, delay = name_of(process.job), deaths.delay(lived)
+        name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
             sentence = f"{name} died {MOST_DEATHS} times in a row, at last {how} after {lived:.1f} s, and is given up."
             self._end(Order.DRAIN, Outcome(Code.KEPT_DYING, f"{sentence} What it said before is above."))
@@ -208,12 +236,3 @@ def _outcome(code: int, mistake: str) -> Outcome:
     if code != Code.DONE:
         return Outcome(Code.UNFINISHED, "Not all that ran could end; its records come again.")
     return Outcome(Code.DONE)
-
-
-def _how(code: int) -> str:
-    """How a process ended.
-
-    >>> _how(7), _how(-9)
-    ('ended with exit code 7', 'was ended by SIGKILL')
-    """
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
