@@ -1,6 +1,7 @@
 """Handlers that processes can import: each does what its record's value says, and notes it in the file `NOTES`."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -82,6 +83,18 @@ def act(record: ConsumerRecord, context: Context) -> str:
     return f"{verb} done at {context.attempt}"
 
 
+def act_always(record: ConsumerRecord, context: Context) -> None:
+    """Do what the value says, at each attempt."""
+    note(record, context)
+    _ACTIONS[record.value.decode()]("")
+
+
+def act_always_in_batches(records: Sequence[ConsumerRecord], contexts: Sequence[Context]) -> None:
+    """The same for batches."""
+    for record, context in zip(records, contexts, strict=True):
+        act_always(record, context)
+
+
 async def act_async(record: ConsumerRecord, context: Context) -> None:
     """As `act`, as far as a coroutine can."""
     note(record, context)
@@ -125,10 +138,33 @@ def _await(argument: str) -> None:
         time.sleep(0.01)
 
 
+def _fork(gate: str) -> None:
+    if os.fork() == 0:
+        open(gate).close()  # which waits
+        os._exit(0)
+    _kill("")
+
+
+def _fork_unseen(gate: str) -> None:
+    if ctypes.PyDLL(None).fork() == 0:  # as C code forks: Python does not know of it
+        open(gate).close()
+        os._exit(0)
+    _kill("")
+
+
+def _fork_and_return(argument: str) -> None:
+    if child := os.fork():
+        os.waitpid(child, 0)
+
+
 _ACTIONS: dict[str, Callable[[str], None]] = {
     "await": _await,
     "exit": _exit,
     "kill": _kill,
+    "poison": _kill,
+    "fork": _fork,
+    "fork_unseen": _fork_unseen,
+    "fork_and_return": _fork_and_return,
     "fail": _fail,
     "fatal": _fail_for_good,
     "unpicklable": _fail_unpicklably,

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headway import ConsumerRecord, Context, ParallelConsumer, Retries
+from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
 from headway.core.retry import fixed
 from headway.errors import ConfigError
 from tests.contract import process_handlers as handlers  # by a name that processes can import too
@@ -187,18 +187,78 @@ def test_a_failure_for_good_ends_in_the_dead_letter_topic(kafka_cluster: Cluster
     assert headers["headway.error.message"] == b"no use"
 
 
-@pytest.mark.parametrize(("death", "code"), [("exit 3", "3"), ("exit 0", "0"), ("kill", "-9")])
+DEATHS = [("exit 3", "exit code 3"), ("exit 0", "exit code 0"), ("kill", "signal 9 (SIGKILL)")]
+
+
+@pytest.mark.parametrize(("death", "how"), DEATHS)
 def test_where_a_process_dies_only_the_record_that_it_was_at_has_failed(
-    kafka_cluster: Cluster, notes: Path, death: str, code: str
+    kafka_cluster: Cluster, notes: Path, death: str, how: str
 ) -> None:
     values = ["nothing"] * 300
     values[100] = values[200] = death
     calls = handle_all(kafka_cluster, values, notes, {"max_concurrency": 40})
     assert [offset for offset, attempt in enumerate(attempts_of(calls)) if attempt != 1] == [100, 200]
-    assert {call.last_error for call in calls if call.attempt == 2} == {
-        f"HandlerProcessError('The process of the handler ended with code {code} while it was at this record.')"
-    }
+    [error] = {call.last_error for call in calls if call.attempt == 2}
+    assert error.startswith("ProcessDiedError('The process of the handler ")
+    assert error.endswith(f"{how} while it was at this record.')")
     assert 3 <= len({call.process for call in calls}) <= 4
+
+
+@pytest.mark.parametrize(("retries", "reason"), [(2, "attempt 2 of 2 failed"), (None, "3 processes died of it")])
+def test_a_record_that_kills_whenever_it_runs_becomes_a_dead_letter_that_says_how(
+    kafka_cluster: Cluster, notes: Path, retries: int | None, reason: str
+) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [(str(i), "poison" if i == 3 else "nothing") for i in range(10)], partition=0)
+    options = {"retries": Retries(fixed(0.01), max_attempts=retries), "dead_letter_topic": dead}
+    member = Member(consumer(kafka_cluster, topic, PROCESSES | options), handlers.act_always)
+    [letter] = read(kafka_cluster, dead, 1)
+    wait_for(lambda: member.consumer.metrics().done == 10)
+    member.stop()
+    headers: dict[str, Any] = dict(letter.headers() or [])
+    assert letter.value() == b"poison"
+    assert headers["headway.error.reason"] == reason.encode()
+    assert b"was ended by signal 9 (SIGKILL)" in headers["headway.error.message"]
+
+
+@pytest.mark.parametrize("ordering", [Ordering.KEY, Ordering.UNORDERED])
+def test_those_of_a_batch_whose_process_died_run_one_by_one_and_only_the_one_that_kills_is_a_dead_letter(
+    kafka_cluster: Cluster, notes: Path, ordering: Ordering
+) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("key", "poison" if i == 3 else "nothing") for i in range(8)], partition=0)
+    retries = Retries(fixed(0.01), max_attempts=1)
+    options = PROCESSES | {"ordering": ordering, "retries": retries, "dead_letter_topic": dead}
+    parallel = consumer(kafka_cluster, topic, options)
+    running = threading.Thread(target=parallel.run_batches, args=(handlers.act_always_in_batches, 8, 0.5))
+    running.start()
+    [letter] = read(kafka_cluster, dead, 1)
+    wait_for(lambda: parallel.metrics().done == 8)
+    parallel.close()
+    running.join(30)
+    assert letter.value() == b"poison"
+    calls = handlers.calls(notes)
+    assert attempts_of(calls).count(1) == 0
+    assert parallel.metrics().dead_letters == 1
+
+
+def test_the_death_of_a_process_is_seen_while_what_it_forked_lives(
+    kafka_cluster: Cluster, notes: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    try:
+        for fork in ("fork", "fork_unseen"):
+            calls = handle_all(kafka_cluster, [f"{fork} {gate}", *["nothing"] * 20], notes, {})
+            assert attempts_of(calls) == [2, *[1] * 20]
+            notes.write_text("")
+    finally:
+        os.close(os.open(gate, os.O_RDWR))  # ends what was forked
+
+
+def test_what_a_handler_forked_and_let_return_takes_no_part(kafka_cluster: Cluster, notes: Path) -> None:
+    calls = handle_all(kafka_cluster, ["fork_and_return", *["nothing"] * 50], notes, {"max_concurrency": 40})
+    assert attempts_of(calls) == [1] * 51
 
 
 def test_a_call_that_takes_too_long_ends_with_its_process_and_the_pool_goes_on(

@@ -7,10 +7,11 @@ a heap.
 
 from collections import deque
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headway.core.assignment import Assignment
 from headway.core.lanes import ALONE
+from headway.core.suspects import is_suspect
 from headway.core.work import Batch, Work
 
 R = TypeVar("R")
@@ -49,14 +50,19 @@ class Ready(Generic[R]):
         return self._start_first()
 
     def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
-        """The first of them with those behind it in its lane; without a lane, with the next ones that have none."""
+        """Take the first of them with those behind it in its lane; without a lane, with the next ones that have none.
+
+        A suspect is a batch of its own.
+        """
         self.slots += 1
         works = [self._start_first()]
+        if is_suspect(works[0].failure):
+            max_size = 1
         if works[0].lane is ALONE:
-            while self.ready and len(works) < max_size and self._first().lane is ALONE:
+            while self.ready and len(works) < max_size and _joins(self._first()):
                 works.append(self._start_first())
         else:
-            while len(works) < max_size and (behind := works[-1].next) and behind.not_before <= now:
+            while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
                 works.append(behind)
         batch = Batch(works)
         for work in works:
@@ -87,3 +93,13 @@ class Ready(Generic[R]):
     def _first(self) -> Work[R]:
         released, arrived = self._released, self._arrived
         return released[0][1] if released and (not arrived or released[0][0] < arrived[0].order) else arrived[0]
+
+
+def _joins(work: Work[Any]) -> bool:
+    """Return whether a work may be in a batch of works without a lane."""
+    return work.lane is ALONE and not is_suspect(work.failure)
+
+
+def _follows(work: Work[Any], now: float) -> bool:
+    """Return whether a work may be in a batch behind the one before it in its lane."""
+    return work.not_before <= now and not is_suspect(work.failure)

@@ -30,6 +30,7 @@ from headway.records import ConsumerRecord, DeserializedRecord, RecordSource
 def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
     """Load the handler and work for as long as the other end of the pipes is there."""
     _take_no_signals()
+    _keep_from_others(pipe, asks)
     jobs = _Jobs(pipe, at)
     threading.Thread(target=_answer, args=(asks, jobs), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # it has gone
@@ -53,6 +54,18 @@ def _take_no_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
+def _keep_from_others(*pipes: Connection) -> None:
+    """Close the pipes in what a handler forks or starts: their end tells of the end of this process."""
+
+    def close() -> None:
+        for pipe in pipes:
+            pipe.close()
+
+    os.register_at_fork(after_in_child=close)
+    for pipe in pipes:
+        os.set_inheritable(pipe.fileno(), False)
+
+
 def _answer(asks: Connection, jobs: "_Jobs") -> None:
     """Give back when asked to; and when nobody can ask any more, end, whatever the handler does."""
     with contextlib.suppress(EOFError, OSError):
@@ -68,6 +81,7 @@ class _Jobs:
     def __init__(self, pipe: Connection, at: Any) -> None:
         self._pipe = pipe
         self._at = at
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._round = 0
         self._jobs: deque[bytes] = deque()
@@ -83,6 +97,8 @@ class _Jobs:
         before, began = self._begun, time.perf_counter()
         while job := self._begin():
             outcome = outcome_of(job)
+            if os.getpid() != self._process:  # the handler has forked, and this is the fork that returns from it
+                os._exit(0)
             with self._lock:
                 self._outcomes.append(outcome)
         with self._lock:

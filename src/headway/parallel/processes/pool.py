@@ -10,7 +10,8 @@ from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from headway.errors import HandlerProcessError
+from headway.core.suspects import deaths_of, died
+from headway.errors import BatchError, HandlerProcessError
 from headway.parallel.calls import Calls
 from headway.parallel.dispatch import Dispatch, Job
 from headway.parallel.processes.messages import Deserializers, loaded, pickled
@@ -132,10 +133,10 @@ class Processes:
             self._queue.put(following)
 
     def _report_death(self, child: Process) -> None:
-        at, error = child.death()
+        at, how = child.death()
         for index, job in enumerate(child.jobs):
             if index == at:
-                self._report(job, error, None)
+                self._report(job, _death_of(job, how) if isinstance(how, str) else how, None)
             else:
                 self._again(job)
 
@@ -145,6 +146,12 @@ class Processes:
 
     def _is_closing(self) -> bool:
         return self._closing
+
+
+def _death_of(job: Job, how: str) -> BaseException:
+    """Return the error of a job whose process died; each record of a batch has its own."""
+    errors = [died(how, deaths_of(work.failure) + 1, alone=len(job) == 1) for work in job]
+    return BatchError(dict(enumerate(errors))) if len(job) > 1 else errors[0]
 
 
 def _keep_signals_from_children() -> None:

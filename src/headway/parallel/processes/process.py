@@ -12,7 +12,8 @@ from collections.abc import Callable
 from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
-from headway.errors import HandlerProcessError
+from headway.core.suspects import how_it_ended
+from headway.errors import HandlerProcessError, TimeLimitError
 from headway.parallel.dispatch import Job
 from headway.parallel.processes.inside import serve
 from headway.parallel.processes.messages import NOTHING, Chunk, Said, attempts_of
@@ -33,7 +34,7 @@ class Process:
         self._reported = 0  # jobs, from its start
         self._round = 0
         self._asked = False
-        self._late: tuple[int, BaseException] | None = None
+        self._late: tuple[int, TimeLimitError] | None = None
         self._pipe, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
             # A part of what the pipe takes unread, as some systems count their own overhead too.
@@ -50,7 +51,7 @@ class Process:
     def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
         """Until it has loaded the handler; raises `HandlerProcessError` if it cannot, and `EOFError` at the end."""
         try:
-            while not self._pipe.poll(0.1):
+            while not self._hears(0.1):
                 if is_closing():
                     raise EOFError
             refusal = self._pipe.recv()
@@ -58,7 +59,7 @@ class Process:
             if is_closing():
                 raise EOFError from error
             raise HandlerProcessError(
-                f"A process for the handler ended with code {self._exit_code()} before it could begin. It imports the "
+                f"A process for the handler {self._how_it_ended()} before it could begin. It imports the "
                 'program\'s main module: what that does must be guarded by `if __name__ == "__main__":`.'
             ) from error
         if refusal:
@@ -89,7 +90,7 @@ class Process:
         """What it says next; raises `EOFError` if it has died."""
         try:
             at, since = self._at.value, time.monotonic()
-            while not self._pipe.poll(min(_LONG, time_limit / 10) if time_limit else _LONG):
+            while not self._hears(min(_LONG, time_limit / 10) if time_limit else _LONG):
                 if is_closing():
                     raise EOFError
                 now = time.monotonic()
@@ -107,6 +108,19 @@ class Process:
                 self._write(self._kept)
                 self._kept = None
         return said
+
+    def _hears(self, seconds: float) -> bool:
+        """Return whether there is something to read, within so many seconds; raises `EOFError` if it has died.
+
+        The end of the pipe does not say that it has: what it forked may keep the other end open.
+        """
+        if self._pipe.poll(seconds):
+            return True
+        if self._process.exitcode is None:
+            return False
+        if self._pipe.poll(0):  # it said that before it died
+            return True
+        raise EOFError
 
     def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
         """It has been at this job for so long."""
@@ -127,15 +141,10 @@ class Process:
         self._round += 1
         return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
-    def death(self) -> tuple[int, BaseException]:
-        """Which of its jobs it died of, and how; that it took too long is a way to die."""
-        at, error = self._late or (
-            self._at.value,
-            HandlerProcessError(
-                f"The process of the handler ended with code {self._exit_code()} while it was at this record."
-            ),
-        )
-        return at - self._reported, error
+    def death(self) -> tuple[int, TimeLimitError | str]:
+        """Return which of its jobs it died of, and how; that it took too long is a way to die."""
+        at, how = self._late or (self._at.value, self._how_it_ended())
+        return at - self._reported, how
 
     def close(self) -> None:
         """End it, and let go of all that it took."""
@@ -159,6 +168,7 @@ class Process:
                     return None
             time.sleep(0.001)
 
-    def _exit_code(self) -> int | None:
-        self._process.join(1.0)
-        return self._process.exitcode
+    def _how_it_ended(self) -> str:
+        if self._process.exitcode is None:  # its pipe ended a moment before
+            self._process.join(1.0)
+        return how_it_ended(self._process.exitcode)
