@@ -28,11 +28,11 @@ def topic(brokers: MockBrokers) -> ControlTopic:
 def test_a_word_that_kafka_refuses_was_not_said(brokers: MockBrokers) -> None:
     brokers.refuse(PRODUCE, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KafkaError, match=r"^The topic control did not take a record: .*authorization failed\.$"):
-        topic(brokers).say("stop")
+        topic(brokers).say("run", b"stop")
 
 
 def test_a_word_that_nobody_takes_in_time_was_not_said(brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "_WITHIN", 0.5)
     brokers.lead("control", 0)
     with pytest.raises(KafkaError, match=r"^The topic control did not take a record: .*timed out\.$"):
-        topic(brokers).say("stop")
+        topic(brokers).say("run", b"stop")

@@ -57,6 +57,13 @@ class Work:
         except KafkaException:  # its coordinator is not there yet
             return 0
 
+    def ends(self) -> int:
+        """How many records there are."""
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "looking"})
+        ends = [consumer.get_watermark_offsets(TopicPartition(self.topic, number), 30)[1] for number in range(4)]
+        consumer.close()
+        return sum(ends)
+
     def lag(self) -> int:
         """How many records the group has not committed."""
         wanted = ConsumerGroupTopicPartitions(self.topic, [TopicPartition(self.topic, number) for number in range(4)])
@@ -92,6 +99,23 @@ def test_a_record_that_fails_for_good_ends_the_workers_with_its_sentence(
     running = run_workers(spark, f"{HANDLERS}:refusing", 1, {"bootstrap.servers": work.servers})
     with pytest.raises(HeadwayError, match="Name a dead_letter_topic to keep such records"):
         running.wait(60)
+
+
+def test_a_record_that_kills_its_process_is_set_aside_and_the_others_are_handled(
+    spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    work = Work(headway_broker.bootstrap_servers, "spark-workers-poisoned", tmp_path)
+    dead = Work(headway_broker.bootstrap_servers, "spark-workers-poisoned-dead", tmp_path)
+    work.send(range(100))
+    with run_workers(spark, f"{HANDLERS}:poisoned", 1, {"bootstrap.servers": work.servers}) as running:
+        await_that(lambda: len(work.handled()) == 99)
+        await_that(lambda: dead.ends() == 1)
+        running.stop()
+        assert running.wait(60)
+
+    assert len(running.results) == 1  # it was one task, which outlived its processes
+    assert work.handled() == set(range(100)) - {50}
+    assert work.lag() == 0
 
 
 def test_a_handler_that_is_not_there_is_a_sentence_at_once(spark: SparkSession) -> None:

@@ -13,7 +13,7 @@ from headway.spark.workers import ClusterWorkers
 class Mute:
     """A control topic that takes nothing."""
 
-    def say(self, word: str) -> None:
+    def say(self, run: str, word: bytes) -> None:
         raise KafkaError("The topic headway-control did not take a record.")
 
 

@@ -44,12 +44,13 @@ class ControlTopic:
         finally:
             consumer.close()
 
-    def say(self, word: str) -> None:
-        """Say a word to all that listen for it. Raises `KafkaError` if Kafka does not take it within 20 s."""
+    def say(self, run: str, word: bytes) -> None:
+        """Say a word to all processes of a run. Raises `KafkaError` if Kafka does not take it within 20 s."""
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
-        producer.produce(self._topic, word.encode(), partition=0, on_delivery=lambda error, _: reports.append(error))
+        report = lambda error, _: reports.append(error)  # noqa: E731
+        producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
         producer.flush()  # until the report comes, which says in that time what became of it
         producer.close()
         for error in filter(None, reports):
@@ -57,8 +58,10 @@ class ControlTopic:
 
 
 @contextlib.contextmanager
-def listening(config: Mapping[str, Any], topic: str, since: int, word: str, then: Callable[[], None]) -> Iterator[None]:
-    """Call `then` in a thread, once, when the word is said; what was said from the offset `since` on counts."""
+def listening(
+    config: Mapping[str, Any], topic: str, since: int, run: str, hear: Callable[[bytes], None]
+) -> Iterator[None]:
+    """Call `hear` in a thread with each word that is said to the run from offset `since` on, within this block."""
     ended = threading.Event()
     consumer = _reader(config)
     consumer.assign([ck.TopicPartition(topic, 0, since)])
@@ -66,9 +69,8 @@ def listening(config: Mapping[str, Any], topic: str, since: int, word: str, then
     def listen() -> None:
         while not ended.is_set():
             message = consumer.poll(_LOOK_EVERY)
-            if message is not None and not message.error() and message.value() == word.encode():
-                then()
-                return
+            if message is not None and not message.error() and message.key() == run.encode():
+                hear(message.value() or b"")
 
     thread = threading.Thread(target=listen, name="headway-control", daemon=True)
     thread.start()

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +24,9 @@ from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
 from headway.letters import connection_of
 from headway.parallel.checks import check_at_least
+from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
+from headway.spark.worker_process import STOP, TaskSupervisor
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +44,40 @@ class _Task:
     drain_timeout: float
     run: str
     since: int
+    index: int = 0
 
     def work(self, index: int) -> "_Ended":
-        """Run the worker, which of them all this is, until the run's word is said."""
-        try:
-            [worker] = find_workers([self.worker]).values()
-            consumer = worker.consumer(self.config, self.concurrency, index)
-            connection, drain = connection_of(self.config), lambda: consumer.stop(timeout=self.drain_timeout)
-            with listening(connection, CONTROL_TOPIC, self.since, self.run, drain):
-                consumer.run(worker.handler)
-        except (ConfigError, HandlerError) as error:  # which does not get better by another attempt
-            return _Ended(None, f"{self.worker}: {error}")
+        """Run worker number `index` in a process of its own until this run's stop message arrives."""
+        connection = connection_of(self.config)
+        supervisor = TaskSupervisor(
+            replace(self, index=index), lambda: ControlTopic(connection, CONTROL_TOPIC), self.run
+        )
+        with listening(connection, CONTROL_TOPIC, self.since, self.run, supervisor.hear):
+            return supervisor.work() or _Ended(None, "")
+
+    # In the process
+
+    @property
+    def name(self) -> str:
+        """The worker and its number, as in logs."""
+        return f"{self.worker}[{self.index}]"
+
+    def consumer(self) -> ParallelConsumer:
+        """Return a consumer that is ready to run the handler."""
+        [worker] = find_workers([self.worker]).values()
+        return worker.consumer(self.config, self.concurrency, self.index)
+
+    def handle(self, consumer: ParallelConsumer) -> "_Ended":
+        """Run the handler until the consumer is stopped."""
+        [worker] = find_workers([self.worker]).values()
+        consumer.run(worker.handler)
         return _Ended(consumer.metrics(), "")
+
+    def mistake(self, error: HeadwayError) -> "_Ended":
+        """Return what an error means for the run; raises what another attempt may help against."""
+        if isinstance(error, (ConfigError, HandlerError)):
+            return _Ended(None, f"{self.worker}: {error}")
+        raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +146,7 @@ class ClusterWorkers:
             return
         self._ending.set()
         try:
-            self._control.say(self._task.run)
+            self._control.say(self._task.run, STOP)
         except KafkaError as error:
             log.error("Workers of %s cannot be told to stop, and are cancelled. %s", self._task.worker, error)
             self._spark.cancelJobGroup(self._task.run)

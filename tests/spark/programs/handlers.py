@@ -1,10 +1,13 @@
 """Workers that tests run on Spark. Each notes its records as files: the value is the directory, the key the name."""
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from headway import FatalError, worker
+from headway import FatalError, Retries, worker
+from headway.core.retry import fixed
 
 
 def note(record: Any) -> None:
@@ -30,6 +33,22 @@ def refusing(record: Any, context: Any) -> None:
     """Fail for good, with nobody to keep the record."""
 
     raise FatalError("never")
+
+
+@worker(
+    "spark-workers-poisoned",
+    group="spark-workers-poisoned",
+    concurrency=4,
+    retries=Retries(fixed(0.01), max_attempts=2),
+    dead_letter_topic="spark-workers-poisoned-dead",
+    config={"group.instance.id": "poisoned"},
+)
+def poisoned(record: Any, context: Any) -> None:
+    """Note it, but the one record that kills its process."""
+    time.sleep(0.02)
+    if record.key == b"50":
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(record)
 
 
 def plain() -> None:

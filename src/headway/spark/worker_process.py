@@ -1,0 +1,201 @@
+"""A worker's process, and the task that outlives it: the parent of the process knows which records killed it.
+
+Spark would only see that a Python worker is gone, and start the same task again beside the same record. So the task
+itself runs no handler. It starts a process for them, reads after a death which records ran there, and starts another.
+What it finds out it tells all tasks of the run through Kafka, since the partition may go to any of them.
+"""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any, Protocol
+
+import msgspec
+
+from headway.core.deaths import Deaths
+from headway.core.suspects import Suspect, Suspects, how_it_ended
+from headway.errors import HeadwayError, KafkaError
+from headway.kafka.control import ControlTopic
+from headway.parallel.consumer import ParallelConsumer
+from headway.parallel.running_table import make_table_file, read_table
+
+log = logging.getLogger(__name__)
+
+STOP = b"stop"
+"""The word to all workers of a run: drain, and leave the group."""
+
+_LOOK_EVERY = 0.2  # seconds
+_LEAVE_WITHIN = 10.0  # seconds, for a process whose task is gone
+_IN_ONE_RECORD = 500  # suspects, each of at most some hundred bytes
+
+
+class Task(Protocol):
+    """What a process runs; goes to it pickled."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def drain_timeout(self) -> float: ...
+    def consumer(self) -> ParallelConsumer: ...
+    def handle(self, consumer: ParallelConsumer) -> Any: ...
+    def mistake(self, error: HeadwayError) -> Any: ...
+
+
+class WorkerDiedError(HeadwayError):
+    """A worker's process died, and no record was running."""
+
+
+class TaskSupervisor:
+    """Keeps the process of one task alive until it ends by itself. Tasks of a `run` reach each other by `control`."""
+
+    def __init__(self, task: Task, control: Callable[[], ControlTopic], run: str) -> None:
+        self._task = task
+        self._control = control
+        self._run = run
+        self._lock = threading.Lock()
+        self._suspects = Suspects()
+        self._process: _Process | None = None
+        self._stopped = threading.Event()
+
+    def hear(self, word: bytes) -> None:
+        """Take what was said to all tasks of the run; may be called from any thread."""
+        with self._lock:
+            if word == STOP:
+                self._stopped.set()
+                self._tell(STOP)
+            elif news := self._suspects.note(msgspec.json.decode(word, type=list[Suspect])):
+                self._tell(news)
+
+    def work(self) -> Any:
+        """Return what the process ended with; None if it died while it was to end.
+
+        Raises `WorkerDiedError` if it died for another reason than a record, and Spark is to start the task again.
+        """
+        deaths = Deaths()
+        while True:
+            with self._lock:
+                process = self._process = _Process(self._task, self._suspects.all())
+                if self._stopped.is_set():
+                    self._tell(STOP)
+            born = time.monotonic()
+            with contextlib.closing(process):
+                try:
+                    return process.outcome()
+                except EOFError:
+                    how = how_it_ended(process.exit_code())
+                    ran = process.ran()
+            if self._stopped.is_set():
+                log.error("%s %s while it was to end; what it ran comes again.", self._task.name, how)
+                return None
+            if not ran:
+                raise WorkerDiedError(f"The process of {self._task.name} {how} while no record ran.")
+            with self._lock:
+                news = self._suspects.died(ran, how, time.time())
+            delay = deaths.delay(time.monotonic() - born, by_records=True)
+            log.error("%s %s while it was at %d records, each run alone from now on.", self._task.name, how, len(ran))
+            self._say(news)
+            self._stopped.wait(delay)
+
+    def _tell(self, what: bytes | list[Suspect]) -> None:
+        if self._process:
+            self._process.tell(what)
+
+    def _say(self, suspects: Sequence[Suspect]) -> None:
+        try:
+            control = self._control()
+            for start in range(0, len(suspects), _IN_ONE_RECORD):
+                control.say(self._run, msgspec.json.encode(suspects[start : start + _IN_ONE_RECORD]))
+        except KafkaError as error:
+            log.warning("Other tasks do not know yet which records ran as a process died, and may find out: %s", error)
+
+
+class _Process:
+    """A worker's process, seen from its task."""
+
+    def __init__(self, task: Task, suspects: list[Suspect]) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would share the task's socket to Spark, and its clients
+        self._table = make_table_file()
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, task, suspects))
+        self._process.start()
+        theirs.close()
+        with contextlib.suppress(OSError):  # it has died already
+            send_handle(self._pipe, self._table, self._process.pid)
+
+    def tell(self, what: bytes | list[Suspect]) -> None:
+        """Tell it to stop, or which records to take care of."""
+        with contextlib.suppress(OSError):  # it has died, as `outcome` says
+            self._pipe.send(what)
+
+    def outcome(self) -> Any:
+        """Wait for what it ended with; raises `EOFError` if it died."""
+        try:
+            while not self._pipe.poll(_LOOK_EVERY):
+                # The end of the pipe does not come while what it forked holds the other.
+                if self._process.exitcode is not None and not self._pipe.poll(0):
+                    raise EOFError
+            return self._pipe.recv()
+        except OSError as error:
+            raise EOFError from error
+
+    def exit_code(self) -> int | None:
+        """Return how it ended."""
+        if self._process.exitcode is None:
+            self._process.join(1.0)
+        return self._process.exitcode
+
+    def ran(self) -> Any:
+        """Return the attempts that ran when it died."""
+        return read_table(self._table)
+
+    def close(self) -> None:
+        """End it if it has not ended by itself, and let go of all that it took."""
+        self._process.join(_LEAVE_WITHIN if self._process.exitcode is None else 0)
+        if self._process.exitcode is None:
+            self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        os.close(self._table)
+
+
+# In the process
+
+
+def _serve(pipe: connection.Connection, task: Task, suspects: list[Suspect]) -> None:
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
+    os.register_at_fork(after_in_child=pipe.close)
+    table = recv_handle(pipe)
+    os.set_inheritable(table, False)
+    try:
+        consumer = task.consumer()
+        supervision = consumer.supervise(table, suspects)
+        threading.Thread(
+            target=_obey, args=(pipe, consumer, supervision, task.drain_timeout), name="headway-orders", daemon=True
+        ).start()
+        outcome = task.handle(consumer)
+    except HeadwayError as error:
+        outcome = task.mistake(error)
+    pipe.send(outcome)
+    # A thread of a handler's own may never end, and Python would wait for it.
+    os._exit(0)
+
+
+def _obey(pipe: connection.Connection, consumer: ParallelConsumer, supervision: Any, drain_timeout: float) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            said = pipe.recv()
+            if said == STOP:
+                consumer.stop(timeout=drain_timeout)
+            elif supervision:
+                supervision.suspect(said)
+    # The task is gone, and Spark starts another.
+    consumer.stop(drain=False)
+    time.sleep(_LEAVE_WITHIN)
+    os._exit(1)
