@@ -49,13 +49,17 @@ class World:
         self.engine = Engine[Any](Ordering.UNORDERED)
         self.engine.assign(ORDERS, OffsetMap(0))
         self.dispatch = Dispatch(self.engine, retries or Retries(fixed(0.0)), Admission(slots), self.wake, 1)
-        self.supervision = Supervision(RunningTable(self.descriptor, slots))
+        self.commits = 0
+        self.supervision = Supervision(RunningTable(self.descriptor, slots), (), self._commit)
         self.dispatch.supervision = self.supervision
         self.letters = Letters()
         self.dispatch.letters = self.letters
         self.started: list[RecordWork] = []
         self.dispatch.starts = self._start
         self.call = self.supervision.fail_as_before(lambda job: job[0].offset)
+
+    def _commit(self) -> None:
+        self.commits += 1
 
     def _start(self, jobs: Any) -> None:
         self.started += [work for [work] in jobs]
@@ -187,7 +191,7 @@ def test_a_suspects_attempt_fails_without_a_call_and_the_next_runs_alone(make_wo
     assert world.runs == [1]
     world.done(1)
     assert world.runs == [3, 4, 5]
-    assert world.dispatch.metrics().done == 3
+    assert (world.dispatch.metrics().done, world.commits) == (3, 1)
 
 
 def test_one_that_has_run_alone_is_no_suspect_at_its_next_attempt(make_world: Make) -> None:
@@ -222,7 +226,10 @@ def test_the_letter_of_one_that_kills_tells_when_it_first_did_and_is_made_again_
         dispatching._STORE_AGAIN_AFTER = before
     assert world.runs == [0, 1]
     world.call_and_fail(0)
-    assert len(world.letters.sent) == 1
+    [(work, _, _)] = world.letters.sent
+    assert world.commits == 0
+    world.dispatch.stored(work, None)
+    assert world.commits == 1
 
 
 def test_a_suspect_is_known_by_its_time_too_as_topics_are_made_anew(make_world: Make) -> None:

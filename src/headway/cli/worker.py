@@ -70,7 +70,8 @@ def worker(
       headway worker billing shipping.parcels --log-format json
 
     A module stands for all its workers. Each process is a member of its handler's group; one that dies is started
-    again, at longer and longer intervals, until it has died five times in a row.
+    again, at longer and longer intervals, until it has died five times in a row while no record ran. A record that
+    kills its process is set aside as a dead letter.
 
     SIGTERM lets what runs end, and a second one does not; nor does Ctrl-C. What did not end comes again.
 
@@ -79,7 +80,7 @@ def worker(
       0    ended by SIGTERM, and what ran has ended
       1    a mistake, that a sentence tells
       3    a record failed for good, and its worker has no dead_letter_topic
-      4    a process died five times in a row
+      4    a process died five times in a row while no record ran
       5    not all that ran could end
       130  ended by Ctrl-C
     """

@@ -207,7 +207,8 @@ class ParallelConsumer:
         """
         if self._executor_name == "process":
             return None
-        supervision = self._dispatch.supervision = Supervision(RunningTable(table, self._max_concurrency), suspects)
+        running = RunningTable(table, self._max_concurrency)
+        supervision = self._dispatch.supervision = Supervision(running, suspects, self._committing.request)
         return supervision
 
     # Running

@@ -342,6 +342,8 @@ class Dispatch:
             self._rate_is_awaited = self._control_is_due = True
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
+        if self.supervision and self.supervision.finish(work):
+            self._control_is_due = True  # to commit
         self._end(work, now)
         if self.engine.finish(work, now, outputs):
             self._done += 1

@@ -25,8 +25,9 @@ class Supervision:
     lock.
     """
 
-    def __init__(self, table: RunningTable, suspects: Iterable[Suspect] = ()) -> None:
+    def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
         self._table = table
+        self._request_commit = request_commit
         self._suspects: dict[_Address, Suspect] = {}
         self._condemned: set[_Address] = set()
         self.alone: RecordWork | None = None
@@ -87,6 +88,18 @@ class Supervision:
         if not self._is_waiting:  # it has run alone, and the process lives
             self._suspects.pop(_address(work), None)
         self.alone = None
+        return True
+
+    def finish(self, work: RecordWork) -> bool:
+        """Note that a record is done, or that its dead letter is stored; returns whether it was a suspect.
+
+        Its offset is to be committed before another record kills the process, or it would all happen again.
+        """
+        if not self._suspects or self._find(work) is None:
+            return False
+        self._suspects.pop(_address(work), None)
+        self._condemned.discard(_address(work))
+        self._request_commit()
         return True
 
     def give_up(self, now: float, ending: bool) -> tuple[RecordWork, float] | None:

@@ -157,11 +157,10 @@ class _Process:
 
     def close(self) -> None:
         """End it if it has not ended by itself, and let go of all that it took."""
-        self._process.join(_LEAVE_WITHIN if self._process.exitcode is None else 0)
-        if self._process.exitcode is None:
-            self._process.kill()
+        self._pipe.close()  # which ends it
+        self._process.join(_LEAVE_WITHIN)
+        self._process.kill()
         self._process.join()
-        self._pipe.close()
         os.close(self._table)
 
 
