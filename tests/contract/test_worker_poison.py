@@ -105,6 +105,23 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_all_others_ar
 
 
 @pytest.mark.slow
+def test_several_records_that_kill_are_told_apart(kafka_cluster: Cluster, start: Start) -> None:
+    topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
+    killers = {f"poison-{i}" for i in range(3)}
+    others = {str(i) for i in range(60)}
+    send(kafka_cluster, topic, [(value, value) for value in sorted(others | killers, reverse=True)])
+    options = f"retries=Retries(fixed(0.01), max_attempts=2), dead_letter_topic='{dead}'"
+    command = start(poisoned(topic, options), "--processes", "2")
+    ended_until(command, others)
+    found = letters(kafka_cluster, dead, 3)
+    command.signal(signal.SIGTERM)
+    command.ends(0)
+    assert {letter["value"] for letter in found} == killers
+    # At the most two deaths for each, and each had its own.
+    assert 4 <= command.log.count("each run alone from now on") <= 6
+
+
+@pytest.mark.slow
 def test_where_attempts_have_no_bound_a_record_may_kill_three_processes(kafka_cluster: Cluster, start: Start) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     others = send_with_poison(kafka_cluster, topic, 20)

@@ -14,11 +14,13 @@ from unittest.mock import MagicMock
 import pytest
 
 from headway import ConsumerRecord, Ordering, Retries, worker, workers
+from headway.cli.workers import messages
 from headway.cli.workers.logs import JsonLines, Seldom, TextLines, handled_record
-from headway.cli.workers.messages import Job, LogStyle, Report, from_line, to_line
+from headway.cli.workers.messages import Job, LogStyle, Report, Warn, from_line, order_from_line, to_line
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.topics import require_topics
 from headway.core.deaths import MOST_DEATHS, Deaths
+from headway.core.suspects import Attempt, RecordId, Suspects
 from headway.errors import ConfigError
 from headway.finding import find_workers
 from headway.records import RecordSource
@@ -335,7 +337,16 @@ def test_delays_grow_until_it_is_given_up_and_a_long_life_starts_anew() -> None:
     assert [deaths.delay(lived) for lived in (1, 1, 500, 1)] == [0.5, 1.0, 0.5, 1.0]
 
 
+def test_deaths_while_records_ran_make_the_waits_longer_and_give_nobody_up() -> None:
+    deaths = Deaths()
+    assert [deaths.delay(3.0, by_records=True) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert [deaths.delay(3.0) for _ in range(MOST_DEATHS)] == [30.0] * (MOST_DEATHS - 1) + [None]
+
+
 def test_messages_go_through_a_line_as_they_are() -> None:
+    suspects = Suspects().died([Attempt(RecordId("orders", 1, 2, 3), 4, 5)], "ended with exit code 7", 6.0)
+    for said in (messages.Order.STOP, messages.Order.DRAIN, Warn(suspects)):
+        assert order_from_line(to_line(said)) == said
     job = Job("m:f", 1, {"sasl.password": "hunter2"}, None, 30.0, LogStyle("json"))
     assert from_line(to_line(job), Job) == job
     assert to_line(job).count(b"\n") == 1

@@ -20,7 +20,8 @@ from headway.errors import ProcessDiedError
 MOST_DEATHS = 3
 """After so many deaths a record is a dead letter where `max_attempts` sets no bound."""
 
-_MOST_SUSPECTS = 10_000
+MOST_SUSPECTS = 10_000
+"""So many are remembered."""
 
 
 class RecordId(NamedTuple):
@@ -79,7 +80,7 @@ class Suspect:
 class Suspects:
     """The ledger of whoever outlives the processes. It forgets the oldest where there are very many."""
 
-    def __init__(self, most: int = _MOST_SUSPECTS) -> None:
+    def __init__(self, most: int = MOST_SUSPECTS) -> None:
         self._most = most
         self._known: dict[RecordId, Suspect] = {}
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headway.core.suspects import Suspect
+from headway.core.suspects import MOST_SUSPECTS, Suspect
 from headway.parallel.dispatch import Job, RecordWork
 from headway.parallel.running_table import RunningTable
 
@@ -41,6 +41,8 @@ class Supervision:
         for suspect in suspects:
             record = suspect.record
             self._suspects[record.topic, record.partition, record.offset] = suspect
+        for address in list(self._suspects)[:-MOST_SUSPECTS]:
+            self._suspects.pop(address, None)
 
     def fail_as_before(self, call: Callable[[Job], Any]) -> Callable[[Job], Any]:
         """Return the same call. For a suspect whose attempt ended with its process it raises how that one ended."""

@@ -125,9 +125,10 @@ class Member:
 
     def _suspect(self, suspects: Sequence[Suspect]) -> None:
         with self._supervising:
-            self._suspects += suspects
             if self._supervision:
                 self._supervision.suspect(suspects)
+            elif self._consumer is None:
+                self._suspects += suspects
 
     def _end(self, order: Order) -> None:
         if self._consumer is None:
