@@ -135,6 +135,7 @@ def test_where_attempts_have_no_bound_a_record_may_kill_three_processes(kafka_cl
     assert "ended with exit code 7" in letter["message"]
 
 
+@pytest.mark.slow
 def test_without_a_dead_letter_topic_the_record_that_kills_ends_the_command_with_its_sentence(
     kafka_cluster: Cluster, start: Start
 ) -> None:
@@ -147,6 +148,7 @@ def test_without_a_dead_letter_topic_the_record_that_kills_ends_the_command_with
     assert "Name a dead_letter_topic to keep such records and go on." in command.log
 
 
+@pytest.mark.slow
 def test_suspects_run_alone_and_a_later_record_of_a_key_waits_for_the_one_that_kills(
     kafka_cluster: Cluster, start: Start
 ) -> None:
