@@ -15,7 +15,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headway.core.retry import FatalError
 from headway.spark.result_type import ResultType, clean, text_of
 
 Kind = Literal["ok", "failed", "parked"]
@@ -27,8 +26,6 @@ ERROR = StructType(
         StructField("reason", StringType()),
     ]
 )
-
-_CHANGED = "the handler changed its result after it had returned it"
 
 
 def outcome_columns(result: DataType) -> StructType:
@@ -73,10 +70,7 @@ class OutcomeColumns:
 
     def arrays(self, outcomes: Sequence[Outcome]) -> list[pa.Array]:
         """Return a column of each kind for these outcomes."""
-        try:
-            results = self._results.column([outcome.result for outcome in outcomes])
-        except Exception:  # a handler has changed what it returned before
-            results = pa.concat_arrays([self._alone(outcome) for outcome in outcomes])
+        results = self._results.column([outcome.result for outcome in outcomes])
         _, kind, attempts, error, started, done = self._types
         return [
             results,
@@ -86,15 +80,6 @@ class OutcomeColumns:
             _timestamps([outcome.started for outcome in outcomes], started),
             _timestamps([outcome.done for outcome in outcomes], done),
         ]
-
-    def _alone(self, outcome: Outcome) -> pa.Array:
-        """Return the result of one outcome, which is a failure if there is none any more."""
-        try:
-            return self._results.column([outcome.result])
-        except Exception as error:
-            outcome.kind, outcome.result = "failed", None
-            outcome.error = failure(FatalError(self._results.refusal(error)), _CHANGED)
-            return self._results.column([None])
 
 
 def _timestamps(seconds: Sequence[float | None], kind: pa.DataType) -> pa.Array:

@@ -1,11 +1,14 @@
 """What a handler returned, as Arrow has it.
 
-Each result is converted alone when it is there, so that one that is not of its type fails its own row; and all of a
-batch are converted together when they are put out, which takes a fifth of the time.
+Each result is converted alone when it is there, so that one that is not of its type fails its own row, and what was
+converted is kept. Arrow reads all values of one conversion in the way of the first. A dict and a tuple are structs, and
+fail together; of dicts whose keys are text and bytes some become null without a word. So only plain values, of which
+each type has one form, are converted together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -18,6 +21,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    Row,
     StringType,
     StructType,
     VariantType,
@@ -27,7 +31,9 @@ from pyspark.sql.types import (
 from headway.errors import ConfigError
 
 _MOST_BYTES = 2**30  # Arrow's offsets within a batch end at twice as many
+_ARRAY_BYTES = 2_500  # of an array of one struct of two fields, beside its values
 _LONGEST_TEXT = 10_000  # characters
+_UNSURE: Final[Any] = object()
 
 
 class ResultType:
@@ -42,32 +48,38 @@ class ResultType:
                 "one, as a string, and cast it in Spark."
             ) from error
         self._refusal = f"The handler returned what is no {kind.simpleString()}"
-        plain: tuple[type | None, Callable[[Any], bool]] = _PLAIN.get(type(kind), (None, bool))
-        self._plain, self._is_sure = plain
+        self._plain = _plain_form(kind)
         self._prepare = _preparation(kind)
         self._may_lack = _has_required(self._arrow_type)
 
     def checked(self, result: Any) -> tuple[Any, int]:
-        """Return the result as `column` takes it, and how many bytes it takes.
+        """Return the result as `column` takes it, which nobody can change any more, and how many bytes it takes.
 
         Raises whatever Arrow, Python or a class of the user's say of a result that is not of this type.
         """
+        if result is None:
+            return None, 0
         # To ask Arrow takes some microseconds, which most results can be spared.
-        if result is None or (type(result) is self._plain and self._is_sure(result)):
-            return result, len(result) if isinstance(result, str) else 0
-        if self._prepare:
-            result = self._prepare(result)
-        size: int = self.column([result]).get_total_buffer_size()
+        if self._plain and (plain := self._plain(result)) is not _UNSURE:
+            return plain, _size(plain)
+        array = self._converted([self._prepare(result) if self._prepare else result])
+        size: int = array.get_total_buffer_size()
         if size > _MOST_BYTES:
             raise ValueError(f"it takes {size} bytes, and a result may take {_MOST_BYTES}")
-        return result, size
-
-    def column(self, results: Sequence[Any]) -> pa.Array:
-        """Return the column of checked results. Raises as `checked` does where one was changed since then."""
-        array = pa.array(results, self._arrow_type)
         if self._may_lack and (lacking := _lacking(array, "")):
             raise ValueError(f"{lacking} is null or missing, and not nullable")
-        return array
+        return array, size + _ARRAY_BYTES
+
+    def column(self, results: Sequence[Any]) -> pa.Array:
+        """Return the column of checked results."""
+        parts: list[pa.Array] = []
+        for are_arrays, run in groupby(results, _is_array):
+            some = list(run)
+            parts += some if are_arrays else [self._converted(some)]
+        return pa.concat_arrays(parts) if parts else self._converted([])
+
+    def _converted(self, values: Sequence[Any]) -> pa.Array:
+        return pa.array(values, self._arrow_type)
 
     def refusal(self, error: Exception) -> str:
         """Return the sentence for a result of which `checked` raised this."""
@@ -86,6 +98,57 @@ def text_of(error: BaseException) -> str:
 def clean(text: str) -> str:
     """Return the text without lone surrogates, as file names can have them, and which Arrow does not take."""
     return text.encode(errors="replace").decode()
+
+
+def _is_array(result: Any) -> bool:
+    return isinstance(result, pa.Array)
+
+
+def _size(plain: Any) -> int:
+    """Return how many bytes a plain value takes in Arrow; numbers count for nothing."""
+    if isinstance(plain, str):
+        return len(plain)
+    return sum(map(_size, plain)) if isinstance(plain, tuple) else 0
+
+
+Plain = Callable[[Any], Any]
+
+
+def _plain_form(kind: DataType) -> Plain | None:
+    """Return what gives the plain value of a result, or `_UNSURE`; None for a type that has none.
+
+    A plain value is seen to be of its type without Arrow, and cannot be changed: of a number, a text of ASCII or a
+    truth value it is the value itself, and of a struct of these a tuple.
+    """
+    if isinstance(kind, StructType):
+        return _plain_struct(kind)
+    if type(kind) not in _PLAIN:
+        return None
+    python_type, is_sure = _PLAIN[type(kind)]
+    return lambda value: value if type(value) is python_type and is_sure(value) else _UNSURE
+
+
+def _plain_struct(kind: StructType) -> Plain | None:
+    forms = [_plain_form(field.dataType) for field in kind]
+    if not forms or not all(forms):
+        return None
+    names, nullable = kind.names, [field.nullable for field in kind]
+    known = set(names)
+
+    def plain(value: Any) -> Any:
+        if type(value) is dict and value.keys() == known:
+            value = tuple(map(value.__getitem__, names))
+        elif type(value) not in (tuple, Row) or len(value) != len(names):
+            return _UNSURE
+        fields = []
+        for field, form, may_be_null in zip(value, forms, nullable, strict=True):
+            part = field if field is None and may_be_null else form(field)  # type: ignore[misc]
+            if part is _UNSURE:
+                return _UNSURE
+            fields.append(part)
+        return tuple(fields)
+
+    return plain
 
 
 def _fits(bits: int) -> Callable[[int], bool]:
