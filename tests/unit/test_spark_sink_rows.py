@@ -48,12 +48,21 @@ def test_large_rows_come_in_small_chunks_and_in_order() -> None:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"topic": ["orders", None]}, "1 rows have no topic"),
-        ({"topic": ["orders", "orders"], "level": pa.array([0, None], pa.int32())}, "1 rows have no level"),
-        ({"topic": ["orders", "orders"], "level": [0, 3]}, "level 3 of orders, and Kafka has no topic orders-3"),
-        ({"topic": ["orders", "odrers"]}, "A row is for odrers, and Kafka has no such topic"),
-        ({"topic": ["orders", "orders"], "partition": [0, 3]}, "partition 3 of orders; there are 0 to 2"),
-        ({"topic": ["orders-2", "orders"], "partition": [3, -1]}, "partition -1 of orders; there are 0 to 2"),
+        ({"topic": ["orders", None]}, "Row 2 of its task has no topic"),
+        ({"topic": ["orders", "orders"], "level": pa.array([0, None], pa.int32())}, "Row 2 of its task has no level"),
+        (
+            {"topic": ["orders", "orders"], "level": [0, 3]},
+            "Row 2 of its task is for level 3 of orders, and Kafka has no topic orders-3",
+        ),
+        ({"topic": ["orders", "odrers"]}, "Row 2 of its task is for 'odrers', and Kafka has no such topic"),
+        (
+            {"topic": ["orders", "orders"], "partition": [0, 3]},
+            "Row 2 of its task is for partition 3 of orders; there are 0 to 2",
+        ),
+        (
+            {"topic": ["orders-2", "orders"], "partition": [3, -1]},
+            "Row 2 of its task is for partition -1 of orders; there are 0 to 2",
+        ),
     ],
 )
 def test_a_row_without_a_place_is_one_sentence(columns: dict[str, Any], sentence: str) -> None:

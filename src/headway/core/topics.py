@@ -17,6 +17,11 @@ MOST_LEVELS = 1000
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
+def is_topic_name(name: str) -> bool:
+    """Return whether Kafka takes this as the name of a topic."""
+    return bool(_is_name(name)) and name not in (".", "..")
+
+
 def how_to_create(topic: str, levels: int | None = None) -> str:
     """Return the sentence that says how a topic is created, or that Kafka takes no such name.
 
@@ -26,7 +31,7 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
     "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
     """
     longest = topic if levels is None else level_topic(topic, levels - 1)
-    if not _is_name(longest) or longest in (".", ".."):
+    if not is_topic_name(longest):
         return "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
     more = "" if levels is None else f" --levels {levels}"
     return f"Create it with `headway topics create {'-- ' if topic.startswith('-') else ''}{topic}{more}`."

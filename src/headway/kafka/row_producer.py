@@ -4,6 +4,7 @@ No Python code runs for a record: `map` calls the client's own method with the c
 bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
 """
 
+import operator
 import time
 import warnings
 from collections import deque
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
-from headway.errors import DeliveryError, FencedError, KafkaError, TransactionError
+from headway.errors import DeliveryError, FencedError, KafkaError, SerializationError, TransactionError
 from headway.kafka.admin import describe
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
@@ -52,8 +53,16 @@ _OURS: Mapping[str, Any] = {
 }
 
 
+def _place(index: int) -> str:
+    return f"Row {index + 1}"
+
+
 class Columns(NamedTuple):
-    """Records as columns of equal length: `rows` records that take `size` bytes in all."""
+    """Records as columns of equal length: `rows` records that take `size` bytes in all.
+
+    `name_of` gives the name of the row at an index, for sentences. `largest` is how many bytes the longest value has,
+    and the name of its row.
+    """
 
     rows: int
     size: int
@@ -62,6 +71,8 @@ class Columns(NamedTuple):
     keys: Iterable[bytes | str | None]
     partitions: Iterable[int]
     headers: Iterable[Any] | None
+    name_of: Callable[[int], str] = _place
+    largest: tuple[int, str] = (0, "a row")
 
 
 class RowProducer:
@@ -75,6 +86,7 @@ class RowProducer:
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
+        self._largest = 0, "a row"
         self._trouble = "no answer"
         self._is_transactional = transactional_id is not None
         self._known: dict[str, int] = {}
@@ -112,8 +124,10 @@ class RowProducer:
         """
         room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
         self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
+        self._largest = max(self._largest, columns.largest)
         topics, of_headers = tee(columns.topics)
-        given: list[Iterable[Any]] = [topics, columns.values, columns.keys, columns.partitions]
+        values = iter(columns.values)
+        given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]
         if columns.headers is not None:
             # As the binding names them: two names for a callback, and the timestamp.
             given += [repeat(None), repeat(None), repeat(0), map(_checked, columns.headers, of_headers)]
@@ -122,7 +136,11 @@ class RowProducer:
         except ck.KafkaException as error:
             if error.args[0].code() in _OVER:
                 self._fail(error)
-            raise DeliveryError(f"A row was refused: {error.args[0].str()}.") from error
+            row = columns.name_of(columns.rows - operator.length_hint(values) - 1)
+            raise DeliveryError(f"{row} was refused: {self._why_refused(error.args[0])}") from error
+        except SerializationError as error:
+            row = columns.name_of(columns.rows - operator.length_hint(values) - 1)
+            raise SerializationError(f"{row} was refused: {error}") from error
 
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
         """Put a marker beside what was sent; as the last, since it keeps others' look-ups waiting until the commit."""
@@ -154,7 +172,17 @@ class RowProducer:
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
         if error is not None and self._refused is None:
             place = f"partition {message.partition()} of {message.topic()}"
-            self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.")
+            self._refused = DeliveryError(f"A row for {place} was not stored: {self._why_refused(error)}")
+
+    def _why_refused(self, error: ck.KafkaError) -> str:
+        if error.code() != ck.KafkaError.MSG_SIZE_TOO_LARGE:
+            return f"{describe(error)}."
+        size, row = self._largest
+        return (
+            f"{describe(error)}. The longest value so far has {size} bytes: {row}. Filter such rows out; or raise "
+            "max.message.bytes of the topic, and the option kafka.message.max.bytes. Where no row is that long, the "
+            "option kafka.batch.size must be less than max.message.bytes."
+        )
 
     def _note_trouble(self, error: ck.KafkaError) -> None:
         if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:

@@ -5,6 +5,7 @@ from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -18,6 +19,9 @@ from pyspark.sql.types import (
 
 from headway.kafka.ranges import Message
 from headway.records import TopicPartition, headers_of
+
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""Of the years 1 to 9999, which are Spark's and Python's. In the column `timestamp` other times are null."""
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -49,7 +53,7 @@ def record_batch(messages: Sequence[Message], partition: TopicPartition, columns
         "topic": pa.repeat(pa.scalar(partition.topic), len(messages)),
         "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), len(messages)),
         "offset": _offsets(messages),
-        "timestamp": _milliseconds(list(map(itemgetter(1), stamps)), columns.field("timestamp").type),
+        "timestamp": _timestamps(list(map(itemgetter(1), stamps)), columns.field("timestamp").type),
         "timestampType": _timestamp_types(stamps),
         "level": pa.repeat(pa.scalar(partition.level, pa.int32()), len(messages)),
     }
@@ -58,8 +62,13 @@ def record_batch(messages: Sequence[Message], partition: TopicPartition, columns
     return pa.RecordBatch.from_arrays([arrays[name] for name in columns.names], schema=columns)
 
 
-def _milliseconds(stamps: list[int], type: pa.DataType) -> pa.Array:
-    return pa.array(stamps, pa.timestamp("ms", tz="UTC")).cast(type)
+def _timestamps(stamps: list[int], type: pa.DataType) -> pa.Array:
+    milliseconds = pa.array(stamps, pa.int64())
+    extent = pc.min_max(milliseconds).as_py()
+    if extent["min"] < EARLIEST_MS or extent["max"] > LATEST_MS:
+        is_time = pc.and_(pc.greater_equal(milliseconds, EARLIEST_MS), pc.less_equal(milliseconds, LATEST_MS))
+        milliseconds = pc.if_else(is_time, milliseconds, None)
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(type)
 
 
 def _offsets(messages: Sequence[Message]) -> pa.Array:

@@ -83,6 +83,11 @@ class DueRows:
                     line, number, fields = topic, partition, own
                 else:
                     line, number, fields = self._to_line(at, now, key, topic, partition, own)
+                    if own and any(name == HEADER for name, _ in own):
+                        raise DeliveryError(
+                            f"{columns.name_of(len(topics))} is due later and has a header {HEADER}, which is ours. "
+                            "Give yours another name."
+                        )
                 topics.append(line)
                 partitions.append(number)
                 headers.append(fields)
@@ -95,11 +100,5 @@ class DueRows:
         target = partition if partition >= 0 else None
         schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)
         line = self._topics[self._line_for(due - now)]
-        fields = [*_checked(own), schedule.header()] if own else [schedule.header()]
+        fields = [*(own or ()), schedule.header()]
         return line, partition_of(key, order, self._partitions), fields
-
-
-def _checked(headers: Sequence[Any]) -> Sequence[Any]:
-    if any(name == HEADER for name, _ in headers):
-        raise DeliveryError(f"A row that is due later has a header {HEADER}, which is ours. Give yours another name.")
-    return headers

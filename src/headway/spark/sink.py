@@ -155,8 +155,10 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
         if marked.is_by_this_run(part):
             return Written(0)
         if not marked.has_none_of(part):
+            before = 0
             for batch in batches:
-                deque(chunks(batch, options.topic, producer.partitions, digest=digest), maxlen=0)
+                deque(chunks(batch, options.topic, producer.partitions, digest=digest, first=before), maxlen=0)
+                before += batch.num_rows
             if not marked.has(part, digest, options.keep_version):
                 raise marked.refusal(part, digest, options.marker_topic)
             return Written(0)
@@ -197,11 +199,12 @@ def _send(
     producer: RowProducer, target: Target, batches: Iterator[pa.RecordBatch], digest: RowsDigest | None = None
 ) -> int:
     due_rows = DueRows(target.lines) if target.lines else None
-    rows = 0
+    rows = before = 0
     for batch in batches:
-        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows, digest):
+        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows, digest, before):
             producer.send(columns)
             rows += columns.rows
+        before += batch.num_rows
     producer.flush()
     return rows
 

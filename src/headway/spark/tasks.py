@@ -1,16 +1,21 @@
 """What runs in Spark's tasks: the records of a group of ranges, as Arrow batches."""
 
+import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headway.kafka.ranges import Range, RangeReader, fetched_ahead
+from headway.kafka.ranges import Message, Range, RangeReader, fetched_ahead, name_of
 from headway.kafka.uncollected import Uncollected
+from headway.records import TopicPartition
 from headway.spark import columns, planning
 from headway.spark.options import Options
 from headway.spark.sentences import one_sentence
+
+log = logging.getLogger(__name__)
 
 
 def input_partitions(wanted: Sequence[Range], tasks: int) -> list[InputPartition]:
@@ -24,6 +29,37 @@ def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch
     schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
     reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
-    with one_sentence(), Uncollected(), reader:
-        for source, records in reader.read(wanted):
-            yield columns.record_batch(records, source, schema)
+    without_time: dict[TopicPartition, _WithoutTime] = {}
+    try:
+        with one_sentence(), Uncollected(), reader:
+            for source, records in reader.read(wanted):
+                batch = columns.record_batch(records, source, schema)
+                if batch.column("timestamp").null_count:
+                    without_time.setdefault(source, _WithoutTime()).add(batch.column("timestamp"), records)
+                yield batch
+    finally:
+        for source, found in without_time.items():
+            log.warning("In %s %s", name_of(source), found)
+
+
+@dataclass(slots=True)
+class _WithoutTime:
+    """The records of a partition whose timestamps are no times that Spark has."""
+
+    count: int = 0
+    offset: int | None = None
+    stamp: int = 0
+
+    def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
+        """Count those of a batch, and note the first of all."""
+        if not self.count:
+            first = records[timestamps.is_null().to_pylist().index(True)]
+            self.offset, self.stamp = first.offset(), first.timestamp()[1]
+        self.count += timestamps.null_count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} records have a timestamp outside of the years 1 to 9999, which is null in Spark. The first, "
+            f"at offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970: let the "
+            "producer send these."
+        )
