@@ -32,6 +32,10 @@ class Threads:
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 self._add_thread()
 
+    def replace_one(self) -> None:
+        """Let one thread more run, in place of one whose call does not end."""
+        self._most += 1
+
     def _add_thread(self) -> None:
         # As daemons, so that a handler that never ends does not keep the program from ending.
         thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Sequence
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from headway.kafka.uncollected import Uncollected
-from headway.spark.input_row import Columns, InputRow, shrunk
+from headway.spark.input_row import Columns, InputRow, shrunk, source_of
 
 _ROW_BYTES = 600  # of a row in the stage and in the engine, beside what it holds
 _COLUMN_BYTES = 1_000  # of a column of a batch, however few rows it has
@@ -26,7 +26,10 @@ class StageRow:
         self.is_out = False
 
     def __repr__(self) -> str:
-        return f"Row {self.offset} of the task"  # nothing of its contents: they can be secret
+        place = f"Row {self.offset + 1} of the task"  # nothing of its contents: they can be secret
+        row = getattr(self, "row", None)  # which is gone when the row is out
+        source = row and source_of(row)
+        return f"{place} ({source})" if source else place
 
 
 class InputBatch:

@@ -37,6 +37,10 @@ class Columns(dict[str, Any]):
         self.size += column.nbytes + _VALUE_OVERHEAD * len(column)
         return values
 
+    def scalar(self, name: str, index: int) -> pa.Scalar:
+        """Return one value as Arrow has it, without making the column into Python values."""
+        return self._batch.column(self.names.index(name))[index if self._places is None else self._places[index]]
+
     def _values(self, column: pa.Array) -> Any:
         values = _values(column)
         return values if self._places is None else _Moved(values, self._places)
@@ -83,6 +87,15 @@ def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
     for row in rows:
         row._columns = columns  # its index stays, so that a reader has both of the old batch or both of the new one
     return columns
+
+
+def source_of(row: InputRow) -> str | None:
+    """Return the topic, level, partition and offset that a row came from; None without these columns."""
+    columns, index = row._columns, row._index
+    if not {"topic", "partition", "offset"} <= set(columns.names):
+        return None
+    names = [name for name in ("topic", "level", "partition", "offset") if name in columns.names]
+    return ", ".join(f"{name} {columns.scalar(name, index)}" for name in names)
 
 
 class _Moved:

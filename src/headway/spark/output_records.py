@@ -11,6 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StringType
 
+from headway.core.schedules import HEADER
+from headway.core.topics import MOST_LEVELS, is_topic_name
 from headway.errors import ConfigError
 from headway.letters import PREFIX
 
@@ -46,7 +48,8 @@ def outputs(
 ) -> DataFrame:
     """Return the records that come of the rows of `parallel_map`, as rows for `format("headway")`.
 
-    A row that is `ok` becomes these records, and any other a dead letter. All that comes of one row is in one task, and
+    A row that is `ok` becomes these records, and any other a dead letter; so does one of which a record cannot be
+    written, as its level is null or a header has no name. All that comes of one row is in one task, and
     so in one transaction of the sink: it is there once and as a whole, whatever dies when, and whatever handlers answer
     when they are called again. This needs the same rows in the same tasks again; shuffle nothing from `parallel_map` to
     the sink.
@@ -58,15 +61,25 @@ def outputs(
     Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s, so that
     `headway dead` shows them and sends them again. Of the source's columns, those that are there are used.
 
-    Raises `ConfigError` for rows without an outcome, and for a key or value that is neither binary nor a string.
+    Raises `ConfigError` for rows without an outcome, for a key or value that is neither binary nor a string, and for a
+    topic whose name Kafka does not take.
     """
     for name in _OF_OUTCOMES:
         if name not in outcomes.columns:
             raise ConfigError(f"The rows have no column {name}, which parallel_map adds. Make outputs of its rows.")
+    for topic in (dead_letter_topic, *(record.topic for record in records)):
+        if not is_topic_name(topic):
+            raise ConfigError(
+                f"Kafka takes no topic named {topic!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
+            )
     has_due = any(record.due is not None for record in records)
-    letter = _struct(outcomes, _dead_letter(outcomes, dead_letter_topic), has_due=has_due)
+    reasons = sf.coalesce(sf.lit(None).cast("string"), *filter(None, map(_wrong, records)))
+    wrong = sf.when(sf.col("outcome") == "ok", reasons)
+    letter = _struct(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), has_due=has_due)
     made = sf.array(*(_struct(outcomes, record, has_due=has_due) for record in records)) if records else sf.array()
-    each = sf.when(sf.col("outcome") == "ok", sf.filter(made, sf.isnotnull)).otherwise(sf.array(letter))
+    each = sf.when((sf.col("outcome") == "ok") & wrong.isNull(), sf.filter(made, sf.isnotnull)).otherwise(
+        sf.array(letter)
+    )
     known_by = _identity(outcomes) if identity is None else _column(identity)
     if known_by is None:
         return outcomes.select(sf.explode(each).alias("record")).select("record.*")
@@ -85,7 +98,7 @@ def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
     """Return the record as a struct, null where there is none."""
     topic = sf.lit(record.topic)
     if record.level is not None:
-        topic = sf.concat(sf.lit(f"{record.topic}-"), _column(record.level).cast("int").cast("string"))
+        topic = sf.concat(sf.lit(f"{record.topic}-"), _level(record.level).cast("string"))
     fields = [
         topic.alias("topic"),
         _bytes(outcomes, record, "key", record.key).alias("key"),
@@ -94,10 +107,43 @@ def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
     ]
     if has_due:
         fields.append(_or_null(record.due).cast("timestamp").alias("due"))
-    struct = sf.struct(*fields)
+    return _where(record, sf.struct(*fields))
+
+
+def _where(record: Output, column: Column) -> Column:
+    """Return the column where there is such a record, else null."""
     if record.where is None:
-        return struct
-    return sf.when(sf.expr(record.where) if isinstance(record.where, str) else record.where, struct)
+        return column
+    return sf.when(sf.expr(record.where) if isinstance(record.where, str) else record.where, column)
+
+
+def _level(level: Column | str) -> Column:
+    return _column(level).try_cast("int")
+
+
+def _wrong(record: Output) -> Column | None:
+    """Return why a record cannot be written, as text, null where it can; None for one that always can."""
+    reasons = []
+    if record.level is not None:
+        level = _level(record.level)
+        no_level = f"its output to {record.topic} has no level: the column is null or no whole number"
+        reasons.append(sf.when(level.isNull(), no_level))
+        shown = sf.concat(sf.lit(f"its output to {record.topic} has the level "), level.cast("string"))
+        reasons.append(sf.when(~level.between(0, MOST_LEVELS - 1), shown))
+    if record.headers is not None:
+        headers = _or_null(record.headers).cast(_HEADERS)
+        reasons.append(
+            sf.when(sf.exists(headers, _has_no_name), f"a header of its output to {record.topic} has no name")
+        )
+    if record.headers is not None and record.due is not None:
+        taken = f"a header of its output to {record.topic} is named {HEADER}, which is ours"
+        reasons.append(sf.when(sf.exists(headers, lambda header: header["key"] == HEADER), taken))
+    return _where(record, sf.coalesce(*reasons)) if reasons else None
+
+
+def _has_no_name(header: Column) -> Column:
+    """Return whether a header has no name, or one with a NUL character, where Kafka's client would cut it."""
+    return header.isNotNull() & (header["key"].isNull() | header["key"].contains("\0"))
 
 
 def _bytes(outcomes: DataFrame, record: Output, name: str, column: Column | str | None) -> Column:
@@ -120,12 +166,13 @@ def _or_null(column: Column | str | None) -> Column:
     return sf.lit(None) if column is None else _column(column)
 
 
-def _dead_letter(outcomes: DataFrame, topic: str) -> Output:
+def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
+    """Return the dead letter of a row that is not `ok`, or whose records cannot be written."""
     columns = set(outcomes.columns)
     story = {
-        "exception": sf.col("error.exception"),
-        "message": sf.col("error.message"),
-        "reason": sf.col("error.reason"),
+        "exception": sf.coalesce("error.exception", sf.when(wrong.isNotNull(), "headway.errors.DeliveryError")),
+        "message": sf.coalesce("error.message", wrong),
+        "reason": sf.coalesce("error.reason", sf.when(wrong.isNotNull(), "what came of it cannot be written")),
         "attempts": sf.col("attempts"),
         "last.time": sf.unix_millis("done"),
         **({"topic": _kafka_topic(columns)} if "topic" in columns else {}),

@@ -17,6 +17,7 @@ from headway.parallel.checks import check_above_zero, check_at_least
 from headway.spark.outcomes import outcome_columns
 from headway.spark.result_type import ResultType
 from headway.spark.row_keys import is_key
+from headway.spark.sentences import one_sentence
 from headway.spark.stage import RowHandler, Settings, Stage
 
 _RETRIES = Retries(max_attempts=3)
@@ -77,7 +78,8 @@ def parallel_map(
 
 def _run_stage(handler: bytes, settings: Settings) -> Any:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return Stage(_unpickled(handler), settings).run(batches)
+        with one_sentence():
+            yield from Stage(_unpickled(handler), settings).run(batches)
 
     return run
 

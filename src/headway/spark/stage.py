@@ -3,7 +3,8 @@
 The engine and the executors are those of the `ParallelConsumer`; what is fetched there are batches of Spark's here,
 and what is committed there are rows that are passed on. Invariants:
 - Of each key one row is handled at a time, in the order of the rows; none behind a failed one of its key is.
-- Each row comes out once, whatever its values, its result and its errors are: none of them fails the task.
+- Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
+  call that does not end, if there is a time limit.
 - What the rows that are not put out yet keep in memory is less than the room plus one batch, and so are their results
   with those of the calls that run; a few rows of a large batch do not keep all of it.
 """
@@ -40,6 +41,7 @@ from headway.spark.input_row import InputRow
 from headway.spark.outcomes import Outcome, OutcomeColumns, failure
 from headway.spark.result_type import ResultType
 from headway.spark.row_keys import row_keys
+from headway.spark.running_calls import RunningCalls
 
 RowHandler = Callable[[InputRow, Context], Any]
 
@@ -51,6 +53,7 @@ _RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; no handl
 _UNBOUNDED = 2**62  # the engine's own room: a row's part of a batch says nothing of what it keeps
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds; room that gets free wakes nobody
+_LOOP_ANSWERS_WITHIN = 10.0  # seconds
 _NEVER = 2**62
 
 _PARKED: Any = object()
@@ -89,6 +92,8 @@ class Stage:
         self._engine.assign(_ROWS, OffsetMap(0))
         self._dispatch = Dispatch(self._engine, settings.retries, Admission(settings.concurrency), self._wake, levels=1)
         self._dispatch.letters = self
+        self._running = RunningCalls(settings.timeout)
+        self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
         self._batches: dict[InputBatch, None] = {}  # those of which rows are left
         self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
@@ -99,8 +104,7 @@ class Stage:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows with their outcomes, in the order in which they are done."""
-        executor = self._executor()
-        self._dispatch.starts = executor.start
+        self._dispatch.starts = self._executor.start
         try:
             for batch in batches:
                 self._receive(batch)
@@ -113,7 +117,7 @@ class Stage:
                 self._await(_AT_A_TIME)
         finally:
             self._dispatch.abandon()
-            executor.close(0.0)
+            self._executor.close(0.0)
             self._wake.close()
 
     # Rows in
@@ -142,7 +146,7 @@ class Stage:
 
     # Handling
 
-    def _executor(self) -> Executor:
+    def _make_executor(self) -> Executor:
         done = self._done
         if is_coroutine_function(self._handler):
             calls = Calls(self._call_async, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False)
@@ -151,14 +155,16 @@ class Stage:
         return Threads(calls, self._settings.concurrency, self._settings.timeout)
 
     async def _call_async(self, job: Job) -> Any:
-        return await self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
+        row = self._begin(job, asyncio.current_task())
+        return await self._handler(row.row, Context(job[0])) if row else _PARKED
 
     def _call(self, job: Job) -> Any:
         return self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
 
-    def _begin(self, job: Job) -> StageRow | None:
+    def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> StageRow | None:
         """The row to handle; None if one of its key has failed."""
         work: Any = job[0]
+        self._running.begin(work, task)
         if work.lane in self._failed_lanes:
             return None
         row: StageRow = work.record
@@ -167,6 +173,8 @@ class Stage:
 
     def _done(self, job: Job, result: Any) -> Job | None:
         work: Any = job[0]
+        if not self._running.end(work):
+            return None
         row: StageRow = work.record
         if result is _PARKED:
             self._put(row, Outcome("parked", error=(None, None, _BEHIND)))
@@ -179,7 +187,21 @@ class Stage:
         return self._dispatch.done(work)
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
+        if not self._running.end(job[0]):
+            return None
         return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if isinstance(error, RetryLater) else error)
+
+    def _give_up_overdue(self) -> None:
+        """Fail the rows whose calls do not end."""
+        if not self._running.overdue():
+            return
+        if isinstance(self._executor, EventLoop) and not _answers(_loop()):
+            raise self._running.holding_up(_loop())
+        for work in self._running.overdue():  # a loop may have ended some meanwhile, which it had held up
+            if error := self._running.give_up(work):
+                if isinstance(self._executor, Threads):
+                    self._executor.replace_one()
+                self._dispatch.refused(work, error)
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """A row has failed for good: as the engine sees it, its dead letter is to be stored."""
@@ -216,6 +238,7 @@ class Stage:
             self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT)))
         if self._dispatch.failure:
             raise self._dispatch.failure
+        self._give_up_overdue()
         self._dispatch.feed()
 
     def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
@@ -260,3 +283,10 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop = exact_event_loop()
     threading.Thread(target=loop.run_forever, name="headway-event-loop", daemon=True).start()
     return loop
+
+
+def _answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the loop runs what it is given."""
+    answered = threading.Event()
+    loop.call_soon_threadsafe(answered.set)
+    return answered.wait(_LOOP_ANSWERS_WITHIN)

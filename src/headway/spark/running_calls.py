@@ -1,0 +1,93 @@
+"""The calls of a stage that run, and those of them that do not end.
+
+Python interrupts a thread between two steps of its own code alone, and a coroutine where it waits. A call that never
+comes back from a library, or that swallows each interruption, would keep its task from ending. So its row is given up
+after some multiples of the time limit: the row fails for good, and never runs twice at a time.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from headway.core.retry import FatalError
+from headway.errors import HandlerError
+
+_TIMES = 3  # as long as its time limit a call may take
+_LONGER_BY = 10.0  # seconds, at the least, than its limit: a short one may be exceeded on a busy machine
+_MOST_STUCK = 100  # calls in this process: each has a thread, and what it holds
+
+_stuck: set[Any] = set()  # the works of all tasks of this process that are given up, and whose calls have not ended
+
+
+class _Call(NamedTuple):
+    began: float
+    task: "asyncio.Task[Any] | None"
+
+
+class RunningCalls:
+    """The calls that a stage runs, by their works; without a time limit it watches none.
+
+    Invariant: of a call that is given up, `end` says so, once; and of one that has ended nothing is given up.
+    """
+
+    def __init__(self, time_limit: float | None) -> None:
+        self._limit = time_limit
+        self._patience = max(_TIMES * time_limit, time_limit + _LONGER_BY) if time_limit else 0.0
+        self._running: dict[Any, _Call] = {}
+        self._ending = threading.Lock()  # what has not ended does not begin again either
+
+    def begin(self, work: Any, task: "asyncio.Task[Any] | None" = None) -> None:
+        """Note that a call begins, in the `task` of a coroutine."""
+        if self._limit:
+            self._running[work] = _Call(time.monotonic(), task)
+
+    def end(self, work: Any) -> bool:
+        """Return whether what came of the call counts: not if it was given up."""
+        if not self._limit:
+            return True
+        with self._ending:
+            self._running.pop(work, None)  # it may have been interrupted before it was noted
+            if work not in _stuck:
+                return True
+            _stuck.discard(work)
+            return False
+
+    def overdue(self) -> Sequence[Any]:
+        """Return the works whose calls have taken much longer than they may."""
+        now = time.monotonic()
+        return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
+
+    def give_up(self, work: Any) -> FatalError | None:
+        """Return the error of an overdue call, which is not waited for any more; None if it has ended.
+
+        Raises `HandlerError` if so many calls are given up in this process that no single row is to blame.
+        """
+        with self._ending:
+            call = self._running.get(work)
+            if call is None or time.monotonic() - call.began <= self._patience:
+                return None
+            del self._running[work]
+            _stuck.add(work)
+        if len(_stuck) > _MOST_STUCK:
+            raise HandlerError(
+                f"{len(_stuck)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
+                f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Let whatever they wait "
+                "for have a time limit of its own, as sockets and clients do."
+            )
+        return FatalError(
+            f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted: after "
+            f"{self._patience:g} s its row is given up, while the call may still run. Let what it waits for have a "
+            "time limit of its own."
+        )
+
+    def holding_up(self, loop: asyncio.AbstractEventLoop) -> HandlerError:
+        """Return the error of a loop that runs nothing any more but one coroutine."""
+        task = asyncio.current_task(loop)
+        rows = [repr(work.record) for work, call in list(self._running.items()) if task and call.task is task]
+        return HandlerError(
+            f"A coroutine has held up its event loop for {self._patience:g} s, so that no other can go on: that for "
+            f"{rows[0] if rows else 'a row'}. Wait with await for whatever takes time, or make the handler a plain "
+            "function, which runs on a thread."
+        )
