@@ -73,8 +73,8 @@ def outputs(
                 f"Kafka takes no topic named {topic!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
             )
     has_due = any(record.due is not None for record in records)
-    reasons = sf.coalesce(sf.lit(None).cast("string"), *filter(None, map(_wrong, records)))
-    wrong = sf.when(sf.col("outcome") == "ok", reasons)
+    reasons = [reason for record in records for reason in _reasons(record)]
+    wrong = sf.when(sf.col("outcome") == "ok", sf.coalesce(sf.lit(None).cast("string"), *reasons))
     letter = _struct(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), has_due=has_due)
     made = sf.array(*(_struct(outcomes, record, has_due=has_due) for record in records)) if records else sf.array()
     each = sf.when((sf.col("outcome") == "ok") & wrong.isNull(), sf.filter(made, sf.isnotnull)).otherwise(
@@ -121,8 +121,8 @@ def _level(level: Column | str) -> Column:
     return _column(level).try_cast("int")
 
 
-def _wrong(record: Output) -> Column | None:
-    """Return why a record cannot be written, as text, null where it can; None for one that always can."""
+def _reasons(record: Output) -> list[Column]:
+    """Return why a record cannot be written, as texts that are null where it can."""
     reasons = []
     if record.level is not None:
         level = _level(record.level)
@@ -138,7 +138,7 @@ def _wrong(record: Output) -> Column | None:
     if record.headers is not None and record.due is not None:
         taken = f"a header of its output to {record.topic} is named {HEADER}, which is ours"
         reasons.append(sf.when(sf.exists(headers, lambda header: header["key"] == HEADER), taken))
-    return _where(record, sf.coalesce(*reasons)) if reasons else None
+    return [_where(record, reason) for reason in reasons]
 
 
 def _has_no_name(header: Column) -> Column:

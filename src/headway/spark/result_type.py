@@ -223,7 +223,12 @@ def _or_none(prepare: Preparation) -> Preparation:
 
 
 def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Preparation]) -> dict[str, Any]:
-    fields = dict(value) if isinstance(value, Mapping) else dict(zip(names, value, strict=True))
+    if isinstance(value, Mapping):
+        fields = dict(value)
+    elif isinstance(value, tuple) and len(value) == len(names):
+        fields = dict(zip(names, value, strict=True))
+    else:
+        raise TypeError(f"a struct is a dict, or a tuple or Row of {len(names)} values, and no {type(value).__name__}")
     return fields | {name: prepare(fields.get(name)) for name, prepare in parts.items()}
 
 
