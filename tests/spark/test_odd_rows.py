@@ -109,6 +109,7 @@ def test_headers_that_are_null_are_none_and_one_without_a_name_is_a_sentence_tha
     assert {record.number for record in committed(orders.servers, topic)} <= {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_a_value_that_is_too_large_is_a_sentence_that_names_its_row(spark: SparkSession, orders: "LevelTopics") -> None:
     sizes = spark.range(0, 5, 1, 1).selectExpr(
         "repeat('x', if(id = 3, 1100000, 10)) AS value", "concat('order ', id) AS identity"
@@ -121,6 +122,7 @@ def test_a_value_that_is_too_large_is_a_sentence_that_names_its_row(spark: Spark
     assert committed(orders.servers, f"{orders.topic}-0") == []
 
 
+@pytest.mark.slow
 def test_a_due_time_beyond_all_calendars_is_the_last_that_there_is(spark: SparkSession, orders: "LevelTopics") -> None:
     name = f"{orders.topic[-20:]}"
     frame = spark.range(0, 4, 1, 1).selectExpr(
@@ -171,6 +173,7 @@ def test_a_row_whose_output_cannot_be_written_is_a_dead_letter(spark: SparkSessi
     assert dict(stored[1][1].headers or []) == {"ok": b"v"} or dict(stored[1][0].headers or []) == {"ok": b"v"}
 
 
+@pytest.mark.slow
 def test_a_plain_handler_that_blocks_fails_its_row_and_the_micro_batch_ends(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:

@@ -331,7 +331,7 @@ def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(orders: "Level
     assert _write(target, batches(4, 3, identity=["a", "b"]), part) == Written(0)
     with pytest.raises(TransactionError, match="has 2 rows, and Kafka has 2 others of it"):
         _write(target, batches(1, 2, identity=["a", "c"]), part)
-    with pytest.raises(DeliveryError, match="1 rows have no identity: it is null"):
+    with pytest.raises(DeliveryError, match="Row 1 of its task has no identity: it is null"):
         _write(target, batches(5, identity=[None]), part._replace(version=1))
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
@@ -420,5 +420,5 @@ def test_a_row_without_a_place_is_one_sentence_and_nothing_of_its_task_is_writte
     rows = [(orders.topic, 2, "fine"), (orders.topic, 7, "too high")]
     frame = spark.createDataFrame(rows, "topic string, level int, value string").coalesce(1)
     text = refusal(frame, orders)
-    assert f"A row is for level 7 of {orders.topic}, and Kafka has no topic {orders.topic}-7." in text
+    assert f"Row 2 of its task is for level 7 of {orders.topic}, and Kafka has no topic {orders.topic}-7." in text
     assert committed(orders.servers, f"{orders.topic}-2") == []

@@ -32,6 +32,14 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
             "which delivery=at_least_once does not look for",
         ),
         ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
+        (
+            {**KAFKA, "txnAppId": "job", "txnVersion": "9" * 5_000},
+            "it must be at most 9223372036854775807: a number that grows",
+        ),
+        (
+            {**KAFKA, "keepVersion": "1" + "0" * 22},
+            "keepVersion is '10000000000000000000000'; it must be at most 9223372036854775807",
+        ),
         ({**KAFKA, "keepVersion": "last"}, "keepVersion is 'last'; it must be a whole number"),
         ({**KAFKA, "keepVersion": "1", "delivery": "at_least_once"}, "keepVersion is for delivery=exactly_once."),
         ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),

@@ -163,3 +163,22 @@ def test_a_call_that_was_interrupted_is_tried_again_and_never_given_up(release: 
     found = outcomes(call, 20)
     assert (found[0]["outcome"], found[0]["result"]) == ("ok", 3)
     assert {row["outcome"] for row in found.values()} == {"ok"}
+
+
+def test_the_loop_of_the_handlers_goes_on_whatever_they_do_to_it() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def call(row: InputRow, context: Context) -> int:
+        if row.number == 1:
+            made.append(asyncio.create_task(leave()))
+        if row.number == 2:
+            asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+        if row.number == 3:
+            raise SystemExit(4)
+        return 1
+
+    made: list[asyncio.Task[None]] = []
+    found = outcomes(call, 40, replace(SETTINGS, timeout=None, retries=Retries(max_attempts=1)))
+    assert {number for number, row in found.items() if row["outcome"] != "ok"} == {3, 23}

@@ -106,7 +106,7 @@ def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
         _or_null(record.headers).cast(_HEADERS).alias("headers"),
     ]
     if has_due:
-        fields.append(_or_null(record.due).cast("timestamp").alias("due"))
+        fields.append(_or_null(record.due).try_cast("timestamp").alias("due"))
     return _where(record, sf.struct(*fields))
 
 
@@ -135,6 +135,10 @@ def _reasons(record: Output) -> list[Column]:
         reasons.append(
             sf.when(sf.exists(headers, _has_no_name), f"a header of its output to {record.topic} has no name")
         )
+    if record.due is not None:
+        due = _column(record.due)
+        no_time = f"its output to {record.topic} is due at what is no time"
+        reasons.append(sf.when(due.isNotNull() & due.try_cast("timestamp").isNull(), no_time))
     if record.headers is not None and record.due is not None:
         taken = f"a header of its output to {record.topic} is named {HEADER}, which is ours"
         reasons.append(sf.when(sf.exists(headers, lambda header: header["key"] == HEADER), taken))

@@ -21,12 +21,13 @@ from pyspark.sql.types import (
 
 from headway.delay.topics import DEFAULT_NAME
 from headway.errors import ConfigError
-from headway.spark.option_values import KAFKA_PREFIX, SERVERS, refuse_unknown
+from headway.spark.option_values import KAFKA_PREFIX, SERVERS, refuse_unknown, whole_number
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
 NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
 MARKER_TOPIC = "headway-markers"
+_VERSION = "a number that grows with each write"
 
 # What the sink decides by itself.
 _OWN = ("transactional.id", "enable.idempotence", "allow.auto.create.topics", "delivery.report.only.error")
@@ -75,8 +76,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         topic=options.get("topic"),
         delivery=delivery,
         app_id=app_id,
-        version=None if version is None else _version("txnVersion", version),
-        keep_version=None if keep_version is None else _version("keepVersion", keep_version),
+        version=None if version is None else whole_number("txnVersion", version, 0, _VERSION),
+        keep_version=None if keep_version is None else whole_number("keepVersion", keep_version, 0, _VERSION),
         marker_topic=options.get("markertopic", MARKER_TOPIC),
         scheduler_name=options.get("schedulername", DEFAULT_NAME),
     )
@@ -117,12 +118,6 @@ def _delivery(options: Mapping[str, str]) -> Delivery:
     if value not in ("exactly_once", "at_least_once"):
         raise ConfigError(f"The option delivery is {value!r}. Choose exactly_once or at_least_once.")
     return cast("Delivery", value)
-
-
-def _version(name: str, value: str) -> int:
-    if not value.isdecimal():
-        raise ConfigError(f"The option {name} is {value!r}; it must be a whole number of at least 0.")
-    return int(value)
 
 
 def _is_bytes(kind: DataType) -> bool:

@@ -10,6 +10,7 @@ and what is committed there are rows that are passed on. Invariants:
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import defaultdict, deque
@@ -42,6 +43,8 @@ from headway.spark.outcomes import Outcome, OutcomeColumns, failure
 from headway.spark.result_type import ResultType
 from headway.spark.row_keys import row_keys
 from headway.spark.running_calls import RunningCalls
+
+log = logging.getLogger(__name__)
 
 RowHandler = Callable[[InputRow, Context], Any]
 
@@ -281,8 +284,17 @@ class Stage:
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this Python worker. It stays through its tasks, and so do connections that were made in it."""
     loop = exact_event_loop()
-    threading.Thread(target=loop.run_forever, name="headway-event-loop", daemon=True).start()
+    threading.Thread(target=_run_for_ever, args=(loop,), name="headway-event-loop", daemon=True).start()
     return loop
+
+
+def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop, and go on when a handler stops it or a task that a handler has made raises SystemExit."""
+    while not loop.is_closed():
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            log.error("A task in the event loop of the handlers raised %r; the loop goes on.", error)
 
 
 def _answers(loop: asyncio.AbstractEventLoop) -> bool:
