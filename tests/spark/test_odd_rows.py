@@ -42,11 +42,10 @@ def write(frame: DataFrame, orders: "LevelTopics", **options: str) -> None:
     writer.options(**{"kafka.bootstrap.servers": orders.servers, **options}).save()
 
 
-def take_any_timestamp(orders: "LevelTopics") -> None:
-    """Let the topics keep whatever producers say, as brokers did before Kafka 4."""
+def set_on_topics(orders: "LevelTopics", name: str, value: str) -> None:
     admin = AdminClient({"bootstrap.servers": orders.servers})
-    entry = ConfigEntry("message.timestamp.after.max.ms", str(2**63 - 1), incremental_operation=AlterConfigOpType.SET)
-    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in orders.kafka_topics]
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resources = [ConfigResource(ResourceType.TOPIC, each, incremental_configs=[entry]) for each in orders.kafka_topics]
     for future in admin.incremental_alter_configs(resources).values():
         future.result(30)
 
@@ -58,7 +57,7 @@ def told_of(record: Any) -> dict[str, str]:
 def test_a_record_whose_time_spark_does_not_have_has_none_and_is_read_and_handled_as_any_other(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
-    take_any_timestamp(orders)
+    set_on_topics(orders, "message.timestamp.after.max.ms", str(2**63 - 1))  # as before Kafka 4
     for number, stamp in enumerate(STAMPS.values()):
         orders.send(0, [number], partition=0, timestamp=stamp)
 
@@ -115,11 +114,20 @@ def test_a_value_that_is_too_large_is_a_sentence_that_names_its_row(spark: Spark
         "repeat('x', if(id = 3, 1100000, 10)) AS value", "concat('order ', id) AS identity"
     )
     settings = {"kafka.message.max.bytes": "2000000", "kafka.batch.size": "3000000"}
-    with pytest.raises(PySparkException, match=r"The row whose identity is 'order 3' was refused: .*1100000 bytes"):
+    with pytest.raises(PySparkException, match=r"The row whose identity is 'order 3' was refused: .*too large"):
         write(sizes, orders, topic=f"{orders.topic}-0")
-    with pytest.raises(PySparkException, match="The longest value so far has 1100000 bytes: Row 4 of its task"):
+    with pytest.raises(PySparkException, match="The longest value for it has 1100000 bytes: Row 4 of its task"):
         write(sizes.drop("identity"), orders, topic=f"{orders.topic}-0", **settings)
     assert committed(orders.servers, f"{orders.topic}-0") == []
+
+
+@pytest.mark.slow
+def test_a_row_without_a_key_is_named_where_its_topic_is_compacted(spark: SparkSession, orders: "LevelTopics") -> None:
+    set_on_topics(orders, "cleanup.policy", "compact")
+    rows = [("1", "k", "one"), ("2", None, "two")]
+    frame = spark.createDataFrame(rows, "value string, key string, identity string").coalesce(1)
+    with pytest.raises(PySparkException, match=r"The row whose identity is 'two' has no key, which a compacted topic"):
+        write(frame, orders, topic=f"{orders.topic}-0")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from headway.errors import DeliveryError
 from headway.spark.sink_rows import chunks
 
-PARTITIONS = {"orders": 3, "orders-0": 1}
+PARTITIONS = {"orders": 3, "orders-0": 1, "__consumer_offsets": 50}
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TEXT_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -62,6 +62,7 @@ def test_text_that_is_not_utf8_is_written_as_the_bytes_that_it_is() -> None:
         ({"topic": ["orders", ""]}, "is for '', and Kafka has no such topic. Kafka takes no such name"),
         ({"topic": ["orders", "a/b"]}, "is for 'a/b', and Kafka has no such topic. Kafka takes no such name"),
         ({"topic": ["orders", "é" * 300]}, "Kafka takes no such name"),
+        ({"topic": ["orders", "__consumer_offsets"]}, "is for __consumer_offsets, which is Kafka's own topic"),
         ({"topic": ["orders", "a\0"]}, "Kafka takes no such name"),
         ({"topic": not_utf8(b"orders", b"o\xff")}, "and Kafka has no such topic. Kafka takes no such name"),
         ({"topic": ["orders"] * 2, "level": pa.array([0, None], pa.int32())}, "has no level: it is null"),
@@ -94,8 +95,13 @@ def test_an_identity_that_is_null_or_no_utf8_is_a_row_as_any_other() -> None:
         rows(batch(identity=["a", None]))
 
 
-def test_the_longest_value_of_a_chunk_is_known() -> None:
-    [chunk] = chunks(batch(value=[b"x", None, b"xyz", b""]), "orders", lambda name: 3)
-    assert chunk.largest == (3, "Row 3 of its task")
+def test_the_rows_that_a_broker_may_refuse_are_known_for_each_topic() -> None:
+    topics = ["orders-0", "orders", "orders", "orders-0"]
+    many = batch(value=[b"x", None, b"xyz", b""], topic=topics, key=["k", "k", None, "k"])
+    [chunk] = chunks(many, None, lambda name: 3)
+    assert chunk.suspects == {
+        "orders-0": (1, "Row 1 of its task", None),
+        "orders": (3, "Row 3 of its task", "Row 3 of its task"),
+    }
     [chunk] = chunks(batch(value=pa.array([None], pa.string())), "orders", lambda name: 3)
-    assert chunk.largest == (0, "Row 1 of its task")
+    assert chunk.suspects == {"orders": (0, "Row 1 of its task", "Row 1 of its task")}

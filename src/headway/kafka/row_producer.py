@@ -53,15 +53,31 @@ _OURS: Mapping[str, Any] = {
 }
 
 
+_TOO_LARGE = (
+    " Filter such rows out; or raise the topic's max.message.bytes, and the option kafka.message.max.bytes to the same."
+)
+_BATCH_TOO_LARGE = " If no row is that large, set the option kafka.batch.size to less than max.message.bytes."
+
+
 def _place(index: int) -> str:
     return f"Row {index + 1}"
+
+
+class Suspects(NamedTuple):
+    """The rows of a topic that a broker is most likely to refuse, by their names; it refuses a whole batch for one.
+
+    `longest` is the one with the longest value, of `size` bytes; `without_key` the first without a key.
+    """
+
+    size: int
+    longest: str
+    without_key: str | None
 
 
 class Columns(NamedTuple):
     """Records as columns of equal length: `rows` records that take `size` bytes in all.
 
-    `name_of` gives the name of the row at an index, for sentences. `largest` is how many bytes the longest value has,
-    and the name of its row.
+    `name_of` gives the name of the row at an index, for sentences; `suspects` are those of each topic.
     """
 
     rows: int
@@ -72,7 +88,7 @@ class Columns(NamedTuple):
     partitions: Iterable[int]
     headers: Iterable[Any] | None
     name_of: Callable[[int], str] = _place
-    largest: tuple[int, str] = (0, "a row")
+    suspects: Mapping[str, Suspects] = {}
 
 
 class RowProducer:
@@ -86,7 +102,7 @@ class RowProducer:
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
-        self._largest = 0, "a row"
+        self._suspects: dict[str, Suspects] = {}
         self._trouble = "no answer"
         self._is_transactional = transactional_id is not None
         self._known: dict[str, int] = {}
@@ -109,7 +125,11 @@ class RowProducer:
             self._producer.purge()
         with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
             warnings.simplefilter("ignore", RuntimeWarning)
-            self._producer.close()
+            try:
+                self._producer.close()
+            except ck.KafkaException:
+                if error is None:  # else that is the reason
+                    raise
 
     def partitions(self, topic: str) -> int:
         """How many partitions a Kafka topic has; 0 for one that does not exist."""
@@ -124,7 +144,9 @@ class RowProducer:
         """
         room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
         self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
-        self._largest = max(self._largest, columns.largest)
+        for topic, new in columns.suspects.items():
+            old = self._suspects.get(topic, new)
+            self._suspects[topic] = Suspects(*max(old[:2], new[:2]), old.without_key or new.without_key)
         topics, of_headers = tee(columns.topics)
         values = iter(columns.values)
         given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]
@@ -137,7 +159,8 @@ class RowProducer:
             if error.args[0].code() in _OVER:
                 self._fail(error)
             row = columns.name_of(columns.rows - operator.length_hint(values) - 1)
-            raise DeliveryError(f"{row} was refused: {self._why_refused(error.args[0])}") from error
+            hint = _TOO_LARGE if error.args[0].code() == ck.KafkaError.MSG_SIZE_TOO_LARGE else ""
+            raise DeliveryError(f"{row} was refused: {error.args[0].str()}.{hint}") from error
         except SerializationError as error:
             row = columns.name_of(columns.rows - operator.length_hint(values) - 1)
             raise SerializationError(f"{row} was refused: {error}") from error
@@ -172,17 +195,20 @@ class RowProducer:
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
         if error is not None and self._refused is None:
             place = f"partition {message.partition()} of {message.topic()}"
-            self._refused = DeliveryError(f"A row for {place} was not stored: {self._why_refused(error)}")
+            suspects = self._whom_to_suspect(error, message.topic())
+            self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.{suspects}")
 
-    def _why_refused(self, error: ck.KafkaError) -> str:
-        if error.code() != ck.KafkaError.MSG_SIZE_TOO_LARGE:
-            return f"{describe(error)}."
-        size, row = self._largest
-        return (
-            f"{describe(error)}. The longest value so far has {size} bytes: {row}. Filter such rows out; or raise "
-            "max.message.bytes of the topic, and the option kafka.message.max.bytes. Where no row is that long, the "
-            "option kafka.batch.size must be less than max.message.bytes."
-        )
+    def _whom_to_suspect(self, error: ck.KafkaError, topic: str | None) -> str:
+        suspects = self._suspects.get(topic or "")
+        if suspects and error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
+            longest = f"The longest value for it has {suspects.size} bytes: {suspects.longest}."
+            return f" {longest}{_TOO_LARGE}{_BATCH_TOO_LARGE}"
+        if suspects and suspects.without_key and error.code() == ck.KafkaError.INVALID_RECORD:
+            return (
+                f" {suspects.without_key} has no key, which a compacted topic does not take: give it one, or filter "
+                "such rows out."
+            )
+        return ""
 
     def _note_trouble(self, error: ck.KafkaError) -> None:
         if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:

@@ -14,13 +14,14 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from headway.core.topics import MOST_LEVELS, how_to_create, is_topic_name, level_topic
 from headway.errors import DeliveryError
-from headway.kafka.row_producer import Columns
+from headway.kafka.row_producer import Columns, Suspects
 from headway.spark.due_rows import DueRows
 from headway.spark.option_values import shown
 from headway.spark.sink_digest import RowsDigest
 
 _MOST_BYTES = 8 * 2**20
 _ANY_PARTITION = -1
+_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 
 def chunks(
@@ -96,7 +97,7 @@ def _columns(
         partitions=_partitions(present.get("partition")),
         headers=_headers(present["headers"], name_of) if "headers" in present else None,
         name_of=name_of,
-        largest=_largest(present["value"], name_of),
+        suspects=_suspects(topics, distinct, present, name_of),
     )
 
 
@@ -114,7 +115,8 @@ def _kafka_topics(
                 f"{name_of(index)} is for level {levels[index]}, and levels count from 0, the lowest priority. Correct "
                 "the column level, or filter such rows out."
             )
-        topics = pc.binary_join_element_wise(topics, pc.cast(levels, pa.string()), level_topic("", 0)[:1])
+        hyphen = pa.scalar(level_topic("", 0)[:1], topics.type)
+        topics = pc.binary_join_element_wise(topics, pc.cast(levels, topics.type), hyphen)
     return topics
 
 
@@ -126,7 +128,7 @@ def _partition_counts(
     in_bytes = topics.cast(_bytes_of(topics.type))  # which need not be UTF-8
     for name in pc.unique(in_bytes).to_pylist():
         topic = name.decode(errors="replace")
-        if not (count := partitions_of(topic) if is_topic_name(topic) else 0):
+        if not (count := partitions_of(topic) if is_topic_name(topic) and topic not in _KAFKAS_OWN else 0):
             index = pc.index(in_bytes, pa.scalar(name, in_bytes.type)).as_py()
             raise DeliveryError(f"{name_of(index)} is for {_no_such_topic(topic, present, index)}")
         counts[topic] = count
@@ -146,6 +148,8 @@ def _refuse_null(name: str, column: pa.Array, name_of: _RowNames) -> None:
 
 
 def _no_such_topic(name: str, present: Mapping[str, pa.Array], index: int) -> str:
+    if name in _KAFKAS_OWN:
+        return f"{name}, which is Kafka's own topic. Correct the topic."
     if "level" not in present:
         return f"{shown(name)}, and Kafka has no such topic. {how_to_create(name)} Or correct the topic."
     level = present["level"][index].as_py()
@@ -223,11 +227,20 @@ def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str,
     return [(header["key"], header["value"]) for header in headers if header] or None if headers else None
 
 
-def _largest(values: pa.Array, name_of: _RowNames) -> tuple[int, str]:
-    """Return how many bytes the longest value has, and the name of its row."""
-    sizes = pc.fill_null(pc.binary_length(values), 0)
-    size = pc.max(sizes).as_py()
-    return size, name_of(pc.index(sizes, pa.scalar(size, sizes.type)).as_py())
+def _suspects(
+    topics: pa.Array, distinct: Iterable[str], present: Mapping[str, pa.Array], name_of: _RowNames
+) -> dict[str, Suspects]:
+    """Return the row with the longest value for each topic, and the first without a key."""
+    sizes = pc.fill_null(pc.binary_length(present["value"]), 0)
+    has_no_key = pc.is_null(present["key"]) if "key" in present else pa.repeat(True, len(topics))
+    found = {}
+    for topic in distinct:
+        is_own = pc.equal(topics, topic)
+        own_sizes = pc.if_else(is_own, sizes, -1)
+        longest = pc.index(own_sizes, size := pc.max(own_sizes)).as_py()
+        without_key = _index(pc.and_(is_own, has_no_key))
+        found[topic] = Suspects(size.as_py(), name_of(longest), name_of(without_key) if without_key >= 0 else None)
+    return found
 
 
 def _list(column: pa.Array) -> list[Any]:
