@@ -12,9 +12,10 @@ HeadwayError
 │   └── FencedError       another one has taken over its transactional id
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
-├── ScheduleError         a delayed record does not say where and when it is due; it goes to the dead letters
+├── UnreadableError       what lies in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over
+│   ├── ScheduleError     a delayed record does not say where and when it is due; it goes to the dead letters
+│   └── OffsetMapError    commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── NoRelayError          no relay has settled a cancellation or a reschedule in time
-├── OffsetMapError        commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
 ├── TimeLimitError        a handler did not end within its time limit
 ├── HandlerProcessError   a handler's process could not be started, or what it raised cannot be read here
@@ -85,7 +86,11 @@ class DeserializationError(HeadwayError):
     """A key or value could not be read; the record keeps its bytes."""
 
 
-class ScheduleError(HeadwayError):
+class UnreadableError(HeadwayError):
+    """What lies in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over."""
+
+
+class ScheduleError(UnreadableError):
     """A delayed record does not say where and when it is due; it goes to the dead letters."""
 
 
@@ -93,7 +98,7 @@ class NoRelayError(HeadwayError):
     """No relay has settled a cancellation or a reschedule in time; it is settled as soon as one runs."""
 
 
-class OffsetMapError(HeadwayError):
+class OffsetMapError(UnreadableError):
     """Commit metadata is not an offset map that can be read; the offset stands, the map is dropped."""
 
 

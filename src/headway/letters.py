@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from headway.config import Config
 from headway.records import ConsumerRecord, Header
@@ -12,6 +13,9 @@ MOST_BYTES = 2_097_152
 """`message.max.bytes` of who sends them: with its story a dead letter is larger than its record was."""
 
 _LONGEST_MESSAGE = 10_000  # characters
+_SHORTENED = PREFIX + "shortened"
+_A_HEADER = 12  # bytes that a header takes beside its name and value, at most
+_LEAST_KEPT = 1000
 
 # The consumer's settings that say how to reach the brokers; the others would be refused, or mean something else.
 _REACH = "bootstrap. metadata.broker.list security. sasl. ssl. enable.ssl. https. socket. broker. client. reconnect. "
@@ -53,6 +57,35 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
     }
     own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
     return own + [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
+
+
+def size_of(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> int:
+    """Return about how many bytes a record takes, and not fewer."""
+    fields = sum(len(name.encode()) + len(content or b"") + _A_HEADER for name, content in headers)
+    return len(value or b"") + len(key or b"") + fields + 100
+
+
+class Parts(NamedTuple):
+    """What of a dead letter can be shortened."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: list[Header]
+
+
+def shortened(letter: Parts, most: int) -> Parts:
+    """Return the beginning of a dead letter, about `most` bytes of it and the story; a header says what it was.
+
+    The record's own headers are left out.
+    """
+    story = {name: content for name, content in letter.headers if name.startswith(PREFIX)}
+    own = len(letter.headers) - len(story)
+    was = f"value {len(letter.value or b'')} bytes, key {len(letter.key or b'')} bytes, {own} headers"
+    story.setdefault(_SHORTENED, was.encode())
+    left = max(_LEAST_KEPT, most - size_of(None, None, list(story.items())))
+    key = None if letter.key is None else letter.key[: left // 4]
+    value = None if letter.value is None else letter.value[: left - len(key or b"")]
+    return Parts(value, key, list(story.items()))
 
 
 def _message(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from headway.core.changes import Command, Settled
+from headway.core.changes import Command, Settled, read_command
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
 from headway.core.relay import PartitionRelay
@@ -137,7 +137,7 @@ class World:
             if line not in self.relay.full():
                 self.fetch(line)
         for value in self.commands[self.commands_position :]:
-            self.relay.command(self.commands_position, value, self.now)
+            self.relay.command(self.commands_position, read_command(value), self.now)
             self.commands_position += 1
         self.searching += self.relay.searches
         self.relay.searches.clear()

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from headway.core.schedules import LATEST
+from headway.core.untrusted import Count, Number, Text, Time, read_json
 from headway.errors import ScheduleError
 
 
@@ -32,30 +32,32 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     The answer goes to the partition `reply` of the topic for answers, under the key `token`.
     """
 
-    id: str
-    due: int
-    at: int
-    token: str
-    reply: int
-    to: int | None = None
+    id: Text
+    due: Time
+    at: Time
+    token: Text
+    reply: Number
+    to: Time | None = None
 
     def encode(self) -> bytes:
         """As it is sent."""
         return msgspec.json.encode(self)
 
 
-_decode_command = msgspec.json.Decoder(Command).decode
+_command_decoder = msgspec.json.Decoder(Command)
 
 
 def read_command(value: bytes | None) -> Command:
-    """A command from the value of its record; raises `ScheduleError` for one that is damaged."""
+    """Return a command from the value of its record; raise `ScheduleError` for one that is damaged or forged."""
+    return read_json(value, _command_decoder, "A command", ScheduleError)
+
+
+def read_settled(value: bytes) -> Settled:
+    """Return an answer from the value of its record; raise `ScheduleError` for one that no relay of ours has given."""
     try:
-        command = _decode_command(value or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScheduleError(f"A command cannot be read: {error}.") from error
-    if command.to is not None and not 0 <= command.to <= LATEST:
-        raise ScheduleError(f"A command has a time that is none: {command.to}.")
-    return command
+        return Settled(value.decode())
+    except ValueError as error:
+        raise ScheduleError(f"An answer cannot be read: {value[:50]!r}.") from error
 
 
 class Change(msgspec.Struct):
@@ -65,11 +67,14 @@ class Change(msgspec.Struct):
     `live` are not delivered; the one that is says `placed` as its time. No copy says a later one than `expires`.
     """
 
-    generation: int
-    live: int
-    due: int | None
-    placed: int
-    expires: int
+    generation: Count
+    live: Count
+    due: Time | None
+    placed: Time
+    expires: Time
+
+
+_change_decoder = msgspec.json.Decoder(Change)
 
 
 class Changes:
@@ -88,8 +93,8 @@ class Changes:
         return self._changes.get(id_)
 
     def restore(self, id_: str, value: bytes) -> None:
-        """Take in what was stored."""
-        self._set(id_, msgspec.json.decode(value, type=Change))
+        """Take in what was stored; raise `UnreadableError` for what cannot have been."""
+        self._set(id_, read_json(value, _change_decoder, f"The change of the schedule {id_[:100]}"))
 
     def stored(self, id_: str) -> bytes | None:
         """What to store; None to forget it."""

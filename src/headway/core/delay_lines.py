@@ -12,11 +12,12 @@ Source: exponential time buckets, as in the timing wheels of Varghese and Lauck 
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
+from headway.core.untrusted import LATEST
 from headway.errors import ConfigError
 
 MEMORY = 0
@@ -45,13 +46,25 @@ class Ladder:
     lines: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not 0 < len(self.lines) <= _MOST_LINES or any(a >= b for a, b in pairwise(self.lines)):
+        if not 0 < len(self.lines) <= _MOST_LINES:
+            raise ConfigError(f"A ladder has 1 to {_MOST_LINES} lines; not {len(self.lines)}.")
+        if max(self.lines) > LATEST:
+            raise ConfigError(f"A line of a ladder is longer than {LATEST} ms. Leave it out.")
+        if any(a >= b for a, b in pairwise(self.lines)):
             raise ConfigError(f"A ladder has 1 to {_MOST_LINES} lines, each longer than the one before; not {self}.")
         if self.lines[0] not in _SHORTEST:
             raise ConfigError(
                 f"The shortest line is {self.lines[0] / 1000:g} s; it must be from {_SHORTEST[0] / 1000:g} to "
                 f"{_SHORTEST[-1] / 1000:g} s, for what is due sooner waits in memory."
             )
+
+    @classmethod
+    def of_those(cls, lines: Iterable[int]) -> Self | None:
+        """Return a ladder of these lines, in any order and maybe with `MEMORY`; None if they are none."""
+        try:
+            return cls(tuple(sorted(line for line in set(lines) if line != MEMORY)))
+        except ConfigError:
+            return None
 
     @classmethod
     def exponential(cls, first: float = 1.0, base: float = 2.0, count: int = 27) -> Self:
@@ -73,10 +86,31 @@ class Ladder:
 
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
         """The lines that a record passes, each after so many milliseconds, if no step takes any time."""
+        for start, line, times in self._stays(delay):
+            yield from ((start + time * time_in(line), line) for time in range(times))
+
+    def step_at(self, delay: int, elapsed: int) -> tuple[int, int] | None:
+        """Return the step of the path that a record is in after so many milliseconds; None if it is in no line yet.
+
+        >>> Ladder((1000, 2000, 4000)).step_at(7000, 4500)
+        (3900, 2000)
+        """
+        step = None
+        for start, line, times in self._stays(delay):
+            if start > elapsed:
+                break
+            step = start + min(times - 1, (elapsed - start) // time_in(line)) * time_in(line), line
+        return step
+
+    def _stays(self, delay: int) -> Iterator[tuple[int, int, int]]:
+        """The path, as (when it first enters, line, how often): it may enter the same line a million times."""
         elapsed = 0
-        while line := self.line_for(delay - elapsed):
-            yield elapsed, line
-            elapsed += time_in(line)
+        for line in reversed(self.lines):
+            beyond = delay - elapsed + _MAY_ENTER_LATER - line
+            if beyond >= 0:
+                times = beyond // time_in(line) + 1
+                yield elapsed, line, times
+                elapsed += times * time_in(line)
 
     def writes(self, delay: int) -> int:
         """How often a record with this delay is written, its delivery included.
@@ -84,7 +118,7 @@ class Ladder:
         >>> [Ladder.exponential().writes(seconds * 1000) for seconds in (1, 60, 3600, 86_400)]
         [2, 5, 5, 6]
         """
-        return max(1, sum(1 for _ in self.path(delay))) + 1
+        return max(1, sum(times for _, _, times in self._stays(delay))) + 1
 
     def __str__(self) -> str:
         return ", ".join(f"{line / 1000:g} s" for line in self.lines)

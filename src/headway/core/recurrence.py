@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from headway.core.untrusted import LATEST, LONGEST_TEXT, Text, Time
 from headway.errors import ConfigError
 
 Misfire = Literal["coalesce", "fire", "skip"]
@@ -21,25 +22,37 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     `cron` has five fields as in Debian's cron, in the time zone `zone`, daylight saving time included.
     """
 
-    cron: str | None = None
-    interval: int | None = None
-    zone: str = "UTC"
+    cron: Text | None = None
+    interval: Time | None = None
+    zone: Text = "UTC"
     misfire: Misfire = "coalesce"
-    older_than: int = 0
+    older_than: Time = 0
 
     def check(self) -> None:
         """Raises `ConfigError` for what cannot recur."""
         if (self.cron is None) == (self.interval is None):
             raise ConfigError("A recurring schedule takes a cron expression or an interval.")
-        if self.interval is not None and self.interval < _SHORTEST_INTERVAL:
-            raise ConfigError(f"The interval is {self.interval} ms; it must be at least {_SHORTEST_INTERVAL} ms.")
+        if self.interval is not None and not _SHORTEST_INTERVAL <= self.interval <= LATEST:
+            raise ConfigError(
+                f"The interval is {self.interval} ms; it must be at least {_SHORTEST_INTERVAL} ms, at most {LATEST}."
+            )
+        if max(len(self.cron or ""), len(self.zone)) > LONGEST_TEXT:
+            raise ConfigError(f"The cron expression or its zone has more than {LONGEST_TEXT} characters.")
         if self.misfire not in get_args(Misfire):
             raise ConfigError(f"The misfire is {self.misfire!r}; it must be one of {', '.join(get_args(Misfire))}.")
         if self.older_than < 0:
             raise ConfigError("Missed times cannot be skipped before they are missed: older_than must not be negative.")
+        if self.older_than > LATEST:
+            raise ConfigError(f"older_than is {self.older_than} ms; it must be at most {LATEST}.")
         try:
             self._after(0)
-        except (CronSimError, ZoneInfoNotFoundError, ValueError, OSError) as error:  # a zone is looked up as a file
+        except (
+            CronSimError,
+            ZoneInfoNotFoundError,
+            ValueError,
+            OSError,
+            OverflowError,
+        ) as error:  # a zone is looked up as a file
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Take five fields, as "
                 "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."
@@ -50,7 +63,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         return self.misfire != "skip" or now - due <= self.older_than
 
     def following(self, due: int, now: int) -> int | None:
-        """The time after `due` that is next to be decided on; None if there is no other.
+        """The time after `due` that is next to be decided on; None if there is no other before the year 10,000.
 
         >>> Recurrence(interval=60_000).following(due=0, now=150_000)
         180000
@@ -60,7 +73,11 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         120000
         """
         passed = {"fire": due, "coalesce": now, "skip": now - self.older_than - 1}[self.misfire]
-        return self._after(max(due, passed), due)
+        try:
+            following = self._after(max(due, passed), due)
+        except OverflowError:  # where the calendar ends
+            return None
+        return None if following is None or following > LATEST else following
 
     def _after(self, passed: int, due: int = 0) -> int | None:
         if self.interval is not None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headway.core.changes import Command, Settled, read_command
+from headway.core.changes import Command, Settled
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import LEAVES_WITHIN, Fetched, Line, bound_behind
 from headway.core.offset_map import OffsetMap
@@ -73,6 +73,9 @@ class PartitionRelay:
         stored: What earlier ticks have stored.
         room: How many bytes of records may wait in memory, and as many again in the windows of all lines.
         topics: Kafka's ids of the lines' topics and of the commands', by the key of what is stored of each.
+        ends: Where their logs end, by the same keys, as far as known.
+
+    `unreadable` has a sentence for each key of what is stored that could not be read, and is taken not to be there.
     """
 
     def __init__(
@@ -82,14 +85,16 @@ class PartitionRelay:
         stored: Mapping[str, bytes],
         room: int,
         topics: Mapping[str, str],
+        ends: Mapping[str, int] | None = None,
     ) -> None:
         self._ladder = ladder
         self._room = room
-        state = StoredState(stored, topics)
+        state = StoredState(stored, topics, ends)
         own = Line(MEMORY, OffsetMap(state.mark.offset), room // 4)
         self._shared = room // 2
         each = room // 4 // max(1, len(lines))
         others = {line: Line(line, state.line(line), each) for line in lines if line != MEMORY}
+        self.unreadable = state.unreadable
         self._lines = {MEMORY: own} | others
         self._waiting = Waiting(state.mark, own)
         self._changes = state.changes
@@ -141,14 +146,12 @@ class PartitionRelay:
         spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
         return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
-    def command(self, offset: int, value: bytes | None, now: int) -> None:
-        """Take in a command."""
+    def command(self, offset: int, command: Command | None, now: int) -> None:
+        """Take in a command; None stands for one that cannot be read, so that nobody knows whom to answer."""
         for fresh in self._commands.receive((offset,)):
             self._commands_changed = True
-            try:
-                command = read_command(value)
-            except ScheduleError:
-                self._commands.complete(fresh)  # nobody knows whom to answer
+            if command is None:
+                self._commands.complete(fresh)
             else:
                 self._settle(fresh, command, now)
 

@@ -5,24 +5,20 @@ refused, so that no record goes round for ever.
 """
 
 import re
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from headway.core.recurrence import Recurrence
+from headway.core.untrusted import LATEST, LONGEST_TEXT, Count, Number, Text, Time, read_json
 from headway.errors import ConfigError, ScheduleError
 from headway.records import Header
 
 HEADER = "headway.delay"
 
-LATEST = 253_402_300_799_000
-"""The last second of the year 9999, in milliseconds since the epoch."""
-
-_is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
-_Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-_HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL)
+_is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
+_HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -33,13 +29,13 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     delivered.
     """
 
-    id: str
-    due: _Time
-    at: _Time
-    order: int
+    id: Text
+    due: Time
+    at: Time
+    order: Count
     topic: str
-    partition: _Number | None = None
-    generation: _Number = 0
+    partition: Number | None = None
+    generation: Number = 0
     recurrence: Recurrence | None = None
 
     def check(self) -> None:
@@ -51,6 +47,11 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         if self.partition is not None and not (isinstance(self.partition, int) and 0 <= self.partition < 2**31):
             raise ConfigError(
                 f"The partition is {self.partition!r}; it must be a number from 0. Leave it out to have the key decide."
+            )
+        if len(self.id) > LONGEST_TEXT:
+            raise ConfigError(
+                f"The id of a schedule would have {len(self.id)} characters; it has at most {LONGEST_TEXT} characters. "
+                "Give it a shorter beginning."
             )
         if self.due > LATEST:
             raise ConfigError(
@@ -67,17 +68,15 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Schedule).decode
+_decoder = msgspec.json.Decoder(Schedule)
+_WHOSE = f"The header {HEADER}"
 
 
 def read_schedule(value: str | bytes | None) -> Schedule:
     """A schedule from its header's value; raises `ScheduleError` for one that is damaged or forged."""
     if value is None:
         raise ScheduleError(f"The record has no header {HEADER}.")
-    try:
-        schedule = _decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ScheduleError(f"The header {HEADER} cannot be read: {error}.") from error
+    schedule = read_json(value, _decoder, _WHOSE, ScheduleError)
     if not _is_topic(schedule.topic):  # msgspec's own patterns take twice as long
         raise ScheduleError(f"The header {HEADER} names no topic: {schedule.topic!r}.")
     if schedule.recurrence is not None:
@@ -113,8 +112,13 @@ class HandleParts(NamedTuple):
     @classmethod
     def read(cls, text: str) -> "HandleParts":
         """The parts of a handle's text; raises `ConfigError` for another text."""
-        found = _HANDLE.fullmatch(text)
+        found, shown = _HANDLE.fullmatch(text), repr(text[:200])
         if not found:
-            raise ConfigError(f"{text!r} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17.")
+            raise ConfigError(f"{shown} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17.")
         partition, due, at, id_ = found.groups()
-        return cls(int(partition), int(due), int(at), id_)
+        parts = cls(int(partition), int(due), int(at), id_)
+        if max(parts.due, parts.at) > LATEST or len(id_) > LONGEST_TEXT:
+            raise ConfigError(
+                f"{shown} is no handle of a schedule: its times are beyond the year 9999, or it is too long."
+            )
+        return parts

@@ -9,14 +9,17 @@ Invariants: records are given in the order of (due, scheduled at, order, offset)
 
 from collections import deque
 from heapq import heappop, heappush
+from typing import Annotated
 
 import msgspec
 
 from headway.core.delay_lines import MEMORY
 from headway.core.line import Fetched, Line
 from headway.core.schedules import Schedule
+from headway.core.untrusted import Count
 
-Key = tuple[int, int, int, int]
+_Part = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+Key = tuple[_Part, _Part, _Part, _Part]
 
 _FIRST: Key = (-1, -1, -1, -1)
 
@@ -27,10 +30,10 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     Everything below `offset`; and of the offsets below `end`, the records up to the key `last` without the `late` ones.
     """
 
-    offset: int = 0
-    end: int = 0
+    offset: Count = 0
+    end: Count = 0
     last: Key = _FIRST
-    late: tuple[int, ...] = ()
+    late: tuple[Count, ...] = ()
 
     def has_delivered(self, schedule: Schedule, offset: int) -> bool:
         """Whether a record of that line is delivered."""

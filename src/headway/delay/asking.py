@@ -1,6 +1,6 @@
 """Asking a relay to cancel or reschedule, and waiting for what it answers."""
 
-import contextlib
+import logging
 import random
 import threading
 import uuid
@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from headway.core.changes import Command, Settled
+from headway.core.changes import Command, Settled, read_settled
 from headway.core.schedules import HandleParts
 from headway.delay.topics import TopicNames
-from headway.delay.writing import settled_of
-from headway.errors import DeliveryError, NoRelayError
+from headway.errors import DeliveryError, NoRelayError, ScheduleError
 from headway.kafka.answers import AnswerReader
+
+log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0
 
@@ -51,9 +52,14 @@ class Asking:
             answer.set_exception(error)
 
     def _answered(self, token: str, value: bytes) -> None:
-        if answer := self._waiting.pop(token, None):
-            with contextlib.suppress(ValueError):  # of a newer relay, whose answer nobody here understands
-                answer.set_result(settled_of(value))
+        if token in self._waiting:
+            try:
+                settled = read_settled(value)
+            except ScheduleError as error:  # of a newer relay, or of a stranger
+                log.warning("A record in %s is passed over: %s", self._names.answers, error)
+            else:
+                if answer := self._waiting.pop(token, None):
+                    answer.set_result(settled)
 
     def close(self) -> None:
         """Nobody is answered any more."""

@@ -22,7 +22,7 @@ from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import is_the_records_own
+from headway.kafka.producer_client import error_name, is_the_records_own, refuses_all
 
 _LONGEST_WAIT = 10.0
 _STORE_EVERY = 0.25
@@ -110,9 +110,16 @@ class AtOnce:
             send(self._client, out, report)
         except (DeliveryError, SerializationError) as error:
             self._under_way -= size
-            if out.source is None:
+            if refuses_all(error):
                 raise
-            self._send(self._writing.refused_delivery(out, str(error)), round_)
+            self._send_instead(out, error_name(error), str(error), round_)
+
+    def _send_instead(self, refused: Out, error: str, reason: str, round_: _Sent) -> None:
+        instead = self._writing.instead_of(refused, error, reason)
+        if instead is None:
+            round_.left -= 1
+        else:
+            self._send(instead, round_)
 
     def _try_alone(self) -> None:
         if self._refused:
@@ -127,7 +134,7 @@ class AtOnce:
                     is_likewise = is_refused_likewise(error.name(), first[0], each[0])
                     (refused if is_likewise else self._refused).append(each)
                 for out, round_ in refused:
-                    self._send(self._writing.refused_delivery(out, error.str()), round_)
+                    self._send_instead(out, error.name(), error.str(), round_)
                 self._flush()
 
     def serve(self) -> float:

@@ -6,7 +6,7 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
@@ -88,7 +88,7 @@ class InTransactions:
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._ids = [f"{names.name}-relay-{uuid.uuid4().hex[:12]}" for _ in range(_PRODUCERS)]
+        self._ids = [f"{ids_begin_with(names)}{uuid.uuid4().hex[:12]}" for _ in range(_PRODUCERS)]
         self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
         try:
             for transactional_id in self._ids:
@@ -128,10 +128,7 @@ class InTransactions:
             # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
             self._renew(batches_of_one=True)
             if refused.place is not None:
-                itself = records[refused.place]
-                for place, out in enumerate(records):
-                    if out is itself or is_refused_likewise(refused.error, itself, out):
-                        records[place] = self._instead_of(out, refused.reason)
+                records = list(self._without(refused, records[refused.place], records))
             elif len(ticks) > 1:  # the search takes its time, and a transaction has little
                 for number, tick in ticks.items():
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
@@ -150,10 +147,13 @@ class InTransactions:
         connect(client, self._names.state)
         in_slices(client.init_transactions)
 
-    def _instead_of(self, refused: Out, reason: str) -> Out:
-        if refused.source is None:
-            raise KafkaError(f"A record for {refused.topic} was not stored: {reason.rstrip('.')}.")
-        return self._writing.refused_delivery(refused, reason)
+    def _without(self, refused: _Refused, itself: Out, records: Iterable[Out]) -> Iterator[Out]:
+        """Yield what to write instead of all of these, of which Kafka refuses one."""
+        for out in records:
+            if out is not itself and not is_refused_likewise(refused.error, itself, out):
+                yield out
+            elif instead := self._writing.instead_of(out, refused.error, refused.reason):
+                yield instead
 
     def _attempt(self, records: Sequence[Out], moved: Moved) -> _Refused | None:
         """Write all in a new transaction, and note where what moves ends; or say that one is refused."""
@@ -250,6 +250,11 @@ def _abort(client: ProducerClient) -> None:
     except KafkaError as refused:
         if not is_out_of_place(refused):
             raise
+
+
+def ids_begin_with(names: TopicNames) -> str:
+    """Return how the transactional ids of a scheduler's relays begin."""
+    return f"{names.name}-relay-"
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:

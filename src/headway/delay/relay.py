@@ -24,11 +24,11 @@ from headway.core.relay_ticks import Tick
 from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, line_key, stored_producers
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Carrier, Mode
-from headway.delay.in_transactions import InTransactions, end_transactions
+from headway.delay.in_transactions import InTransactions, end_transactions, ids_begin_with
 from headway.delay.remade import RemadeTopics
 from headway.delay.searching import Searcher
-from headway.delay.topics import DEFAULT_NAME, TopicNames, decode_ladder, read_layout
-from headway.delay.writing import fetched_from
+from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, read_layout, usable
+from headway.delay.writing import command_from, fetched_from
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.closing import Closable
@@ -99,6 +99,7 @@ class Relay(Closable):
         self._stopping = threading.Event()
         self._closed = False
         self._other_ladder = False
+        self._look_again_after = _LOOK_AGAIN_AFTER
         self._topics: dict[str, str] = {}
         self._fetched_to: dict[Partition, int] = {}
         self._looked_at = self._deleted_at = time.monotonic()
@@ -186,12 +187,17 @@ class Relay(Closable):
         self._consumer.subscribe(topics, before_leaving=self._store_rest)
 
     def _change_lines(self) -> None:
-        """Other lines were put in use; the brokers hear of their topics one after the other."""
-        if time.monotonic() - self._looked_at < _LOOK_AGAIN_AFTER:
+        """Other lines were put in use; the brokers hear of their topics one after the other, and of some never."""
+        if time.monotonic() - self._looked_at < self._look_again_after:
             return
         ladder, lines = self._layout()
         self._looked_at = time.monotonic()
         if not set(ladder.lines).issubset(lines):
+            self._look_again_after = min(2 * self._look_again_after, _LOOK_EVERY)
+            return
+        self._look_again_after = _LOOK_AGAIN_AFTER
+        if (ladder, lines) == (self._ladder, self._lines):
+            self._other_ladder = False
             return
         log.info("The lines of %s are from now on: %s.", self._names.name, ladder)
         before, self._ladder, self._lines = self._lines, ladder, lines
@@ -277,11 +283,16 @@ class Relay(Closable):
         stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
         if not self._is_all_decided(numbers):
             self._end_what_is_open(stored)
-        room = self._memory // len(numbers)
+        room, ladder, ends = self._memory // len(numbers), usable(self._ladder, self._lines), self._ends(numbers)
+        if ladder != self._ladder:
+            log.warning("The lines %s lack topics; in use are: %s.", self._ladder, ladder)
+            self._other_ladder = True  # which is looked for again
         for number in numbers:
             lines = self._lines
-            relay = PartitionRelay(self._ladder, lines, stored[number], room, topics)
+            relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number])
             self._relays[number] = relay
+            for key, error in relay.unreadable.items():
+                log.warning("%s, partition %d, is passed over at %.100r: %s", self._names.state, number, key, error)
             self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
             self._places[self._names.commands, number] = relay, None
         if self._carrier is None:
@@ -300,7 +311,8 @@ class Relay(Closable):
 
         Of a relay that has died within one the brokers themselves would end it much later.
         """
-        producers = {each for values in stored.values() for each in stored_producers(values)}
+        own = ids_begin_with(self._names)
+        producers = {each for values in stored.values() for each in stored_producers(values, own)}
         end_transactions(self._producer_config(), sorted(producers), self._names.state)
 
     def _look_at_topics(self) -> dict[str, str] | None:
@@ -338,6 +350,21 @@ class Relay(Closable):
             log.info("%s", unknown)
             return False
         return all(decided[place] >= end for place, end in there.items() if place in decided)
+
+    def _ends(self, numbers: list[int]) -> dict[int, dict[str, int]]:
+        """Return where the logs of these numbers end, as far as known, by the keys of what is stored of each."""
+        keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
+        keys[self._names.commands] = COMMANDS_KEY
+        places = [(topic, number) for topic in keys for number in numbers]
+        try:
+            ends = LogBounds(self._connection, within=_DECIDED_WITHIN).ends(places)
+        except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
+            log.info("%s", unknown)
+            ends = {}
+        return {
+            number: {key: ends[topic, number] for topic, key in keys.items() if (topic, number) in ends}
+            for number in numbers
+        }
 
     def _look_at_clock(self, carrier: Carrier) -> None:
         carrier.look_at_clock(
@@ -405,11 +432,11 @@ class Relay(Closable):
             if relay is not None and self._is_anew(place, message.offset()):
                 raise KafkaError(f"{place[0]} begins again at offset {message.offset()}, as a topic that was made anew")
             if relay is not None and line is None:
-                relay.command(message.offset(), message.value(), now)
+                relay.command(message.offset(), command_from(message), now)
             elif relay is not None:
                 fetched.setdefault(place, []).append(fetched_from(message))
-            elif place == self._ladder_place and message.value():
-                self._other_ladder = decode_ladder(message.value()) != self._ladder
+            elif place == self._ladder_place and (ladder := ladder_from(self._names, message.key(), message.value())):
+                self._other_ladder = ladder != self._ladder
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
 from headway.core.changes import Settled
-from headway.core.delay_lines import MEMORY
+from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.recurrence import Misfire, Recurrence
 from headway.core.schedules import HEADER, HandleParts, Schedule, partition_of
 from headway.core.topics import level_topic
+from headway.core.untrusted import LATEST
 from headway.delay import storing
 from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
 from headway.delay.handles import ScheduleHandle
@@ -41,6 +42,7 @@ class _Lines(NamedTuple):
     """What there is of a scheduler, and where to send for each line."""
 
     layout: Layout
+    ladder: Ladder
     destinations: Mapping[int, Destination]
 
 
@@ -145,7 +147,10 @@ class Scheduler(Closable):
             )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
-        recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, round(older_than * 1000))  # type: ignore[arg-type]
+        if not older_than * 1000 <= LATEST:  # nor is what is no number
+            raise ConfigError(f"older_than is {older_than} s; it must be a number of seconds, up to {LATEST // 1000}.")
+        oldest = round(max(-1.0, older_than * 1000))
+        recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, oldest)  # type: ignore[arg-type]
         recurrence.check()
         now = int(time.time() * 1000)
         first = recurrence.following(now, now)
@@ -242,12 +247,14 @@ class Scheduler(Closable):
         name = f"{self._token}{order:x}" if id_ is None else f"{id_}.{self._token}{order:x}"
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         schedule.check()
+        if self._names.owns(target):
+            raise ConfigError(f"The topic {target} is the scheduler's own, so nothing can be scheduled to it.")
         fields.append(schedule.header())
         if time.monotonic() > self._look_again_at:
             self._look_again()
         lines = self._lines
         own = _partition_of(key, order, lines.layout.partitions)
-        destination = lines.destinations[lines.layout.ladder.line_for(due - at)]
+        destination = lines.destinations[lines.ladder.line_for(due - at)]
         future = DeliveryFuture.of(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
         return ScheduleHandle(own, schedule, future)
@@ -256,9 +263,10 @@ class Scheduler(Closable):
         return read_layout(self._connection, self._names.name) or create_topics(self._connection, self._names.name)
 
     def _lines_of(self, layout: Layout) -> _Lines:
-        topics = {line: self._names.line(line) for line in (MEMORY, *layout.ladder.lines)}
+        ladder = layout.usable
+        topics = {line: self._names.line(line) for line in (MEMORY, *ladder.lines)}
         serve = self._client.serve_until
-        return _Lines(layout, {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()})
+        return _Lines(layout, ladder, {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()})
 
     def _look_again(self) -> None:
         """Look in a thread which lines there are by now: nobody who schedules waits for it."""

@@ -5,10 +5,8 @@ is read, once, beside the relay's own work.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from headway.core.delay_lines import MEMORY, Ladder
@@ -99,11 +97,11 @@ class Searcher:
 
 def stretches(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[Stretch]:
     """Where it can be: first where it is now if it was never held up, and then anywhere else."""
-    so_far = takewhile(lambda step: search.at + step[0] <= now, ladder.path(search.due - search.at))
-    for elapsed, line in deque(so_far, maxlen=1):
-        if line in lines:
-            yield Stretch(line, search.at + elapsed - 1000, search.at + elapsed + 10_000)
+    step = ladder.step_at(search.due - search.at, now - search.at)
+    if step is not None and step[1] in lines:
+        elapsed, line = step
+        yield Stretch(line, max(0, search.at + elapsed - 1000), search.at + elapsed + 10_000)
     for line in lines:
         last = search.due - line + STORED_WITHIN
         if line != MEMORY and search.at <= last:
-            yield Stretch(line, search.at - 1000, last)
+            yield Stretch(line, max(0, search.at - 1000), last)

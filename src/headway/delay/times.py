@@ -3,7 +3,7 @@
 import math
 from datetime import datetime, timedelta
 
-from headway.core.schedules import LATEST
+from headway.core.untrusted import LATEST
 from headway.errors import ConfigError
 
 When = datetime | timedelta | float

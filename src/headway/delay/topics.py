@@ -1,5 +1,7 @@
 """A scheduler's topics: their names, their settings, how they come to be, and which ladder is in use."""
 
+import logging
+import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,10 +11,13 @@ import msgspec
 
 from headway.config import DEFAULT_SCHEDULER
 from headway.core.delay_lines import MEMORY, Ladder
-from headway.errors import ConfigError, KafkaError
+from headway.core.untrusted import Time, read_json
+from headway.errors import ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.compacted import read_compacted
 from headway.kafka.producer_client import ProducerClient
+
+log = logging.getLogger(__name__)
 
 DEFAULT_NAME = DEFAULT_SCHEDULER
 DEFAULT_PARTITIONS = 4
@@ -24,6 +29,10 @@ MAX_MESSAGE_BYTES = 2_097_152
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 _LADDER_KEY = "ladder"
+_OWN = frozenset({"commands", "answers", "state", "ladder", "dead"})
+_LINE = "line-"
+_is_line = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
+_ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
 _WITHIN = 30.0
 _KNOWN_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.05
@@ -37,7 +46,7 @@ class TopicNames:
 
     def line(self, line: int) -> str:
         """The topic of a delay line."""
-        return f"{self.name}.line-{line}"
+        return f"{self.name}.{_LINE}{line}"
 
     @property
     def commands(self) -> str:
@@ -64,11 +73,18 @@ class TopicNames:
         """Records that could not be delivered."""
         return f"{self.name}.dead"
 
+    def owns(self, topic: str) -> bool:
+        """Return whether a topic is one of these: nothing may be scheduled to it, since relays believe what it says."""
+        if not topic.startswith(f"{self.name}."):
+            return False
+        end = topic.removeprefix(f"{self.name}.")
+        return end in _OWN or end.startswith(_LINE)
+
     def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
         """The lines among the topics that there are, and how many partitions each has."""
-        prefix = f"{self.name}.line-"
+        prefix = f"{self.name}.{_LINE}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
-        return {int(end): count for end, count in sorted(ends.items()) if end.isdecimal()}
+        return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}
 
 
 class NewTopic(NamedTuple):
@@ -85,6 +101,16 @@ class Layout(NamedTuple):
     partitions: int
     lines: tuple[int, ...]
     ladder: Ladder
+
+    @property
+    def usable(self) -> Ladder:
+        """The ladder without lines whose topics are not there: any ladder is right for any record."""
+        return usable(self.ladder, self.lines)
+
+
+def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
+    """Return a ladder without those of its lines that are not there; or as it is, where none of them is."""
+    return Ladder.of_those(set(ladder.lines).intersection(lines)) or ladder
 
 
 def topics_for(names: TopicNames, ladder: Ladder, partitions: int) -> list[NewTopic]:
@@ -119,13 +145,13 @@ def create_topics(
     """
     names, admin = TopicNames(name), Admin(config)
     existing = admin.topics()
-    in_use = _read_ladder(config, names) if names.ladder in existing else None
+    in_use = _read_ladder(config, names, existing)
     partitions = existing.get(names.state, partitions)
-    wanted = ladder or in_use or Ladder.exponential()
+    wanted = ladder or in_use.ladder or Ladder.exponential()
     _create(
         admin, [new for new in topics_for(names, wanted, partitions) if new.name not in existing], replication_factor
     )
-    if wanted != in_use:
+    if wanted != in_use.ladder or not in_use.is_stored:
         _write_ladder(config, names, wanted)
     return _checked(names, _await(admin, names, wanted), wanted)
 
@@ -133,8 +159,8 @@ def create_topics(
 def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
     """What `create_topics` would create."""
     names, existing = TopicNames(name), Admin(config).topics()
-    in_use = _read_ladder(config, names) if names.ladder in existing else None
-    wanted = topics_for(names, ladder or in_use or Ladder.exponential(), existing.get(names.state, partitions))
+    wanted_ladder = ladder or _read_ladder(config, names, existing).ladder or Ladder.exponential()
+    wanted = topics_for(names, wanted_ladder, existing.get(names.state, partitions))
     return [new for new in wanted if new.name not in existing]
 
 
@@ -144,7 +170,7 @@ def read_layout(config: Mapping[str, Any], name: str) -> Layout | None:
     existing = Admin(config).topics()
     if not {names.ladder, names.state, names.commands} <= existing.keys():
         return None
-    ladder = _read_ladder(config, names)
+    ladder = _read_ladder(config, names, existing).ladder
     return None if ladder is None else _checked(names, existing, ladder)
 
 
@@ -178,14 +204,45 @@ def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> dict[str, int]:
     return existing
 
 
-def _read_ladder(config: Mapping[str, Any], names: TopicNames) -> Ladder | None:
+class _InUse(NamedTuple):
+    """The ladder that was put in use, if one was; or, where its record cannot be read, one of all lines there are."""
+
+    ladder: Ladder | None
+    is_stored: bool
+
+
+def _read_ladder(config: Mapping[str, Any], names: TopicNames, existing: Mapping[str, int]) -> _InUse:
+    if names.ladder not in existing:
+        return _InUse(None, is_stored=False)
     stored = read_compacted(config, names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
-    return None if stored is None else decode_ladder(stored)
+    if stored is None:
+        return _InUse(None, is_stored=False)
+    ladder = ladder_from(names, _LADDER_KEY.encode(), stored)
+    return _InUse(ladder or Ladder.of_those(names.lines_of(existing)), is_stored=ladder is not None)
+
+
+def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:
+    """Return what a record of the ladder's topic puts in use; None where that is nothing, or cannot be read."""
+    if key != _LADDER_KEY.encode() or value is None:
+        return None
+    try:
+        return decode_ladder(value)
+    except UnreadableError as error:
+        log.warning(
+            "A record in %s is passed over: %s `headway schedule init` with the lines to use writes a good one.",
+            names.ladder,
+            error,
+        )
+        return None
 
 
 def decode_ladder(value: bytes) -> Ladder:
-    """A ladder as it is stored."""
-    return Ladder(msgspec.json.decode(value, type=tuple[int, ...]))
+    """Return a ladder as it is stored; raise `UnreadableError` for what is none."""
+    lines = read_json(value, _ladder_decoder, "The ladder")
+    try:
+        return Ladder(lines)
+    except ConfigError as error:
+        raise UnreadableError(f"The ladder cannot be read: {error}") from error
 
 
 def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) -> None:

@@ -3,18 +3,18 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from headway.core.changes import Settled
+from headway.core.changes import Command, read_command
 from headway.core.line import Fetched
 from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
-from headway.delay.topics import TopicNames
+from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
-from headway.letters import letter_headers
+from headway.letters import Parts, letter_headers, shortened, size_of
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
 log = logging.getLogger(__name__)
@@ -27,12 +27,16 @@ _OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
 _MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record may be
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
+_NO_MOVE = "no delay line takes the record"
+
+# What librdkafka calls the refusal of a record that is wrong in itself: "" is what the client does not even send.
+_OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
 
 class Out(msgspec.Struct, gc=False):
     """A record as the client takes it.
 
-    `source` is what it was made of, if that is delivered with it; `line` is where it moves, if it does.
+    `source` is what it was made of; None for what a relay stores. `line` is where it moves, if it does.
     """
 
     topic: str
@@ -73,11 +77,11 @@ class Writing:
         message, schedule = write.record, write.schedule
         headers = [*own_headers(message), schedule.header()]
         topic = self._names.line(write.line or 0)
-        return Out(topic, message.value(), message.key(), partition, _NOW, headers, None, write.line)
+        return Out(topic, message.value(), message.key(), partition, _NOW, headers, message, write.line)
 
     def _delivery(self, write: Write, now: int) -> Out:
         message, schedule = write.record, write.schedule
-        if error := self._targets.error(schedule):
+        if error := self._error(schedule):
             return self.dead_letter(message, error, _REFUSED)
         partition = _ANY_PARTITION if schedule.partition is None else schedule.partition
         headers = own_headers(message)
@@ -85,12 +89,17 @@ class Writing:
         timestamp = max(schedule.due, now)
         return Out(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 
+    def _error(self, schedule: Schedule) -> DeliveryError | None:
+        if self._names.owns(schedule.topic):
+            return DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
+        return self._targets.error(schedule)
+
     def _refused(self, refusal: Refusal) -> Out:
         return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
 
     def _answer(self, answer: Answer) -> Out:
         command, settled = answer
-        return Out(self._names.answers, settled.value, command.token, command.reply, _NOW, None)
+        return Out(self._names.answers, settled.value, command.token, command.reply, _NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> Out:
         """The record as it lies in its line, and why it cannot be delivered."""
@@ -98,12 +107,43 @@ class Writing:
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(_Failed(record), error, reason)
-        return Out(self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers)
+        letter = Out(self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message)
+        return letter if _size(letter) <= MAX_MESSAGE_BYTES else _shortened(letter, MAX_MESSAGE_BYTES)
 
-    def refused_delivery(self, out: Out, reason: str) -> Out:
-        """The dead letter for a delivery that Kafka has refused."""
-        error = DeliveryError(f"A record for {out.topic} was refused: {reason}.")
-        return self.dead_letter(out.source, error, _REFUSED)
+    def instead_of(self, refused: Out, error: str, reason: str) -> Out | None:
+        """Return what is written in place of a record that Kafka refuses for good; None where nobody misses it.
+
+        Args:
+            refused: The record.
+            error: What librdkafka calls the refusal; empty for one of the client's own.
+            reason: The same for people.
+
+        Raises `KafkaError` where the relay cannot go on without the record.
+        """
+        said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
+        is_letter = refused.topic == self._names.dead
+        if refused.topic == self._names.answers:
+            log.warning("Nobody is told what became of a command. %s", said)
+            return None
+        if refused.line is None and not is_letter and refused.source is not None:
+            return self.dead_letter(refused.source, DeliveryError(said), _REFUSED)
+        if refused.source is None or error not in _OF_THE_RECORD:
+            raise KafkaError(said)
+        if not is_letter:
+            return self.dead_letter(refused.source, DeliveryError(said), _NO_MOVE)
+        shorter = _shortened(refused, _size(refused) // 2)
+        if _size(shorter) >= _size(refused):
+            raise KafkaError(said)
+        return shorter
+
+
+def _size(letter: Out) -> int:
+    return size_of(letter.value, letter.key, letter.headers or ())
+
+
+def _shortened(letter: Out, most: int) -> Out:
+    value, key, headers = shortened(Parts(letter.value, letter.key, letter.headers or []), most)
+    return msgspec.structs.replace(letter, value=value, key=key, headers=headers)
 
 
 class Targets:
@@ -147,7 +187,10 @@ _source = RecordSource(0, "", lambda message: message.key(), lambda message: mes
 
 def schedule_of(message: Message) -> Schedule:
     """The schedule of a record in a line; raises `ScheduleError`."""
-    headers = headers_of(message)
+    return _schedule_in(headers_of(message))
+
+
+def _schedule_in(headers: Sequence[Header]) -> Schedule:
     if headers and headers[-1][0] == HEADER:
         return read_schedule(headers[-1][1])
     return read_schedule(next((value for name, value in headers if name == HEADER), None))
@@ -155,11 +198,15 @@ def schedule_of(message: Message) -> Schedule:
 
 def fetched_from(message: Any) -> Fetched:
     """A record in a line, for who decides about it."""
+    headers = headers_of(message)
     try:
-        schedule: Schedule | ScheduleError = schedule_of(message)
+        schedule: Schedule | ScheduleError = _schedule_in(headers)
     except ScheduleError as error:
         schedule = error
-    return Fetched(message.offset(), message.timestamp()[1], _OVERHEAD + len(message), message, schedule)
+    size = _OVERHEAD + len(message) + len(message.key() or b"")
+    for _, value in headers:
+        size += len(value or b"")
+    return Fetched(message.offset(), message.timestamp()[1], size, message, schedule)
 
 
 def own_headers(message: Message) -> list[Header]:
@@ -170,6 +217,13 @@ def own_headers(message: Message) -> list[Header]:
     return [header for header in headers if header[0] != HEADER]
 
 
-def settled_of(value: bytes) -> Settled:
-    """An answer from its record."""
-    return Settled(value.decode())
+def command_from(message: Any) -> Command | None:
+    """Return a command from its record; None, and a warning, for one that cannot be read."""
+    try:
+        return read_command(message.value())
+    except ScheduleError as error:
+        log.warning(
+            "The record at offset %s of partition %s of %s is passed over: %s",
+            *(message.offset(), message.partition(), message.topic(), error),
+        )
+        return None

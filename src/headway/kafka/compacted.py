@@ -1,5 +1,6 @@
 """Reading all that a compacted topic says, up to the very end."""
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -9,6 +10,8 @@ import confluent_kafka as ck
 from headway.errors import KafkaError
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
+
+log = logging.getLogger(__name__)
 
 _KNOWN_WITHIN = 10.0
 _AT_ONCE = 1000
@@ -33,6 +36,8 @@ def read_compacted(
     when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
 ) -> dict[int, dict[str, bytes]]:
     """Of each partition the latest value of each key; keys whose latest value is none are left out.
+
+    Records whose key is no text are passed over, with a warning.
 
     Transactions that are open now are waited for: what they have written is read if they are committed. After a second
     of that `when_stuck` is called with what was read before them, to end those that nobody will.
@@ -71,8 +76,10 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
     """Take in a record, or the event of an end; whether that partition has said all."""
     partition, error = message.partition(), message.error()
     if error is None:
-        key, value = message.key().decode(), message.value()
-        if value is None:
+        key, value = _text(message.key()), message.value()
+        if key is None:
+            log.warning("A record in %s is passed over: its key %.50r is not UTF-8.", message.topic(), message.key())
+        elif value is None:
             values[partition].pop(key, None)
         else:
             values[partition][key] = value
@@ -80,6 +87,13 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
     if error.code() == ck.KafkaError._PARTITION_EOF:  # only as far as transactions are decided
         return bool(message.offset() >= ends[partition])
     return False
+
+
+def _text(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _ends(config: Mapping[str, Any], topic: str, partitions: Collection[int], within: float) -> dict[int, int]:

@@ -8,7 +8,8 @@ from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from headway.config import whole_number
-from headway.core.schedules import HEADER, LATEST, Schedule, partition_of
+from headway.core.schedules import HEADER, Schedule, partition_of
+from headway.core.untrusted import LATEST
 from headway.delay import storing
 from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
 from headway.errors import ConfigError, DeliveryError
@@ -60,7 +61,7 @@ class DueRows:
     """Schedules the rows of one task."""
 
     def __init__(self, lines: Lines) -> None:
-        self._partitions, ladder = lines.layout.partitions, lines.layout.ladder
+        self._partitions, ladder = lines.layout.partitions, lines.layout.usable
         self._line_for = ladder.line_for
         names = TopicNames(lines.name)
         self._topics = {line: names.line(line) for line in (0, *ladder.lines)}

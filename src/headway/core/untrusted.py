@@ -1,0 +1,49 @@
+"""Reading JSON from Kafka's topics: anybody who may write there decides what it says, so nothing of it is trusted.
+
+Invariants: whatever the bytes, only `UnreadableError` is raised. The bytes bound time and memory, and `most` bounds
+the bytes. Every number, and every text that becomes a key or stays in memory, is of a type with bounds.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from headway.errors import UnreadableError
+
+T = TypeVar("T")
+
+LATEST = 253_402_300_799_000
+"""The last second of the year 9999, in milliseconds since the epoch."""
+
+LONGEST_TEXT = 1000
+"""How many characters an id, a token or a cron expression may have."""
+
+Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
+
+_MOST_BYTES = 65_536
+_MOST_SAID = 500  # characters of an error, which may cite what it refuses
+
+
+def read_json(
+    value: str | bytes | None,
+    decoder: "msgspec.json.Decoder[T]",
+    whose: str,
+    error: type[UnreadableError] = UnreadableError,
+    most: int = _MOST_BYTES,
+) -> T:
+    """Return what JSON says; `whose` begins the sentence of the error.
+
+    Raises:
+        UnreadableError: There is no value, it has more than `most` bytes, or it is no JSON of the decoder's type.
+    """
+    if value is None:
+        raise error(f"{whose} cannot be read: it has no value.")
+    if len(value) > most:
+        raise error(f"{whose} cannot be read: it has {len(value):,} bytes, and the most is {most:,}.")
+    try:
+        return decoder.decode(value)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as reason:
+        raise error(f"{whose} cannot be read: {str(reason)[:_MOST_SAID].rstrip('.')}.") from reason
