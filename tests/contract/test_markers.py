@@ -15,6 +15,7 @@ from headway.errors import DeliveryError, KafkaError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import Columns, RowProducer
+from headway.spark.sink_markers import Marker, read_marker
 
 
 @pytest.fixture
@@ -61,6 +62,17 @@ def test_the_last_committed_marker_is_found_however_far_back(config: dict[str, s
         assert producer.flush(30) == 0
         assert markers.last(b"job/0") == b"2"
         assert markers.last(b"job/1") is None
+
+
+def test_what_is_no_marker_is_passed_over_and_the_one_before_counts(config: dict[str, str], headway_topic: str) -> None:
+    good = Marker(3, 5, "what", "when").encode()
+    mark(config, headway_topic, b"job/0", good)
+    for value in (b"oops", b"\xff", b"", b'{"version": 1e400}', b'{"version": 4, "rows": null}'):
+        mark(config, headway_topic, b"job/0", value)
+        mark(config, headway_topic, b"job/1", value)
+    with Markers(config, headway_topic, read_marker) as markers:
+        assert markers.newest(b"job/0") == {b"job/0": good}
+        assert markers.newest(b"job/1") == {b"job/0": good}
 
 
 def test_a_marker_that_was_aborted_is_none(config: dict[str, str], headway_topic: str) -> None:

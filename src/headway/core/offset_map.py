@@ -44,6 +44,7 @@ _PLAIN = {twin: plain for plain, twin in _TWINS.items()}
 _ZSTD_FROM_BYTES = 200  # compressed is tried only if no plain body is smaller than this
 _WIDEST_BITSET = 2**20  # in offsets: beyond, run lengths serve as well and cost less to build
 _MAX_BODY_BYTES = 2**20  # of a decompressed body; 8 million offsets as a bitset
+_MAX_RUNS = 2**20  # no map of ours has more, and each takes some bytes of memory, of a text maybe only a bit
 _MAX_WINDOW_BYTES = 2**23  # Java's frames declare 2 MiB
 
 
@@ -242,7 +243,9 @@ def _runs_of_bits(body: bytes, integer: str) -> Sequence[int]:
     width = struct.unpack_from(f">{integer}", body)[0] if len(body) >= header else -1
     if not 0 <= width <= 8 * (len(body) - header):
         raise OffsetMapError(f"The offset map claims {width} offsets in {len(body)} bytes.")
-    bits = int.from_bytes(body[header:], "little")
+    bits = int.from_bytes(body[header:], "little") & ((1 << width) - 1)
+    if (runs := (bits ^ bits >> 1).bit_count()) > _MAX_RUNS:
+        raise OffsetMapError(f"The offset map has {runs} runs; the most is {_MAX_RUNS}.")
     digits = f"{bits:0{width}b}"[::-1][:width]
-    runs = [len(run) for run in re.findall("0+|1+", digits)]
-    return [0, *runs] if digits.startswith("1") else runs
+    lengths = [len(run) for run in re.findall("0+|1+", digits)]
+    return [0, *lengths] if digits.startswith("1") else lengths

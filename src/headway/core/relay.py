@@ -106,7 +106,9 @@ class PartitionRelay:
         self._recent = Recent()
         # A line that comes back after its topic was deleted begins anew.
         gone = state.other_lines({*lines, *ladder.lines})
-        self._tick = Tick(state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before]))
+        self._tick = Tick(
+            state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
+        )
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # of its records in bytes

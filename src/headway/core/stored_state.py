@@ -84,6 +84,11 @@ class StoredState:
                 id_ = key.removeprefix(_CHANGE)
                 self._read(key, lambda value, id_=id_: self.changes.restore(id_, value), None)  # type: ignore[misc]
 
+    @property
+    def unreadable_progress(self) -> list[str]:
+        """The keys of what cannot be read and says how far a relay was: it is begun anew, and need not be kept."""
+        return [key for key in self.unreadable if not key.startswith(_CHANGE)]
+
     def line(self, line: int) -> OffsetMap:
         """What has left a line."""
         return self._map(line_key(line))

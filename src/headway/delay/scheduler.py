@@ -155,7 +155,7 @@ class Scheduler(Closable):
         now = int(time.time() * 1000)
         first = recurrence.following(now, now)
         if first is None:
-            raise ConfigError(f"The cron expression {rule!r} never comes true.")
+            raise ConfigError(f"The rule {rule!r} never comes true, or only beyond the year 9999.")
         return self._schedule(
             key, value, topic, (first - now) / 1000, headers, priority, partition, id, recurrence, first
         )

@@ -9,6 +9,7 @@ A topic and not a group's offsets, which could be written in a transaction too a
 those a week after the last commit, and a batch may be tried again after a longer stop.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -16,13 +17,15 @@ from zlib import crc32
 
 import confluent_kafka as ck
 
-from headway.errors import KafkaError
+from headway.errors import KafkaError, UnreadableError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.closing import Closable
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 # Part of where a marker lies, so it never changes. What the topic has by now does not count: an operator may add to it.
 _PARTITIONS = 16
@@ -79,11 +82,18 @@ class Markers(Closable):
     """Looks markers up by key. `config` is librdkafka's.
 
     A topic that is gone, though it was there when the writer began, is created anew as by `create_marker_topic`. A
-    leader has `patience` seconds to say where its log begins and ends.
+    leader has `patience` seconds to say where its log begins and ends. A marker for which `read` raises
+    `UnreadableError` is passed over, with a warning: the one before it counts.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], topic: str, *, lasting: bool = True, patience: float = _ANSWER_WITHIN
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        read: Callable[[bytes], object] = lambda value: None,
+        *,
+        lasting: bool = True,
+        patience: float = _ANSWER_WITHIN,
     ) -> None:
         own = {
             "group.id": "headway-markers",  # never joined
@@ -95,6 +105,7 @@ class Markers(Closable):
         }
         self._config = config
         self._topic = topic
+        self._read = read
         self._lasting = lasting
         self._patience = patience
         self._consumer = make_client(ck.Consumer, {"log_level": 2, **config, **own})
@@ -142,7 +153,11 @@ class Markers(Closable):
                 position = _position_after(message)
                 if message.error():
                     was_at_end = True
-                elif _writer(key := message.key() or b"") == writer and (stop is None or position <= stop):
+                elif (
+                    _writer(key := message.key() or b"") == writer
+                    and (stop is None or position <= stop)
+                    and self._is_marker(message)
+                ):
                     found[key] = message.value()
             if was_at_end and stop is None:
                 stop = self._high_watermark(partition)
@@ -152,6 +167,18 @@ class Markers(Closable):
                     f"{_DECIDED_WITHIN:g} s: a transaction in it is open. It ends by its transaction.timeout.ms."
                 )
         return found
+
+    def _is_marker(self, message: Any) -> bool:
+        """Return whether a record is a marker, or deletes one, and not something else under a marker's key."""
+        if (value := message.value()) is None:
+            return True
+        try:
+            self._read(value)
+        except UnreadableError as error:
+            where = message.offset(), message.partition(), self._topic
+            log.warning("The record at offset %s of partition %s of %s is passed over: %s", *where, error)
+            return False
+        return True
 
     def _extent(self, partition: int) -> tuple[int, int]:
         """Return the first offset, and that behind the last which is decided."""

@@ -33,7 +33,7 @@ from headway.kafka.row_producer import RowProducer
 from headway.spark.due_rows import DueRows, Lines, find_lines, line_settings
 from headway.spark.sentences import one_sentence
 from headway.spark.sink_digest import RowsDigest
-from headway.spark.sink_markers import Marked, Part
+from headway.spark.sink_markers import Marked, Part, read_marker
 from headway.spark.sink_options import SinkOptions, check_columns, for_batch, for_stream, parse
 from headway.spark.sink_rows import chunks
 
@@ -149,7 +149,7 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
     options, digest = target.options, RowsDigest()
     with (
         target.producer(f"headway-sink-{part.slot}") as producer,
-        Markers(options.kafka, options.marker_topic, lasting=target.named) as markers,
+        Markers(options.kafka, options.marker_topic, read_marker, lasting=target.named) as markers,
     ):
         marked = Marked.read(markers.newest(part.key), part.key)
         if marked.is_by_this_run(part):

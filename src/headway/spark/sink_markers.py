@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
+from headway.core.untrusted import Text, read_json
 from headway.errors import TransactionError
 from headway.spark.sink_digest import RowsDigest
 
@@ -46,10 +47,10 @@ class Marker(msgspec.Struct, frozen=True):
 
     version: int
     rows: int
-    what: str = ""
-    when: str = ""
-    run: str = ""
-    before: tuple[str, ...] = ()
+    what: Text = ""
+    when: Text = ""
+    run: Text = ""
+    before: tuple[Text, ...] = ()
 
     @property
     def history(self) -> tuple[str, ...]:
@@ -61,6 +62,14 @@ class Marker(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self)
 
 
+_decoder = msgspec.json.Decoder(Marker)
+
+
+def read_marker(value: bytes) -> Marker:
+    """Return a marker from the value of its record; raise `UnreadableError` for what no sink has written."""
+    return read_json(value, _decoder, "A marker")
+
+
 class Marked(NamedTuple):
     """The markers that there are: that of a part's own slot, and the newest version of its application."""
 
@@ -70,7 +79,7 @@ class Marked(NamedTuple):
     @classmethod
     def read(cls, markers: Mapping[bytes, bytes], key: bytes) -> Self:
         """Return them from what `Markers.newest` gives."""
-        read = {slot: msgspec.json.decode(value, type=Marker) for slot, value in markers.items()}
+        read = {slot: read_marker(value) for slot, value in markers.items()}
         return cls(read.get(key), max((marker.version for marker in read.values()), default=-1))
 
     def is_by_this_run(self, part: Part) -> bool:
