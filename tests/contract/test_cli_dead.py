@@ -198,6 +198,18 @@ def test_sending_asks_first_and_a_dry_run_only_tells(shop: Shop) -> None:
     assert shop.values() == [b"0", b"1"]
 
 
+def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) -> None:
+    shop.bury(b"beginning", shortened="value 5000000 bytes, key 3 bytes, 0 headers")
+    shop.bury(b"whole")
+    sent = shop.send_again("--all")
+    assert (sent.exit_code, shop.values()) == (0, [b"whole"])
+    assert sent.stderr == "headway: Left out, as they have only the beginning of their records: 1.\n"
+    refused = shop.send_again("0:0", "--to", shop.topic)
+    assert refused.exit_code == 1
+    assert "has only the beginning of its record" in refused.stderr
+    assert "value 5000000 bytes" in dead("show", shop.dead, "0:0").stdout
+
+
 def test_letters_can_go_to_another_topic_and_strays_only_there(shop: Shop) -> None:
     shop.create(f"{shop.topic}-other", 1)
     shop.bury(b"0")

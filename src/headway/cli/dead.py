@@ -157,6 +157,8 @@ def send_again(
             complaint.say(
                 f"Left out, as nothing tells where they came from: {plan.homeless:,}. With --to they are sent."
             )
+        if plan.shortened:
+            complaint.say(f"Left out, as they have only the beginning of their records: {plan.shortened:,}.")
         if not plan.size:
             click.echo(
                 f"Nothing to send: {topic} holds no such dead letters{'' if sent_too else ' that are open'}.", err=True

@@ -43,7 +43,10 @@ class PlaceType(click.ParamType[Place]):
 
 
 class Failure(NamedTuple):
-    """What went wrong with a record, as far as its dead letter's headers tell; times in ms since the epoch."""
+    """What went wrong with a record, as far as its dead letter's headers tell; times in ms since the epoch.
+
+    `shortened` says how large the record was, if its dead letter has only the beginning of it.
+    """
 
     exception: str | None
     message: str | None
@@ -55,6 +58,7 @@ class Failure(NamedTuple):
     timestamp: int | None
     first_time: int | None
     last_time: int | None
+    shortened: str | None = None
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
@@ -73,6 +77,7 @@ class Failure(NamedTuple):
             timestamp=_number(told.get("timestamp")),
             first_time=_number(told.get("first.time")),
             last_time=_number(told.get("last.time")),
+            shortened=told.get("shortened"),
         )
 
 
@@ -179,6 +184,7 @@ def _story(failure: Failure | None) -> dict[str, str]:
         "reason": failure.reason,
         "attempts": failure.attempts,
         "from": _source(failure),
+        "shortened": failure.shortened,
         **{name: time if time is None else local_time(time) for name, time in times.items()},
     }
     return {name: printable(str(text), "\n") for name, text in told.items() if text is not None}

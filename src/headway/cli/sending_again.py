@@ -35,6 +35,7 @@ class Plan:
         self.existing: dict[int, list[int]] = defaultdict(list)
         self.destinations: dict[int, dict[int, Destination]] = defaultdict(dict)
         self.homeless = 0
+        self.shortened = 0
 
     @property
     def size(self) -> int:
@@ -77,6 +78,8 @@ def make_plan(dead: DeadTopic, wanted: Wanted, kafka_topics: Mapping[str, int], 
         if wanted.places and letter.place in wanted.places:
             found.add(letter.place)
             plan.destinations[partition][offset] = _destination_of_named(dead, letter, wanted, kafka_topics)
+        elif not wanted.places and _is_wanted(letter, wanted) and _is_shortened(letter):
+            plan.shortened += 1
         elif not wanted.places and _is_wanted(letter, wanted):
             destination = _destination(letter, wanted, kafka_topics)
             if destination is None:
@@ -95,6 +98,10 @@ def _is_wanted(letter: Letter, wanted: Wanted) -> bool:
     return (wanted.sent_too or not letter.sent_again) and wanted.filter.matches(letter)
 
 
+def _is_shortened(letter: Letter) -> bool:
+    return letter.failure is not None and letter.failure.shortened is not None
+
+
 def _destination_of_named(
     dead: DeadTopic, letter: Letter, wanted: Wanted, kafka_topics: Mapping[str, int]
 ) -> Destination:
@@ -102,6 +109,11 @@ def _destination_of_named(
         raise ConfigError(
             f"{dead.name} {letter.place} was sent again before, and nothing was sent now. Leave it out, or add "
             "--sent-too to send it once more."
+        )
+    if _is_shortened(letter):
+        raise ConfigError(
+            f"{dead.name} {letter.place} has only the beginning of its record, which no topic took as a whole, and "
+            "nothing was sent. Leave it out."
         )
     destination = _destination(letter, wanted, kafka_topics)
     if destination is None:

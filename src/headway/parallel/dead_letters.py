@@ -8,7 +8,7 @@ from headway.config import Config
 from headway.core.work import Work
 from headway.errors import DeliveryError
 from headway.kafka.producer_client import ProducerClient
-from headway.letters import MOST_BYTES, connection_of, letter_headers
+from headway.letters import MOST_BYTES, Parts, connection_of, letter_headers, shortened, size_of
 from headway.parallel.dispatch import RecordWork
 from headway.records import ConsumerRecord, Header
 
@@ -30,9 +30,12 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, topic: str, record: ConsumerRecord, headers: list[Header]) -> Self:
-        """A copy of a record with other headers."""
+        """A copy of a record with other headers; the beginning of one that is larger than any client here may send."""
         # The time is now: with the record's own, retention could delete the letter before anybody has read it.
-        return cls(topic, record.raw_value, record.raw_key, _ANY_PARTITION, _NOW, headers)
+        parts = Parts(record.raw_value, record.raw_key, headers)
+        if size_of(*parts) > MOST_BYTES:  # it was compressed
+            parts = shortened(parts, MOST_BYTES)
+        return cls(topic, parts.value, parts.key, _ANY_PARTITION, _NOW, parts.headers)
 
 
 class DeadLetters:
