@@ -13,7 +13,7 @@ from typing import Any
 
 import headway.delay.relay
 from headway import Relay
-from headway.kafka.line_consumer import Deletion, LineConsumer
+from headway.kafka.line_consumer import Deletion
 from headway.kafka.producer_client import ProducerClient
 from tests.broker.delay_cluster import QUICK
 
@@ -22,7 +22,6 @@ CALLS = {
     "flush": ProducerClient,
     "add_offsets": ProducerClient,
     "commit_transaction": ProducerClient,
-    "commit": LineConsumer,
     "delete_before": Deletion,
 }
 

@@ -22,7 +22,12 @@ STEPS = [
     "after delete_before",
 ]
 IN_TRANSACTIONS = [("delivery", step) for step in STEPS] + [("move", step) for step in STEPS[1:-1:2]]
-AT_ONCE = [("delivery", "after produce"), ("delivery", "before commit"), ("move", "after produce")]
+AT_ONCE = [
+    ("delivery", "after produce"),
+    ("delivery", "before add_offsets"),
+    ("delivery", "after commit_transaction"),
+    ("move", "after produce"),
+]
 
 
 def test_a_relay_that_dies_at_any_step_leaves_a_successor_that_loses_and_doubles_nothing(

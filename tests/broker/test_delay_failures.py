@@ -15,7 +15,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from headway import Relay, Settled
 from headway.broker import LocalBroker
-from headway.delay import in_transactions
+from headway.delay import in_transactions, transactions
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Mode
 from headway.delay.in_transactions import InTransactions
@@ -104,7 +104,7 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
     writes, committed, failed = threading.Condition(), itertools.count(1), list[str]()
     writing: ProducerClient | None = None
     ids: dict[ProducerClient, str] = {}
-    attempt, commit, new_client = InTransactions._attempt, in_transactions._commit, InTransactions._new_client
+    attempt, commit, new_client = InTransactions._attempt, transactions.commit, InTransactions._new_client
 
     def note_attempt(carrier: InTransactions, *args: Any) -> Any:
         nonlocal writing
@@ -124,13 +124,13 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
 
     def commit_or_fail(client: ProducerClient, *args: Any) -> None:
         if len(failed) < 3 and next(committed) % 5 == 0 and next_round_begins(client):
-            in_transactions.end_transactions(cluster.config, [ids[client]], cluster.names.state)
+            transactions.end_transactions(cluster.config, [ids[client]], cluster.names.state)
             failed.append(ids[client])
         commit(client, *args)
 
     monkeypatch.setattr(InTransactions, "_attempt", note_attempt)
     monkeypatch.setattr(InTransactions, "_new_client", note_id)
-    monkeypatch.setattr(in_transactions, "_commit", commit_or_fail)
+    monkeypatch.setattr(in_transactions, "commit", commit_or_fail)
     with cluster.relay() as relay:
         wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)
         dues = schedule_over(cluster, 2000, 6)

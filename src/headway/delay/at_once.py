@@ -1,11 +1,18 @@
-"""Carrying out ticks with less delay and a weaker promise: at once, and what was done is stored some time after."""
+"""Carrying out ticks with less delay and a weaker promise: at once, and what was done is stored some time after.
 
+What is stored is in transactions, which the group's generation fences: a relay that was frozen, and wakes when another
+one has its place, cannot store what it decided before over what the other has answered since.
+"""
+
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from headway.core.broker_clock import BrokerClock
+from headway.core.stored_state import PRODUCERS_KEY, encode_producers
 from headway.delay.carrying_out import (
     WRITTEN_WITHIN,
     Moved,
@@ -18,11 +25,12 @@ from headway.delay.carrying_out import (
 )
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
+from headway.delay.transactions import Uncommitted, abort, commit, fenced, member_of, new_id
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import error_name, is_the_records_own, refuses_all
+from headway.kafka.producer_client import HANGS_AFTER, error_name, in_background, is_the_records_own, refuses_all
 
 _LONGEST_WAIT = 10.0
 _STORE_EVERY = 0.25
@@ -32,15 +40,21 @@ _OVERHEAD = 2_000  # bytes of a record besides its value: what it was made of, a
 
 
 class _Sent:
-    """A round of ticks whose records are on their way, and what to store when they are there."""
+    """A round of ticks whose records are on their way, and what to store when they are there.
 
-    __slots__ = ("left", "moved", "offsets", "state")
+    `member` is the group's metadata of the time at which it was decided.
+    """
 
-    def __init__(self, left: int, state: list[Out], offsets: Offsets, moved: Moved | None = None) -> None:
+    __slots__ = ("left", "member", "moved", "offsets", "state")
+
+    def __init__(
+        self, left: int, state: list[Out], offsets: Offsets, member: bytes = b"", moved: Moved | None = None
+    ) -> None:
         self.left = left
         self.moved = moved or {}
         self.state = state
         self.offsets = offsets
+        self.member = member
 
 
 class AtOnce:
@@ -49,12 +63,20 @@ class AtOnce:
     def __init__(
         self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:
+        self._id = new_id(names)
         self._client = connected_client(config, names.state)
+        try:
+            self._states = fenced(config, self._id, names.state)
+        except KafkaError:
+            self._client.close(0)
+            raise
         self._names = names
         self._consumer = consumer
         self._clock = clock
         self._writing = Writing(names, self._client.partitions)
         self._sent: deque[_Sent] = deque()  # in this order they are stored
+        self._to_store: deque[_Sent] = deque()
+        self._uncommitted: Uncommitted | None = None
         self._refused: deque[tuple[Out, _Sent]] = deque()
         self._stored_at = 0.0
         self._is_behind = False  # something was done since that is not to be stored yet
@@ -81,7 +103,7 @@ class AtOnce:
         self._is_behind = not state
         if state:
             self._stored_at = time.monotonic()
-        round_ = _Sent(len(others), state, offsets, moves_of(ticks))
+        round_ = _Sent(len(others), state, offsets, member_of(self._consumer) if state else b"", moves_of(ticks))
         self._sent.append(round_)
         for out in others:
             self._send(out, round_)
@@ -142,39 +164,59 @@ class AtOnce:
         self._try_alone()
         self._raise_failure()
         while self._sent and not self._sent[0].left:
-            self._store(self._sent.popleft())
+            done = self._sent.popleft()
+            if done.moved:
+                self.written.append(done.moved)
+            if done.state:
+                self._to_store.append(done)
+        self._go_on_storing()
         if self._is_behind:
             return max(0.001, self._stored_at + _STORE_EVERY - time.monotonic())
-        return _LOOK_AGAIN_AFTER if self._sent else _LONGEST_WAIT
+        return _LOOK_AGAIN_AFTER if self._sent or self._uncommitted else _LONGEST_WAIT
 
-    def _store(self, done: _Sent) -> None:
-        if done.moved:
-            self.written.append(done.moved)
-        round_ = _Sent(len(done.state), [], done.offsets)
-        for out in done.state:
-            self._stamp(out, round_)
-        if done.offsets:
-            self._consumer.commit(done.offsets)
+    def _go_on_storing(self) -> None:
+        """Take note of what is stored by now, and begin to store the next; never wait."""
+        if self._uncommitted and self._uncommitted.is_over:
+            self._await_commit()
+        if self._to_store and self._uncommitted is None:
+            round_ = self._to_store.popleft()
+            committed = in_background(partial(self._store, round_))
+            self._uncommitted = Uncommitted(committed, round_.offsets, time.monotonic() + HANGS_AFTER)
 
-    def _stamp(self, out: Out, round_: _Sent) -> None:
+    def _await_commit(self) -> None:
+        if self._uncommitted is not None:
+            uncommitted, self._uncommitted = self._uncommitted, None
+            self.done.update(uncommitted.result())
+
+    def _store(self, round_: _Sent) -> None:
+        """Store what was done, in a thread of its own."""
+        failures: list[KafkaError] = []
         sent = time.monotonic()
 
         def report(error: Any, message: Any) -> None:
-            if error is not None:
-                self._failure = KafkaError(f"What was done was not stored in {out.topic}: {error.str()}.")
-                return
-            self._clock.observe(message.timestamp()[1], sent, time.monotonic())
-            round_.left -= 1
-            if not round_.left:
-                self.done.update(round_.offsets)
+            if error is None:
+                self._clock.observe(message.timestamp()[1], sent, time.monotonic())
+            else:
+                failures.append(KafkaError(f"What was done was not stored in {message.topic()}: {error.str()}."))
 
-        send(self._client, out, report)
+        self._states.begin_transaction()
+        for out in round_.state:
+            send(self._states, out, report)
+        self._states.await_reports(lambda: bool(failures), WRITTEN_WITHIN)
+        if failures:
+            raise failures[0]
+        commit(self._states, round_.offsets, round_.member)
 
     def finish(self) -> None:
         self._flush()
         self._try_alone()
         self.serve()
-        self._flush()
+        self._store_all()
+
+    def _store_all(self) -> None:
+        while self._to_store or self._uncommitted:
+            self._await_commit()
+            self._go_on_storing()
 
     def _flush(self) -> None:
         self._client.await_reports(lambda: self._failure is not None, WRITTEN_WITHIN)
@@ -187,12 +229,20 @@ class AtOnce:
             raise failure
 
     def look_at_clock(self, commands: Offsets) -> None:
-        number = min(number for _, number in commands)
-        self._stamp(Out(self._names.state, b"", "clock", number, 0, None), _Sent(1, [], {}))
-        self._flush()
+        ids = encode_producers([self._id])
+        state = [Out(self._names.state, ids, PRODUCERS_KEY, number, 0, None) for _, number in commands]
+        self._to_store.append(_Sent(0, state, commands, member_of(self._consumer)))
+        self._store_all()
 
     def close(self) -> None:
         try:
             self.finish()
         finally:
-            self._client.close(_A_MOMENT)
+            self._to_store.clear()
+            with contextlib.suppress(KafkaError):
+                self._await_commit()
+            try:
+                abort(self._states)
+            finally:
+                self._states.close(_A_MOMENT)
+                self._client.close(_A_MOMENT)

@@ -4,10 +4,8 @@ Source: KIP-447; the group's generation fences a member that was expelled, so th
 """
 
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,25 +19,23 @@ from headway.delay.carrying_out import (
     Offsets,
     Ticks,
     connect,
-    connected_client,
     moves_of,
     note_move,
     send,
 )
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
+from headway.delay.transactions import Uncommitted, abort, commit, fenced, member_of, new_id
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
-from headway.kafka.membership import not_a_member
-from headway.kafka.native import Partition, is_of_a_member
+from headway.kafka.native import Partition
 from headway.kafka.producer_client import (
     HANGS_AFTER,
     ProducerClient,
     error_name,
     in_background,
     in_slices,
-    is_out_of_place,
     is_the_records_own,
     refuses_all,
 )
@@ -48,13 +44,6 @@ _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1
 _LOOK_AGAIN_AFTER = 0.02
 _PRODUCERS = 3
-_IN_TRANSACTIONS: Mapping[str, Any] = {
-    # So long a relay that was killed keeps its partitions' successor, and those who read its targets, waiting.
-    "transaction.timeout.ms": 10_000,
-    # The broker asks to try again while it writes the markers of the transaction before.
-    "retry.backoff.ms": 1,
-    "retry.backoff.max.ms": 100,
-}
 
 
 class _Refused(NamedTuple):
@@ -63,14 +52,6 @@ class _Refused(NamedTuple):
     place: int | None
     reason: str
     error: str  # as librdkafka calls it
-
-
-class _Uncommitted(NamedTuple):
-    """A round that is being committed, and when it is thought that it never will be."""
-
-    committed: Future[None]
-    offsets: Offsets
-    deadline: float
 
 
 class InTransactions:
@@ -84,11 +65,11 @@ class InTransactions:
     def __init__(
         self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
     ) -> None:
-        self._config = {**_IN_TRANSACTIONS, **config}
+        self._config = config
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._ids = [f"{ids_begin_with(names)}{uuid.uuid4().hex[:12]}" for _ in range(_PRODUCERS)]
+        self._ids = [new_id(names) for _ in range(_PRODUCERS)]
         self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
         try:
             for transactional_id in self._ids:
@@ -97,12 +78,12 @@ class InTransactions:
             self._close(0)
             raise
         self._writing = Writing(names, self._partitions)
-        self._uncommitted: _Uncommitted | None = None
+        self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
         self.written: deque[Moved] = deque()
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
-        return _fenced(self._config, transactional_id, self._names.state)
+        return fenced(self._config, transactional_id, self._names.state)
 
     def _partitions(self, topic: str, within: float) -> int:
         return self._clients[0].partitions(topic, within)
@@ -117,9 +98,7 @@ class InTransactions:
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         # That of the time at which it was decided: a rebalance after that is to fence it off.
-        member = self._consumer.group_metadata
-        if not is_of_a_member(member):
-            raise not_a_member("The relay")
+        member = member_of(self._consumer)
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         if self._clients[0].batches_of_one:
             self._renew()
@@ -137,8 +116,8 @@ class InTransactions:
         if moved:
             self.written.append(moved)
         self.finish()
-        committed = in_background(partial(_commit, self._clients[0], offsets, member))
-        self._uncommitted = _Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
+        committed = in_background(partial(commit, self._clients[0], offsets, member))
+        self._uncommitted = Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
         self._clients.rotate(-1)
 
     def _renew(self, batches_of_one: bool = False) -> None:
@@ -205,19 +184,15 @@ class InTransactions:
     def serve(self) -> float:
         if self._uncommitted is None:
             return _LONGEST_WAIT
-        if self._uncommitted.committed.done() or time.monotonic() > self._uncommitted.deadline:
+        if self._uncommitted.is_over:
             self.finish()
             return _LONGEST_WAIT
         return _LOOK_AGAIN_AFTER
 
     def finish(self) -> None:
         if self._uncommitted is not None:
-            (committed, offsets, deadline), self._uncommitted = self._uncommitted, None
-            try:
-                committed.result(max(0.0, deadline - time.monotonic()))
-            except TimeoutError as late:  # should it return after all, who reads the state next has fenced it off
-                raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
-            self.done.update(offsets)
+            uncommitted, self._uncommitted = self._uncommitted, None
+            self.done.update(uncommitted.result())
 
     def look_at_clock(self, commands: Offsets) -> None:
         tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
@@ -234,41 +209,4 @@ class InTransactions:
         with ExitStack() as all_of_them:
             for client in self._clients:
                 all_of_them.callback(client.close, within)
-                all_of_them.callback(_abort, client)
-
-
-def _commit(client: ProducerClient, offsets: Offsets, member: bytes) -> None:
-    in_slices(partial(client.add_offsets, {each: (offset, b"") for each, offset in offsets.items()}, member))
-    in_slices(client.commit_transaction)
-
-
-def _abort(client: ProducerClient) -> None:
-    if client.hangs():
-        return
-    try:
-        in_slices(client.abort_transaction)
-    except KafkaError as refused:
-        if not is_out_of_place(refused):
-            raise
-
-
-def ids_begin_with(names: TopicNames) -> str:
-    """Return how the transactional ids of a scheduler's relays begin."""
-    return f"{names.name}-relay-"
-
-
-def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
-    """End what these producers have open, and refuse them from now on; `topic` is any that exists."""
-    for transactional_id in transactional_ids:
-        _fenced(config, transactional_id, topic).close(_A_MOMENT)
-
-
-def _fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
-    """A client that may begin transactions, as no other with this id may from now on."""
-    client = connected_client({**config, "transactional.id": transactional_id}, topic)
-    try:
-        in_slices(client.init_transactions)
-    except KafkaError:
-        client.close(0)
-        raise
-    return client
+                all_of_them.callback(abort, client)

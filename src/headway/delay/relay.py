@@ -24,10 +24,11 @@ from headway.core.relay_ticks import Tick
 from headway.core.stored_state import COMMANDS_KEY, MEMORY_KEY, line_key, stored_producers
 from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Carrier, Mode
-from headway.delay.in_transactions import InTransactions, end_transactions, ids_begin_with
+from headway.delay.in_transactions import InTransactions
 from headway.delay.remade import RemadeTopics
 from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, read_layout, usable
+from headway.delay.transactions import end_transactions, ids_begin_with
 from headway.delay.writing import command_from, fetched_from
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.admin import Admin
@@ -378,8 +379,8 @@ class Relay(Closable):
         return sorted(number for number, count in counts.items() if count == len(topics))
 
     def _producer_config(self) -> dict[str, Any]:
-        prefixes = ("compression.", "transaction.") if self._mode == "exactly-once" else ("compression.",)
-        return {**self._connection, **{key: value for key, value in self._config.items() if key.startswith(prefixes)}}
+        own = {key: value for key, value in self._config.items() if key.startswith(("compression.", "transaction."))}
+        return {**self._connection, **own}
 
     # A turn
 

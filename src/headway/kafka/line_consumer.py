@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka.making import make_client
-from headway.kafka.native import Partition, commit, wake_on_events
+from headway.kafka.native import Partition, wake_on_events
 from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
@@ -137,10 +137,6 @@ class LineConsumer:
         if wanted:
             self._consumer.resume([ck.TopicPartition(*each) for each in wanted])
         self._paused = set(partitions)
-
-    def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit in the group without waiting: for tools that show its lag."""
-        commit(self._consumer, {partition: (offset, b"") for partition, offset in offsets.items()})
 
     def close(self) -> None:
         """Leave the group."""
