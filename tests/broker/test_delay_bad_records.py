@@ -230,6 +230,18 @@ def test_a_ladder_with_lines_that_are_not_there_delays_nothing(cluster: DelayClu
         cluster.wait_for_keys([b"restarted"])
 
 
+def test_a_ladder_that_is_deleted_is_that_of_the_lines_that_are_there(
+    cluster: DelayCluster, stranger: Stranger
+) -> None:
+    stranger.put(cluster.names.ladder, b"ladder", None)
+    stranger.close()
+    with cluster.scheduler() as scheduler, cluster.relay():
+        scheduler.send_later("k", b"v", cluster.target, 1.1)
+        cluster.wait_for_keys([b"k"])
+    lines = {topic for topic in cluster.admin.list_topics(timeout=10).topics if topic.startswith(cluster.names.line(1))}
+    assert lines == {cluster.names.line(line) for line in (1000,)}
+
+
 def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) -> None:
     names = cluster.names
     with cluster.scheduler() as scheduler:

@@ -15,6 +15,7 @@ from headway.core.untrusted import Time, read_json
 from headway.errors import ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.compacted import read_compacted
+from headway.kafka.log_bounds import LogBounds
 from headway.kafka.producer_client import ProducerClient
 
 log = logging.getLogger(__name__)
@@ -212,13 +213,14 @@ class _InUse(NamedTuple):
 
 
 def _read_ladder(config: Mapping[str, Any], names: TopicNames, existing: Mapping[str, int]) -> _InUse:
-    if names.ladder not in existing:
+    place = names.ladder, 0
+    if names.ladder not in existing or not LogBounds(config).ends([place]).get(place):  # nor is one deleted
         return _InUse(None, is_stored=False)
     stored = read_compacted(config, names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
-    if stored is None:
-        return _InUse(None, is_stored=False)
-    ladder = ladder_from(names, _LADDER_KEY.encode(), stored)
-    return _InUse(ladder or Ladder.of_those(names.lines_of(existing)), is_stored=ladder is not None)
+    if ladder := ladder_from(names, _LADDER_KEY.encode(), stored):
+        return _InUse(ladder, is_stored=True)
+    # All lines are older than the ladder's first record, but maybe not than what was listed before.
+    return _InUse(Ladder.of_those(names.lines_of(Admin(config).topics())), is_stored=False)
 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:

@@ -63,7 +63,7 @@ class DueRows:
     def __init__(self, lines: Lines) -> None:
         self._partitions, ladder = lines.layout.partitions, lines.layout.usable
         self._line_for = ladder.line_for
-        names = TopicNames(lines.name)
+        self._names = names = TopicNames(lines.name)
         self._topics = {line: names.line(line) for line in (0, *ladder.lines)}
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
@@ -71,7 +71,7 @@ class DueRows:
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
         """The records, those with a due time to a line; `due` is in microseconds since the epoch.
 
-        Raises `DeliveryError` for a header with the name that is a schedule's.
+        Raises `DeliveryError` for a header with the name that is a schedule's, and for a topic of the scheduler's own.
         """
         now, keys = int(time.time() * 1000), list(islice(columns.keys, columns.rows))
         topics: list[str] = []
@@ -97,6 +97,8 @@ class DueRows:
     def _to_line(
         self, at: int, now: int, key: Any, topic: str, partition: int, own: Sequence[Any] | None
     ) -> tuple[str, int, list[Any]]:
+        if self._names.owns(topic):
+            raise DeliveryError(f"A row that is due later is for {topic}, which is the scheduler's own topic.")
         due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
         target = partition if partition >= 0 else None
         schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)
