@@ -1,8 +1,8 @@
 """What `headway schedule list` takes of all that is pending."""
 
-from typing import Any
+from typing import Any, cast
 
-from headway.cli.schedule import soonest_of
+from headway.cli.schedule import _row, soonest_of
 from headway.core.schedules import Schedule
 from headway.delay.pending import Pending
 
@@ -21,3 +21,16 @@ def test_a_schedule_that_moves_while_it_is_read_is_listed_once() -> None:
 def test_no_more_are_listed_than_asked_for_and_of_these_none_twice() -> None:
     found = [pending(order, line) for line in (8_000, 4_000) for order in range(100, 0, -1)]
     assert [each.schedule.order for each in soonest_of(found, 3)] == [1, 2, 3]
+
+
+def test_what_a_table_shows_of_a_schedule_moves_no_cursor() -> None:
+    class Stored:
+        def key(self) -> bytes:
+            return b"\x1b[2J\xff"
+
+        def value(self) -> None:
+            return None
+
+    schedule = Schedule("\x1b[2J", 5_000, 1_000, 0, "orders")
+    shown = _row(Pending(0, 0, schedule, 5_000, cast(Any, Stored())))
+    assert shown[2:] == ("0x1b5b324aff", "0", "0.5000.1000.\\x1b[2J")

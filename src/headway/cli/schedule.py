@@ -17,6 +17,7 @@ from headway.cli.due_times import DUE, LADDER, describe_ms, show_due
 from headway.cli.lines import LongLine, read_lines
 from headway.cli.spark_command import master_option, on_spark
 from headway.cli.tables import show_table
+from headway.cli.texts import printable, shown_bytes
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder, fit, rounded, writes_per_record
 from headway.core.schedules import HandleParts
@@ -331,6 +332,5 @@ def _describe(pending: Pending) -> dict[str, object]:
 
 
 def _row(pending: Pending) -> tuple[str, ...]:
-    key, value = pending.message.key(), pending.message.value()
-    shown = "-" if key is None else bytes(key).decode(errors="replace")
-    return show_due(pending.due), pending.schedule.topic, shown, str(len(value or b"")), pending.handle
+    key, size = shown_bytes(pending.message.key()), len(pending.message.value() or b"")
+    return show_due(pending.due), pending.schedule.topic, key, str(size), printable(pending.handle)
