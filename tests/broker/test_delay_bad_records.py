@@ -12,7 +12,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from headway import Settled
 from headway.broker import LocalBroker
+from headway.core.delay_lines import Ladder
 from headway.core.schedules import HEADER, Schedule
+from headway.delay.topics import create_topics
 from headway.errors import ConfigError
 from headway.records import Header
 from tests.broker.delay_cluster import DelayCluster, wait_until
@@ -228,6 +230,11 @@ def test_a_ladder_with_lines_that_are_not_there_delays_nothing(cluster: DelayClu
     with cluster.scheduler() as scheduler, cluster.relay():
         scheduler.send_later("restarted", b"v", cluster.target, 4.1)
         cluster.wait_for_keys([b"restarted"])
+        create_topics(cluster.config, cluster.name, Ladder((1000, 1500, 3000)), 2)  # what is there by now is used
+        with cluster.scheduler() as other:
+            other.send_later("created", b"v", cluster.target, 3.1)
+        cluster.wait_for_keys([b"created"])
+    assert b"created" in {message.key() for message in cluster.read(cluster.names.line(3000))}
 
 
 def test_a_ladder_that_is_deleted_is_that_of_the_lines_that_are_there(

@@ -437,7 +437,8 @@ class Relay(Closable):
             elif relay is not None:
                 fetched.setdefault(place, []).append(fetched_from(message))
             elif place == self._ladder_place and (ladder := ladder_from(self._names, message.key(), message.value())):
-                self._other_ladder = ladder != self._ladder
+                self._other_ladder = ladder != self._ladder or usable(ladder, self._lines) != ladder
+                self._look_again_after = _LOOK_AGAIN_AFTER
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)
