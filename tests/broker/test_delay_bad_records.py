@@ -169,7 +169,7 @@ def test_bad_records_in_all_topics_of_a_scheduler_stop_nothing_beside_them(
     def schedule(name: str) -> None:
         for number in range(4):
             key = f"{name}-{number}".encode()
-            scheduler.send_later(key, b"v", cluster.target, 0.1 + number)
+            scheduler.send_later(key, b"v", cluster.target, 0.1 + 0.35 * number)
             expected[key] += 1
         cancelled = scheduler.send_later(f"{name}-cancelled", b"v", cluster.target, 60)
         assert scheduler.cancel(cancelled) is Settled.CANCELLED
@@ -222,19 +222,19 @@ def test_what_is_stored_beyond_the_end_of_a_log_or_cannot_be_read_is_begun_anew(
 
 def test_a_ladder_with_lines_that_are_not_there_delays_nothing(cluster: DelayCluster, stranger: Stranger) -> None:
     with cluster.scheduler() as scheduler, cluster.relay() as relay:
-        stranger.put(cluster.names.ladder, b"ladder", b"[1000,1500,3000]")
+        stranger.put(cluster.names.ladder, b"ladder", b"[1000,1500]")
         stranger.close()
         wait_until(lambda: relay.partitions)
-        scheduler.send_later("running", b"v", cluster.target, 2.2)
+        scheduler.send_later("running", b"v", cluster.target, 1.6)
         cluster.wait_for_keys([b"running"])
     with cluster.scheduler() as scheduler, cluster.relay():
-        scheduler.send_later("restarted", b"v", cluster.target, 4.1)
+        scheduler.send_later("restarted", b"v", cluster.target, 1.6)
         cluster.wait_for_keys([b"restarted"])
-        create_topics(cluster.config, cluster.name, Ladder((1000, 1500, 3000)), 2)  # what is there by now is used
+        create_topics(cluster.config, cluster.name, Ladder((1000, 1500)), 2)  # what is there by now is used
         with cluster.scheduler() as other:
-            other.send_later("created", b"v", cluster.target, 3.1)
+            other.send_later("created", b"v", cluster.target, 1.6)
         cluster.wait_for_keys([b"created"])
-    assert b"created" in {message.key() for message in cluster.read(cluster.names.line(3000))}
+    assert b"created" in {message.key() for message in cluster.read(cluster.names.line(1500))}
 
 
 def test_a_ladder_that_is_deleted_is_that_of_the_lines_that_are_there(

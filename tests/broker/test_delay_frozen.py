@@ -20,7 +20,7 @@ def process_state(pid: int) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="The state of a process is read as Linux shows it.")
-@pytest.mark.parametrize("step", ["before", "after"])
+@pytest.mark.parametrize("step", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_a_relay_that_wakes_when_another_has_its_place_does_not_store_what_it_decided_before(
     headway_broker: LocalBroker, step: str
 ) -> None:
