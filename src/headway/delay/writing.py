@@ -23,7 +23,7 @@ _ANY_PARTITION = -1
 _NOW = 0
 _ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 1.0
-_OVERHEAD = 1000  # bytes of a record's objects, its key and its headers, about
+_OVERHEAD = 1000  # bytes of a record's objects, about
 _MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record may be
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
@@ -54,6 +54,7 @@ class Writing:
 
     def __init__(self, names: TopicNames, partitions_of: Callable[[str, float], int]) -> None:
         self._names = names
+        self._own_names_begin = f"{names.name}."
         self._targets = Targets(partitions_of)
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
@@ -81,18 +82,16 @@ class Writing:
 
     def _delivery(self, write: Write, now: int) -> Out:
         message, schedule = write.record, write.schedule
-        if error := self._error(schedule):
+        if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
+            error = DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
             return self.dead_letter(message, error, _REFUSED)
+        if missing := self._targets.error(schedule):
+            return self.dead_letter(message, missing, _REFUSED)
         partition = _ANY_PARTITION if schedule.partition is None else schedule.partition
         headers = own_headers(message)
         # By the clock that says that it is due: this machine's own may be behind it.
         timestamp = max(schedule.due, now)
         return Out(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
-
-    def _error(self, schedule: Schedule) -> DeliveryError | None:
-        if self._names.owns(schedule.topic):
-            return DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
-        return self._targets.error(schedule)
 
     def _refused(self, refusal: Refusal) -> Out:
         return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
