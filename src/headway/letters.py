@@ -1,17 +1,15 @@
 """Dead letters as records: what a record that failed for good is sent with, and what it takes to reach the brokers."""
 
-import contextlib
 import time
 from typing import Any, Protocol
 
 from headway.config import Config
+from headway.core.user_errors import kind_of, text_of
 from headway.records import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 2_097_152
 """`message.max.bytes` of who sends them: with its story a dead letter is larger than its record was."""
-
-_LONGEST_MESSAGE = 10_000  # characters
 
 # The consumer's settings that say how to reach the brokers; the others would be refused, or mean something else.
 _REACH = "bootstrap. metadata.broker.list security. sasl. ssl. enable.ssl. https. socket. broker. client. reconnect. "
@@ -40,8 +38,8 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
     record, now, first_failed_at = work.record, time.time(), work.first_failed_at
     first = now if first_failed_at is None else now - (time.monotonic() - first_failed_at)
     story = {
-        "exception": f"{type(error).__module__}.{type(error).__qualname__}",
-        "message": _message(error),
+        "exception": kind_of(error),
+        "message": text_of(error),
         "reason": reason,
         "attempts": str(work.attempt),
         "topic": record.kafka_topic,
@@ -53,10 +51,3 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
     }
     own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
     return own + [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
-
-
-def _message(error: BaseException) -> str:
-    with contextlib.suppress(Exception):  # an error's text is a user's own code
-        text = str(error)
-        return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} …"
-    return ""

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import confluent_kafka as ck
 import pytest
@@ -17,7 +18,7 @@ from headway import ConsumerRecord, Context, FatalError, Ordering, ParallelConsu
 from headway.core.offset_map import OffsetMap, encode
 from headway.errors import HandlerError
 from headway.kafka import native
-from headway.parallel.later import RetriesLater
+from headway.parallel.later import Reports, RetriesLater
 
 from .mock_brokers import MockBrokers, mock_brokers
 from .parallel_members import wait_for
@@ -225,7 +226,7 @@ def test_a_header_whose_name_is_not_utf_8_is_left_out_and_its_record_handled(
 def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
-        later = RetriesLater(address, "headway-delay", lambda work, error: None)
+        later = RetriesLater(address, "headway-delay", create_autospec(Reports, instance=True))
         record = SimpleNamespace(raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0)
         for _ in range(5):
             later.send(SimpleNamespace(record=record), 60.0)  # type: ignore[arg-type]

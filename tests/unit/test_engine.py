@@ -13,7 +13,7 @@ from headway.core.assignment import Assignment
 from headway.core.engine import Engine
 from headway.core.lanes import ALONE, Ordering
 from headway.core.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode
-from headway.core.retry import Again, DeadLetter, RetriableError
+from headway.core.retry import Again, DeadLetter
 from headway.core.slots import BurstSlots, StrictSlots
 from headway.core.work import Work
 from headway.records import TopicPartition
@@ -465,10 +465,12 @@ def test_attempts_that_tried_nothing_are_counted_whatever_came_between() -> None
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records([0]), NOW)
     untried = []
-    for error in (RetriableError(untried=True), OSError(), RetriableError(untried=True), RetriableError(), None):
+    for is_untried in (True, False, True, False):
         (work,) = engine.take(1, NOW)
         untried.append((work.attempt, work.untried))
-        engine.retry(work, NOW, error, NOW)
+        engine.fail(work, OSError(), Again(NOW, untried=is_untried), NOW)
+    (work,) = engine.take(1, NOW)
+    untried.append((work.attempt, work.untried))
     assert untried == [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
 
 

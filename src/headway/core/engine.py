@@ -266,13 +266,13 @@ class Engine(Generic[R]):
         self._leave_slot(work)
         return False
 
-    def retry(self, work: Work[R], at: float, error: BaseException | None, now: float) -> bool:
+    def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
         """The work is to be tried again, at the head of its lane, not before `at`; False as for `finish`.
 
-        With an error this attempt counts as failed, without one it was none.
+        With an error this attempt counts as failed, without one it was none. `untried` is as in the retries' verdict.
         """
         if work.running and work.assignment.current:
-            self._settle(work, (work.again(at, error, now),), now)
+            self._settle(work, (work.again(at, error, now, untried),), now)
             return True
         self._leave_slot(work)
         return False
@@ -280,11 +280,11 @@ class Engine(Generic[R]):
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """The work failed, and this is what the retries say; False as for `finish`.
 
-        With `DeadLetter` the work still runs, and its lane waits, until `finish` says that the letter is stored (or
-        rides in `outputs`).
+        With another verdict the work still runs, and its lane waits, until `finish` says that its letter or its
+        schedule is stored (or rides in `outputs`).
         """
         if isinstance(verdict, Again):
-            return self.retry(work, verdict.at, error, now)
+            return self.retry(work, verdict.at, error, now, verdict.untried)
         if work.running and work.assignment.current:
             return True
         self._leave_slot(work)

@@ -323,8 +323,8 @@ class ParallelConsumer:
         self._producers.append(letters)
 
     def _take_retries_later(self) -> None:
-        later = RetriesLater(self._settings.kafka, self._settings.scheduler, self._dispatch.stored)
-        self._dispatch.later = later
+        later = RetriesLater(self._settings.kafka, self._settings.scheduler, self._dispatch)
+        self._dispatch.schedules = later
         self._producers.append(later)
 
     def _make_transactions(self, on_output: OnOutput | None) -> Transactions:

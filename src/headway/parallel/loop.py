@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+from headway.core.user_errors import description_of
 from headway.parallel.calls import Calls, not_noted
 from headway.parallel.dispatch import Job
 from headway.parallel.exact_loop import exact_event_loop
 from headway.parallel.time_limit import limit_coroutine
+
+log = logging.getLogger(__name__)
 
 # A task that never waits gives way to others after so many jobs.
 _TURN = 16
@@ -37,7 +41,10 @@ class EventLoop:
         self._closing = False
         if loop is None:
             loop = exact_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(loop,), name="headway-event-loop", daemon=True)
+            self._ended = loop.create_future()
+            self._thread = threading.Thread(
+                target=_serve, args=(loop, self._ended), name="headway-event-loop", daemon=True
+            )
             self._thread.start()
         self._loop = loop
 
@@ -50,15 +57,21 @@ class EventLoop:
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._thread:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._ended.set_result, None)
             self._thread.join(within)
             return
         with contextlib.suppress(TimeoutError, RuntimeError):  # it takes too long, or the loop has ended
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
     def _ends(self) -> bool:
-        """Whether all that runs is cancelled: `asyncio.run` cancels our owner along with its handlers."""
-        return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
+        """Return whether this task ends with the run: `asyncio.run` cancels our owner along with its handlers.
+
+        However its handler takes that, as another error or as none, the call was not seen through.
+        """
+        if not self._closing and (self._owner is None or not self._owner.cancelling()):
+            return False
+        task = asyncio.current_task(self._loop)
+        return task is not None and task.cancelling() > 0
 
     def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -81,10 +94,12 @@ class EventLoop:
                 try:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
-                    if self._ends() and isinstance(error, asyncio.CancelledError):
+                    if self._ends():
                         return  # that was no attempt: the record comes again
                     job = raised(job, error)
                 else:
+                    if self._ends():
+                        return
                     job = returned(job, result)
                 count += 1
                 if count % _TURN == 0:
@@ -93,7 +108,23 @@ class EventLoop:
             self._calls.give_up(not_noted(error))
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
     # As `asyncio.run` ends: what was left is cancelled and seen through, generators are closed.
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
+        run_whatever_is_raised(runner.get_loop(), ended)
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            run_whatever_is_raised(loop, asyncio.gather(*tasks, return_exceptions=True))
+
+
+def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:
+    """Run a loop that handlers share until `ended` is done.
+
+    A SystemExit or KeyboardInterrupt of one of their tasks or callbacks would end the loop, and all others with it.
+    """
+    while not ended.done():
+        try:
+            loop.run_until_complete(ended)
+        except (SystemExit, KeyboardInterrupt) as error:
+            log.error("A task beside the handlers raised %s; the consumer goes on.", description_of(error))

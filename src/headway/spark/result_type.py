@@ -24,10 +24,10 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
+from headway.core import user_errors
 from headway.errors import ConfigError
 
 _MOST_BYTES = 2**30  # Arrow's offsets within a batch end at twice as many
-_LONGEST_TEXT = 10_000  # characters
 
 
 class ResultType:
@@ -76,11 +76,7 @@ class ResultType:
 
 def text_of(error: BaseException) -> str:
     """Return an error's text, as `clean` makes it and not too long for a header; empty where its own code fails."""
-    try:
-        text = clean(str(error))
-    except Exception:  # a user's own code
-        return ""
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
+    return clean(user_errors.text_of(error))
 
 
 def clean(text: str) -> str:

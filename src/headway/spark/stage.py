@@ -14,7 +14,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -32,7 +32,7 @@ from headway.parallel.context import Context
 from headway.parallel.control import Executor
 from headway.parallel.dispatch import Dispatch, Job
 from headway.parallel.exact_loop import exact_event_loop
-from headway.parallel.loop import EventLoop
+from headway.parallel.loop import EventLoop, run_whatever_is_raised
 from headway.parallel.threads import Threads
 from headway.records import TopicPartition
 from headway.spark.input_batch import InputBatch, StageRow
@@ -258,5 +258,6 @@ class Stage:
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this Python worker. It stays through its tasks, and so do connections that were made in it."""
     loop = exact_event_loop()
-    threading.Thread(target=loop.run_forever, name="headway-event-loop", daemon=True).start()
+    serve = partial(run_whatever_is_raised, loop, loop.create_future())
+    threading.Thread(target=serve, name="headway-event-loop", daemon=True).start()
     return loop
