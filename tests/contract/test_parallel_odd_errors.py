@@ -52,12 +52,12 @@ class Orders:
 
     def letters(self, count: int) -> dict[str, dict[str, str]]:
         """The headers of so many dead letters, by their values."""
-        return {
-            (message.value() or b"").decode(): {
-                name.removeprefix("headway.error."): (value or b"").decode() for name, value in message.headers() or ()
-            }
-            for message in read(self.cluster, self.dead, count)
-        }
+        found = dict[str, dict[str, str]]()
+        for message in read(self.cluster, self.dead, count):
+            headers: Any = message.headers() or ()
+            texts = {name.removeprefix("headway.error."): (value or b"").decode() for name, value in headers}
+            found[bytes(message.value() or b"").decode()] = texts
+        return found
 
 
 @pytest.fixture
@@ -214,7 +214,17 @@ def test_however_a_handler_takes_it_that_its_loop_ends_its_record_has_neither_fa
 
 @pytest.mark.kafka
 def test_what_the_scheduler_refuses_to_keep_for_later_is_a_failed_attempt(kafka_cluster: Cluster) -> None:
-    delays = [float("nan"), float("inf"), None, 1e18, 10**400, "soon", object(), True, odd_handlers.OddNumber()]
+    delays: list[Any] = [
+        float("nan"),
+        float("inf"),
+        None,
+        1e18,
+        10**400,
+        "soon",
+        object(),
+        True,
+        odd_handlers.OddNumber(),
+    ]
     orders = Orders(kafka_cluster, plain_topic(kafka_cluster), plain_topic(kafka_cluster))
     orders.send(list(map(str, range(len(delays)))))
     orders.send(["header"], [("headway.delay", b"x")])

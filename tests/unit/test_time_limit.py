@@ -299,7 +299,7 @@ async def test_a_cancellation_from_elsewhere_is_not_a_time_limit() -> None:
 
 @pytest.mark.parametrize("waits", [0, 60])
 async def test_a_coroutine_that_swallows_its_cancellation_and_goes_on_is_cancelled_again_and_again(waits: int) -> None:
-    swallowed = []
+    swallowed = list[Any]()
 
     async def swallow(job: Any) -> str:
         while len(swallowed) < 3:
