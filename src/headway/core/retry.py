@@ -133,7 +133,7 @@ class Retries:
     Either way the delay is at least the `retry_after` of a `RetriableError`.
 
     >>> Retries(fixed(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
-    Again(at=102.0, delay_error=None)
+    Again(at=102.0, delay_error=None, untried=False)
     >>> Retries(fixed(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
     DeadLetter(reason='attempt 2 of 2 failed')
     """
