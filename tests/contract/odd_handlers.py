@@ -1,11 +1,13 @@
 """Handlers that raise what nobody sane would, as their record's value says; processes can import them."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from headway import BatchError, ConsumerRecord, Context, FatalError, RetriableError
+from headway import BatchError, ConsumerRecord, Context, FatalError, ProducerRecord, RetriableError
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,23 @@ def handle_batch_with_nonsense(records: Sequence[ConsumerRecord], contexts: Sequ
     for record in records:
         if record.raw_value == b"nonsense":
             raise UnnamedFailuresError([None, {7: 1}, {0.5: ValueError()}, {-1: ValueError()}][record.offset % 4])
+
+
+GOES_ON = "HEADWAY_TEST_GOES_ON"
+
+
+def fail_at_some(record: ConsumerRecord, context: Context) -> None:
+    """Fail at the first record of a partition, and as if by chance at a quarter, until the file `GOES_ON` is there."""
+    if record.offset * 2_654_435_761 % 2**32 < 2**30 and not Path(os.environ[GOES_ON]).exists():
+        raise RetriableError("not yet", untried=True)
+
+
+async def fail_at_some_async(record: ConsumerRecord, context: Context) -> None:
+    """The same in a loop."""
+    fail_at_some(record, context)
+
+
+def copy_all_but_some(record: ConsumerRecord, context: Context) -> ProducerRecord:
+    """The same, and the record comes out again."""
+    fail_at_some(record, context)
+    return ProducerRecord(f"{record.topic}-out", record.value)

@@ -152,7 +152,8 @@ def test_above_the_limit_the_offset_is_committed_with_what_has_room_of_its_map()
 
 
 def test_what_was_remembered_once_stays_remembered_whatever_else_has_no_room() -> None:
-    whole, remembered = OffsetMap(5, (1, 1, 2, 1) * 3000 + (1, 500)), OffsetMap(0, (15_006, 500))
+    whole = OffsetMap(5, (*random_map(5, 4000).runs, 1, 500))
+    remembered = OffsetMap(0, (whole.end - 500, 500))
     assert whole.complete[-1] == remembered.complete[0]
     kept = commit_of(whole, 400, remembered).kept
     assert kept is not None

@@ -24,7 +24,7 @@ from headway.core import ticks
 from headway.core.assignment import Assignment
 from headway.core.gathering import Gathering
 from headway.core.lanes import ALONE, LaneNames, Ordering
-from headway.core.offset_map import MAX_CHARACTERS, OffsetMap
+from headway.core.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.ready import Ready
 from headway.core.retry import Again, Verdict
 from headway.core.room import Room
@@ -97,6 +97,7 @@ class Engine(Generic[R]):
         self.revoke([partition])
         assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs), self._map_limit)
         self._assignments[partition] = assignment
+        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # from before, or by somebody else
         self._rooms[partition.level].partitions += 1
         return assignment.epoch
 
