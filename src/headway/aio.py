@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -53,7 +53,7 @@ class AsyncPriorityConsumer:
 
     def subscribe(
         self,
-        topics: str | Sequence[str] | Mapping[str, int],
+        topics: str | Iterable[str] | Mapping[str, int],
         on_assign: OnRebalance | None = None,
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,

@@ -28,7 +28,7 @@ RUNS: dict[str, Run] = {
 }
 
 
-@pytest.fixture(scope="module", params=[0, 128])
+@pytest.fixture(scope="module", params=[pytest.param(0, marks=pytest.mark.slow), 128])
 def limited(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, int]]:
     """A Kafka that takes so many characters beside an offset."""
     with LocalBroker(properties={"offset.metadata.max.bytes": str(request.param)}) as broker:

@@ -82,6 +82,9 @@ class Wake:
         self._reader.close()
         self._writer.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def _clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._reader.recv(_PLENTY)
