@@ -124,6 +124,7 @@ def test_outputs_that_cannot_be_committed_count_against_the_memory(
         assert sorted(int(value) for value in found.values) == list(range(count))
 
 
+@pytest.mark.slow
 def test_tens_of_thousands_of_outputs_do_not_pile_up_while_commits_fail_quickly(
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
