@@ -245,3 +245,21 @@ def test_what_the_scheduler_refuses_to_keep_for_later_is_a_failed_attempt(kafka_
     assert letters.keys() == set(later) - {"past"}
     assert all("RetryLater cannot be kept" in letter["message"] for letter in letters.values())
     assert "The header headway.delay is the scheduler's own" in letters["header"]["message"]
+
+
+def test_a_handler_that_cancels_all_tasks_of_its_loop_costs_others_an_attempt_and_no_slot(orders: Orders) -> None:
+    count = 400
+    orders.send(["good"] * count)
+    done = set[int]()
+
+    async def handle(record: ConsumerRecord, context: Context) -> None:
+        if context.attempt == 1 and record.offset % 20 == 10:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+        elif record.offset % 5 == 0:
+            await asyncio.sleep(0)
+        done.add(record.offset)
+
+    parallel = orders.consumer(retries=Retries(lambda *_: 0.01), dead_letter_topic=None)
+    run_until(parallel, lambda parallel: parallel.run(handle), lambda: len(done) == count)
+    assert parallel.metrics().running == 0

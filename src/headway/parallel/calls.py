@@ -73,7 +73,7 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
     )
 
 
-def not_noted(error: Exception) -> HandlerError:
+def not_noted(error: BaseException) -> HandlerError:
     """The error for a job of which nobody can tell any more that it ended: its slot would stay taken."""
     failure = HandlerError(
         f"What became of a record could not be noted: {description_of(error)}. It is not done, and comes again "

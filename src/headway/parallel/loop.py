@@ -5,6 +5,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from headway.core.user_errors import description_of
@@ -68,16 +69,23 @@ class EventLoop:
 
         However its handler takes that, as another error or as none, the call was not seen through.
         """
-        if not self._closing and (self._owner is None or not self._owner.cancelling()):
-            return False
         task = asyncio.current_task(self._loop)
-        return task is not None and task.cancelling() > 0
+        return self._is_over() and task is not None and task.cancelling() > 0
+
+    def _is_over(self) -> bool:
+        return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
 
     def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            task = self._loop.create_task(self._run(job))
+            next_job = [job]
+            task = self._loop.create_task(self._run(next_job))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._leave, next_job))
+
+    def _leave(self, next_job: list[Job], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if next_job and not self._is_over():  # a handler that cancels all tasks of the loop met one between its calls
+            self._start(next_job)
 
     async def _cancel(self) -> None:
         tasks = list(self._tasks)
@@ -85,22 +93,24 @@ class EventLoop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, first: Job) -> None:
+    async def _run(self, next_job: list[Job]) -> None:
         call, returned, raised = self._calls[:3]
-        job: Job | None = first
         count = 0
         try:
-            while job:
+            while next_job:
+                job = next_job.pop()
                 try:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
                     if self._ends():
                         return  # that was no attempt: the record comes again
-                    job = raised(job, error)
+                    following = raised(job, error)
                 else:
                     if self._ends():
                         return
-                    job = returned(job, result)
+                    following = returned(job, result)
+                if following:
+                    next_job.append(following)
                 count += 1
                 if count % _TURN == 0:
                     await asyncio.sleep(0)
