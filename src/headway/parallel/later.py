@@ -65,8 +65,9 @@ class RetriesLater:
                 on_stored=report,
             )
         except BaseException as error:  # of the delay's own code, too: the record is not stored, and keeps no slot
-            if isinstance(error, KafkaError) and not isinstance(error, DeliveryError):
-                report(error, None)  # the brokers are away
+            kind = type(error)
+            if issubclass(kind, KafkaError) and not issubclass(kind, DeliveryError):
+                report(error, None)  # type: ignore[arg-type]  # the brokers are away
             else:
                 self._reports.not_scheduled(work, _refused(error))
 

@@ -179,7 +179,7 @@ class Stage:
         return self._dispatch.done(work)
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
-        return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if isinstance(error, RetryLater) else error)
+        return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error)
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """A row has failed for good: as the engine sees it, its dead letter is to be stored."""
