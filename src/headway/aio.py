@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -36,6 +36,7 @@ _REQUEST_TIMEOUT = 30.0
 class AsyncPriorityConsumer:
     """`PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
 
+    Several tasks may poll and iterate at a time: each record is one task's. A call that is cancelled has taken none.
     Rebalance callbacks run during a poll, in the event loop's thread; what `unsubscribe` and `close` revoke is told in
     another, while the loop goes on.
     """
@@ -52,7 +53,7 @@ class AsyncPriorityConsumer:
 
     def subscribe(
         self,
-        topics: str | Sequence[str] | Mapping[str, int],
+        topics: str | Iterable[str] | Mapping[str, int],
         on_assign: OnRebalance | None = None,
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
@@ -63,23 +64,36 @@ class AsyncPriorityConsumer:
     async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
         """The next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            async with self._one_at_a_time:
+        while await self._has_turn(deadline):
+            try:
                 now = time.monotonic()
                 records = self._consumer.poll_now(now)
+            finally:
+                self._one_at_a_time.release()
             if records or (deadline is not None and now >= deadline):
                 return records
             await self._consumer.wake.wait_async(longest_wait(now, deadline))
+        return []
 
-    async def __aiter__(self) -> AsyncGenerator[ConsumerRecord, None]:
-        """Record by record; one that was not handed out yet is not committed either."""
+    async def _has_turn(self, deadline: float | None) -> bool:
+        """Wait until no other call is under way, and begin one; False if that is not before the deadline."""
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                return await self._one_at_a_time.acquire()
+        except TimeoutError:
+            return False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """Wait for the next record; one that was not handed out yet is not committed either."""
         while True:
             async with self._one_at_a_time:
                 record = self._consumer.next_now(time.monotonic())
             if record is not None:
-                yield record
-            else:
-                await self._consumer.wake.wait_async(longest_wait(0, None))
+                return record
+            await self._consumer.wake.wait_async(longest_wait(0, None))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit offsets, each the next to read; without any, everything that was returned."""

@@ -9,7 +9,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +18,7 @@ from headway.config import Config, ConsumerSettings
 from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName, make_policy
 from headway.core.level_buffer import LevelBuffer
-from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
+from headway.core.topics import LevelSubscription, by_level, by_priority, checked_topics, level_group
 from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.ctrl_c import ctrl_c_waits
@@ -108,7 +108,7 @@ class PriorityConsumer:
 
     def subscribe(
         self,
-        topics: str | Sequence[str] | Mapping[str, int],
+        topics: str | Iterable[str] | Mapping[str, int],
         on_assign: OnRebalance | None = None,
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
@@ -122,7 +122,7 @@ class PriorityConsumer:
         """
         self._check_open()
         self._check_not_in_callback("subscribe")
-        topics = [topics] if isinstance(topics, str) else topics
+        topics = checked_topics(topics)
         listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
         for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
             level.subscribe(subscription, listener)

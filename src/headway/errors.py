@@ -129,14 +129,38 @@ class ProcessDiedError(HandlerProcessError):
 
 
 class BatchError(HeadwayError):
-    """Raised by a batch's handler: which of its records failed, by their index in the batch; the others are done."""
+    """Raised by a batch's handler: which of its records failed, by their index in the batch; the others are done.
 
-    def __init__(self, failures: Mapping[int, BaseException]) -> None:
-        super().__init__(f"{len(failures)} records of a batch failed: {dict(failures)!r}")
-        self.failures = failures
+    An exception's class stands for an instance of it, as after `raise`. Text becomes a `RuntimeError` that says it.
+    """
+
+    def __init__(self, failures: Mapping[int, BaseException | type[BaseException] | str]) -> None:
+        self.failures = {index: _as_exception(failure) for index, failure in failures.items()}
+        try:
+            which = repr(self.failures)
+        except BaseException:  # of a user's own class
+            which = ", ".join(map(str, self.failures))
+        super().__init__(f"{len(self.failures)} records of a batch failed: {which}")
 
     def __reduce__(self) -> tuple[type, tuple[dict[int, BaseException]]]:
         return BatchError, (dict(self.failures),)
+
+
+def _as_exception(failure: object) -> BaseException:
+    """Return a failure as an exception: what is none says nothing but that its record failed."""
+    kind = type(failure)
+    if issubclass(kind, BaseException):
+        return failure  # type: ignore[return-value]
+    if issubclass(kind, str):
+        return RuntimeError(failure)
+    if issubclass(kind, type) and issubclass(failure, BaseException):  # type: ignore[arg-type]
+        try:
+            failure = failure()  # type: ignore[operator]
+        except BaseException as error:  # it asks for arguments, for instance
+            return error
+        if issubclass(type(failure), BaseException):
+            return failure  # type: ignore[return-value]
+    return RuntimeError("The handler said that this record failed, and gave no exception for it.")
 
 
 class WakeupError(HeadwayError):

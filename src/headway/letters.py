@@ -1,18 +1,17 @@
 """Dead letters as records: what a record that failed for good is sent with, and what it takes to reach the brokers."""
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headway.config import Config
+from headway.core.user_errors import kind_of, text_of
 from headway.records import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 2_097_152
 """`message.max.bytes` of who sends them: with its story a dead letter is larger than its record was."""
 
-_LONGEST_MESSAGE = 10_000  # characters
 _SHORTENED = PREFIX + "shortened"
 _A_HEADER = 12  # bytes that a header takes beside its name and value, at most
 _LEAST_KEPT = 1000
@@ -44,8 +43,8 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
     record, now, first_failed_at = work.record, time.time(), work.first_failed_at
     first = now if first_failed_at is None else now - (time.monotonic() - first_failed_at)
     story = {
-        "exception": f"{type(error).__module__}.{type(error).__qualname__}",
-        "message": _message(error),
+        "exception": kind_of(error),
+        "message": text_of(error),
         "reason": reason,
         "attempts": str(work.attempt),
         "topic": record.kafka_topic,
@@ -86,10 +85,3 @@ def shortened(letter: Parts, most: int) -> Parts:
     key = None if letter.key is None else letter.key[: left // 4]
     value = None if letter.value is None else letter.value[: left - len(key or b"")]
     return Parts(value, key, list(story.items()))
-
-
-def _message(error: BaseException) -> str:
-    with contextlib.suppress(Exception):  # an error's text is a user's own code
-        text = str(error)
-        return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} …"
-    return ""

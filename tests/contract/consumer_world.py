@@ -321,7 +321,6 @@ class AsyncMember(Member):
                 if not self._has_records():
                     break
                 self._hand_out([await anext(records)])
-            await records.aclose()
 
         self._run(take())
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from headway import PriorityConsumer
 from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRoomError, WakeupError
 from headway.records import ConsumerRecord
@@ -22,11 +23,10 @@ def consumer(cluster: Cluster, group: str, **settings: object) -> AsyncPriorityC
 
 async def take(records: AsyncPriorityConsumer, count: int) -> list[ConsumerRecord]:
     taken: list[ConsumerRecord] = []
-    async with contextlib.aclosing(records.__aiter__()) as stream:
-        async for record in stream:
-            taken.append(record)
-            if len(taken) == count:
-                break
+    async for record in records:
+        taken.append(record)
+        if len(taken) == count:
+            break
     return taken
 
 
@@ -304,3 +304,85 @@ async def test_a_transaction_that_is_cancelled_during_its_commit_is_aborted_only
         with pytest.raises(asyncio.CancelledError):
             await task
         assert commit.calls == ["commit", "abort"][: 2 if error else 1]
+
+
+async def test_a_poll_that_ends_leaves_others_waiting_that_are_woken_at_once(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends, consumer(cluster, topic) as reads:
+        reads.subscribe(topic)
+        await sends.send(topic, b"first")
+        assert len(await reads.poll(30)) == 1
+        for priority in range(LEVELS):
+            waits = asyncio.create_task(reads.poll(30))
+            await asyncio.sleep(0)
+            assert await reads.poll(0.05) == []
+            cancelled = asyncio.create_task(reads.poll(30))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            await sends.send(topic, b"next", priority=priority)
+            delivered = time.monotonic()
+            assert [record.value for record in await waits] == [b"next"]
+            assert time.monotonic() - delivered < 0.7  # of the second after which a poll looks anyway
+
+
+async def test_tasks_that_poll_and_iterate_at_once_share_the_records(cluster: Cluster) -> None:
+    topic, taken = cluster.topic(), list[tuple[int, int, int]]()
+    async with producer(cluster) as sends, consumer(cluster, topic, **{"max.poll.records": 10}) as reads:
+        reads.subscribe(topic)
+
+        def take(record: ConsumerRecord) -> None:
+            taken.append((record.level, record.partition, record.offset))
+
+        async def poll(timeout: float) -> None:
+            while len(taken) < 400:
+                for record in await reads.poll(timeout):
+                    take(record)
+
+        async def iterate() -> None:
+            async for record in reads:
+                take(record)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(each) for each in (poll(0.01), poll(1), iterate(), iterate())]
+        for i in range(400):
+            sends.send(topic, b"v", str(i), priority=i % LEVELS)
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while len(taken) < 400:
+                await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert len(taken) == len(set(taken)) == 400
+
+
+async def test_an_iterator_goes_on_after_a_wait_for_its_next_record_has_timed_out(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    async with producer(cluster) as sends, consumer(cluster, topic) as reads:
+        reads.subscribe(topic)
+        stream = aiter(reads)
+        for number in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.05)
+            await sends.send(topic, str(number).encode())
+            assert (await asyncio.wait_for(anext(stream), 30)).value == str(number).encode()
+
+
+async def test_a_poll_waits_no_longer_than_it_may_while_another_call_is_under_way(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, goes_on = cluster.topic(), threading.Event()
+    monkeypatch.setattr(PriorityConsumer, "list_topics", lambda self, timeout: goes_on.wait(30) and {})
+    async with producer(cluster) as sends, consumer(cluster, topic) as reads:
+        reads.subscribe(topic)
+        asks = asyncio.create_task(reads.list_topics())
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        assert await reads.poll(0.1) == []
+        assert await reads.poll(0) == []
+        assert time.monotonic() - began < 5
+        goes_on.set()
+        assert await asks == {}
+        await sends.send(topic, b"v")
+        assert [record.value for record in await reads.poll(30)] == [b"v"]

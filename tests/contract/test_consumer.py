@@ -470,7 +470,7 @@ def test_what_is_subscribed_to_takes_the_place_of_what_was(cluster: Cluster) -> 
             ({f"{payments}-0": 1}, {(f"{payments}-0", 1)}),
             ([], set()),
         ]:
-            consumer.subscribe(topics)  # type: ignore[arg-type]
+            consumer.subscribe(topics)
             until(consumer, lambda wanted=wanted: assigned() == wanted)  # type: ignore[misc]
             assert consumer.subscription() == topics
         assert consumer.poll(0.3) == []

@@ -1,5 +1,7 @@
 """A consumer that is closed, or that was made before its process was forked, says so at once, whatever it is asked."""
 
+import gc
+import os
 import subprocess
 import sys
 import textwrap
@@ -8,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from headway import PriorityConsumer, TopicPartition
-from headway.errors import ClosedError
+from headway import ParallelConsumer, PriorityConsumer, TopicPartition
+from headway.aio import AsyncPriorityConsumer
+from headway.errors import ClosedError, ConfigError
+from headway.kafka import native
 
 CONFIG: dict[str, Any] = {
     "bootstrap.servers": "127.0.0.1:1",
@@ -84,3 +88,49 @@ def test_in_a_forked_process_a_consumer_is_an_error_at_once() -> None:
     program = [sys.executable, "-c", textwrap.dedent(FORK)]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=90, check=False)
     assert ended.stdout == "it went on\n", ended.stderr
+
+
+def test_what_wakes_a_consumer_that_was_let_go_of_unclosed_is_not_closed_before_librdkafka_has_let_go_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go, real = list[int](), native.wake_on_events
+
+    def wake_on_events(client: Any, fd: int | None) -> None:
+        real(client, fd)
+        if fd is None:
+            let_go.extend(fds)
+            for each in fds:
+                os.fstat(each)  # still open
+
+    monkeypatch.setattr(native, "wake_on_events", wake_on_events)
+    reads = PriorityConsumer(CONFIG)
+    reads.subscribe("orders")
+    reads.poll(0)
+    fds = [reads.wake.fd]
+    del reads
+    gc.collect()
+    assert let_go == fds
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fds[0])
+
+
+@pytest.mark.parametrize("make", [lambda: PriorityConsumer(CONFIG), lambda: AsyncPriorityConsumer(CONFIG)])
+def test_topics_may_come_from_a_generator_or_a_set_and_are_read_once(make: Callable[[], Any]) -> None:
+    reads = make()
+    reads.subscribe(topic for topic in ("orders", "clicks"))
+    assert reads.subscription() == ["orders", "clicks"]
+    given = {"orders-0": 0}
+    reads.subscribe(given)
+    given["clicks"] = 0
+    assert reads.subscription() == {"orders-0": 0}
+    for nonsense in (7, None, ["orders", 7], {None: 0}):
+        with pytest.raises(ConfigError, match="subscribe to"):
+            reads.subscribe(nonsense)
+    getattr(reads, "_consumer", reads).close()
+
+
+def test_a_parallel_consumers_topics_may_come_from_a_generator() -> None:
+    with ParallelConsumer({name: value for name, value in CONFIG.items() if name != "max.poll.records"}) as parallel:
+        parallel.subscribe(topic for topic in ("orders",))
+        with pytest.raises(ConfigError, match="its name must be a string"):
+            parallel.subscribe([b"orders"])  # type: ignore[list-item]

@@ -158,6 +158,54 @@ def test_a_seek_while_partitions_are_assigned_loses_nothing_that_an_iteration_po
         assert set(consumer.committed(consumer.assignment()).values()) == {20}
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(_COOPERATIVE, id="cooperative"),
+        pytest.param(_CONSUMER_PROTOCOL, id="kip848", marks=pytest.mark.slow),
+    ],
+)
+def test_partitions_that_were_assigned_before_can_be_sought_when_more_are_assigned(
+    kafka_cluster: Cluster, settings: dict[str, Any]
+) -> None:
+    topic = kafka_cluster.topic()
+    count = fill(kafka_cluster, topic, 10)
+    config = kafka_cluster.consumer_config(topic) | settings
+    if "group.protocol" in settings:
+        del config["heartbeat.interval.ms"], config["session.timeout.ms"]
+    with PriorityConsumer(config, policy="fair") as stays, PriorityConsumer(config, policy="fair") as leaves:
+        sought, handed = set[TopicPartition](), list[Place]()
+
+        def start_over(partitions: list[TopicPartition]) -> None:
+            if before := stays.assignment() - set(partitions):
+                sought.update(before)
+                for partition in before:
+                    stays.seek(partition, 0)
+
+        def is_shared() -> bool:
+            handed.extend(map(place, stays.poll(0.05)))
+            handed.extend(map(place, leaves.poll(0.05)))
+            return len(stays.assignment()) == len(leaves.assignment()) == len(set(handed)) * 6 // count
+
+        stays.subscribe(topic, on_assign=start_over)
+        leaves.subscribe(topic)
+        _wait(is_shared)
+        before = stays.assignment()
+        sought.clear()
+        leaves.commit()
+        leaves.unsubscribe()
+        again = list[Place]()
+
+        def is_done() -> bool:
+            again.extend(map(place, stays.poll(0.05)))
+            return len(stays.assignment()) == len(before) * 2 and len(again) >= len(before) * 10
+
+        _wait(is_done)
+        assert before <= sought
+        assert all((level, partition, offset) in again for _, partition, level in before for offset in range(10))
+
+
 async def test_an_async_iteration_loses_nothing_to_a_seek_in_a_callback(mock_cluster: Cluster) -> None:
     topic = mock_cluster.topic()
     count = fill(mock_cluster, topic, 20)

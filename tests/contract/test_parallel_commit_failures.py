@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -121,6 +122,35 @@ def test_outputs_that_cannot_be_committed_count_against_the_memory(
     with reader(kafka_cluster, out) as found:
         wait_for(lambda: len(found.values) >= count)
         assert sorted(int(value) for value in found.values) == list(range(count))
+
+
+@pytest.mark.slow
+def test_tens_of_thousands_of_outputs_do_not_pile_up_while_commits_fail_quickly(
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, count, size = plain_topic(kafka_cluster), 60_000, 5_000
+    send(kafka_cluster, topic, ((str(i), str(i)) for i in range(count)))
+    refusals = Counter[str]()
+
+    def refused(client: ProducerClient, *args: Any) -> None:
+        refusals["offsets"] += 1
+        raise KafkaError("Not now.")
+
+    def handle(record: ConsumerRecord, context: Context) -> ProducerRecord:
+        return ProducerRecord(topic, record.value.ljust(size), record.key)
+
+    monkeypatch.setattr(ProducerClient, "send_offsets", refused)
+    before = psutil.Process().memory_info().rss
+    running = Running(member(kafka_cluster, topic), handle)
+    try:
+        wait_for(lambda: (about := running.consumer.metrics()).done > 2000 and about.ready and not about.running)
+        done, refused_before = running.consumer.metrics().done, refusals["offsets"]
+        wait_for(lambda: refusals["offsets"] > refused_before + 2)
+        assert running.consumer.metrics().done == done < 10_000  # 64 MiB, of which each takes twice its size
+        assert psutil.Process().memory_info().rss - before < 200 * 2**20
+    finally:
+        running.consumer.close(drain=False)
+        running.wait()
 
 
 def test_the_offsets_of_one_that_is_no_member_are_not_committed(kafka_cluster: Cluster) -> None:

@@ -9,15 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context, FatalError, Ordering, ParallelConsumer, Retries
 from headway.core.offset_map import OffsetMap, encode
-from headway.errors import HandlerError
+from headway.errors import HandlerError, KafkaError
 from headway.kafka import native
-from headway.parallel.later import RetriesLater
+from headway.kafka.level_consumer import LevelConsumer
+from headway.parallel.later import Reports, RetriesLater
+from headway.records import TopicPartition
 
 from .mock_brokers import MockBrokers, mock_brokers
 from .parallel_members import wait_for
@@ -225,7 +228,7 @@ def test_a_header_whose_name_is_not_utf_8_is_left_out_and_its_record_handled(
 def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
-        later = RetriesLater(address, "headway-delay", lambda work, error: None)
+        later = RetriesLater(address, "headway-delay", create_autospec(Reports, instance=True))
         record = SimpleNamespace(raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0)
         for _ in range(5):
             later.send(SimpleNamespace(record=record), 60.0)  # type: ignore[arg-type]
@@ -265,3 +268,36 @@ def test_without_a_topic_nothing_runs(run: Callable[[ParallelConsumer], Any]) ->
         pytest.raises(Exception, match="has no topic to read"),
     ):
         run(parallel)
+
+
+def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses_nothing(
+    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(brokers, 40)
+    handled, failures = Counter[tuple[int, int]](), Counter[str]()
+    committed, seek = LevelConsumer.committed_with_metadata, LevelConsumer.seek
+
+    def answer_for_one_at_first(self: LevelConsumer, partitions: Any, timeout: float) -> Any:
+        failures["committed"] += 1  # so that records of the others come before it is known where to begin
+        answers = committed(self, partitions, timeout)
+        return {each: answer for each, answer in answers.items() if failures["committed"] > 3 or each.partition == 0}
+
+    def refuse(self: LevelConsumer, partition: TopicPartition, offset: int) -> None:
+        failures[f"seek {partition.partition}"] += 1
+        if failures[f"seek {partition.partition}"] == 1:
+            raise KafkaError("the topic is being deleted")
+        seek(self, partition, offset)
+
+    monkeypatch.setattr(LevelConsumer, "committed_with_metadata", answer_for_one_at_first)
+    monkeypatch.setattr(LevelConsumer, "seek", refuse)
+    with consumer(brokers) as parallel:
+        running = threading.Thread(
+            target=parallel.run, args=(lambda record, _: handled.update([(record.partition, record.offset)]),)
+        )
+        running.start()
+        wait_for(lambda: len(handled) == 40 or parallel.failure)
+        parallel.stop()
+        running.join()
+    assert parallel.failure is None
+    assert handled == Counter((partition, offset) for partition in range(4) for offset in range(10))
+    assert [failures[f"seek {partition}"] for partition in range(4)] == [0, 2, 2, 2]

@@ -20,7 +20,7 @@ ALLOWED = {
     "consumer": {"core", "config", "errors", "kafka", "records"},
     "aio": {"core", "config", "consumer", "delay", "delivery", "errors", "kafka", "producer", "records"},
     "parallel": {"core", "config", "delay", "errors", "kafka", "letters", "records"},
-    "letters": {"config", "records"},
+    "letters": {"config", "core", "records"},
     "delay": {"core", "config", "delivery", "errors", "kafka", "letters", "records"},
     "workers": {"config", "core", "errors", "parallel", "records"},
     "finding": {"errors", "workers"},

@@ -13,7 +13,7 @@ from headway.core.assignment import Assignment
 from headway.core.engine import Engine
 from headway.core.lanes import ALONE, Ordering
 from headway.core.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode
-from headway.core.retry import Again, DeadLetter, RetriableError
+from headway.core.retry import Again, DeadLetter
 from headway.core.slots import BurstSlots, StrictSlots
 from headway.core.work import Work
 from headway.records import TopicPartition
@@ -279,14 +279,52 @@ def test_a_partition_with_too_large_a_map_takes_no_new_records_alone_and_starts_
     assert engine.held() == set()
 
 
-def test_above_the_limit_the_offset_is_committed_without_a_map() -> None:
+def test_above_the_limit_the_offset_is_committed_with_what_has_room_of_its_map() -> None:
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records(range(100_000)), NOW)
     finish_all(engine, random.Random(1).sample(engine.take(100_000, NOW), 50_000))
     commit = engine.tick().commits[ORDERS]
-    assert commit.metadata == ""
+    assert MAX_CHARACTERS * 0.5 < len(commit.metadata) <= MAX_CHARACTERS
     assert commit.offset == engine.committable(ORDERS)
     assert engine.held() == {ORDERS}
+
+
+def test_a_broker_that_takes_no_maps_holds_a_partition_until_its_gap_is_closed() -> None:
+    engine = engine_of(ORDERS)
+    engine.refuse_maps(1)
+    engine.receive(ORDERS, records(range(3000)), NOW)
+    first, *works = engine.take(3000, NOW)
+    finish_all(engine, works[:900])
+    assert engine.tick().commits[ORDERS][:2] == (0, "")
+    assert not engine.held()  # it may go on within the least window
+    finish_all(engine, works[900:])
+    assert engine.tick().commits[ORDERS][:2] == (0, "")
+    assert engine.held() == {ORDERS}
+    engine.finish(first, NOW)
+    assert engine.tick().commits[ORDERS][:2] == (3000, "")
+    assert not engine.held()
+
+
+def test_outputs_that_wait_for_a_gap_to_be_closed_do_not_keep_what_closes_it_from_its_start() -> None:
+    engine = engine_of(ORDERS, room=100_000, size_of_output=lambda output: 100_000)
+    engine.refuse_maps(1)
+    engine.receive(ORDERS, records(range(3)), NOW)
+    first, second, third = engine.take(3, NOW)
+    engine.retry(first, NOW, OSError(), NOW)
+    engine.finish(second, NOW, ["2"])
+    engine.finish(third, NOW, ["3"])
+    assert engine.take(1, NOW) == []  # there is no room for more until these are committed
+    tick = engine.tick()
+    assert (tick.commits[ORDERS].offset, tick.outputs) == (0, [])
+    engine.committed(tick)
+    assert not engine.wants_commit()
+    (first,) = engine.take(1, NOW)
+    engine.finish(first, NOW, ["1"])
+    assert engine.wants_commit()
+    tick = engine.tick()
+    assert (tick.commits[ORDERS].offset, tick.outputs) == (3, ["2", "3", "1"])
+    engine.committed(tick)
+    assert engine.bytes_held == [0]
 
 
 def test_a_restart_with_a_full_map_reads_again_what_it_has_as_incomplete() -> None:
@@ -433,14 +471,14 @@ def test_an_interrupt_while_a_tick_is_taken_parts_no_offset_from_its_outputs(mon
         engine.receive(partition, records([0]), NOW)
     for work in engine.take(2, NOW):
         engine.finish(work, NOW, [work.partition])
-    real = Assignment.commit
+    real = Assignment.commit_of
 
-    def interrupt_the_second(assignment: Assignment[Any]) -> Commit:
+    def interrupt_the_second(assignment: Assignment[Any], snapshot: OffsetMap) -> Commit:
         if assignment.partition == other:
             raise KeyboardInterrupt
-        return real(assignment)
+        return real(assignment, snapshot)
 
-    monkeypatch.setattr(Assignment, "commit", interrupt_the_second)
+    monkeypatch.setattr(Assignment, "commit_of", interrupt_the_second)
     with pytest.raises(KeyboardInterrupt):
         engine.tick()
     monkeypatch.undo()
@@ -465,10 +503,12 @@ def test_attempts_that_tried_nothing_are_counted_whatever_came_between() -> None
     engine = engine_of(ORDERS)
     engine.receive(ORDERS, records([0]), NOW)
     untried = []
-    for error in (RetriableError(untried=True), OSError(), RetriableError(untried=True), RetriableError(), None):
+    for is_untried in (True, False, True, False):
         (work,) = engine.take(1, NOW)
         untried.append((work.attempt, work.untried))
-        engine.retry(work, NOW, error, NOW)
+        engine.fail(work, OSError(), Again(NOW, untried=is_untried), NOW)
+    (work,) = engine.take(1, NOW)
+    untried.append((work.attempt, work.untried))
     assert untried == [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2)]
 
 

@@ -13,7 +13,6 @@ import zstandard
 
 from headway.core.offset_map import (
     MAX_CHARACTERS,
-    PRESSURE_CHARACTERS,
     Commit,
     OffsetMap,
     canonical,
@@ -21,6 +20,7 @@ from headway.core.offset_map import (
     decode,
     encode,
     encoding_name,
+    pressure,
 )
 from headway.errors import OffsetMapError
 
@@ -137,16 +137,38 @@ def test_above_three_quarters_of_the_limit_a_commit_is_pressed_and_keeps_its_map
     kept = [commit for commit in commits if commit.metadata]
     assert any(commit.pressed for commit in kept)
     assert any(not commit.pressed for commit in kept)
-    assert all(commit.pressed == (len(commit.metadata) > PRESSURE_CHARACTERS) for commit in kept)
+    assert all(commit.pressed == (len(commit.metadata) > pressure(MAX_CHARACTERS)) for commit in kept)
     assert all(len(commit.metadata) <= MAX_CHARACTERS for commit in kept)
 
 
-def test_above_the_limit_the_offset_is_committed_without_a_map() -> None:
-    assert commit_of(random_map(5, 4000)) == Commit(5, "", pressed=True)
+def test_above_the_limit_the_offset_is_committed_with_what_has_room_of_its_map() -> None:
+    whole = random_map(5, 4000)
+    commit = commit_of(whole)
+    assert commit.pressed
+    assert MAX_CHARACTERS / 2 < len(commit.metadata) <= MAX_CHARACTERS
+    kept = decode(commit.metadata, 5)
+    assert kept == commit.kept
+    assert kept.runs == whole.runs[: len(kept.runs)]
+
+
+def test_what_was_remembered_once_stays_remembered_whatever_else_has_no_room() -> None:
+    whole = OffsetMap(5, (*random_map(5, 4000).runs, 1, 500))
+    remembered = OffsetMap(0, (whole.end - 500, 500))
+    assert whole.complete[-1] == remembered.complete[0]
+    kept = commit_of(whole, 400, remembered).kept
+    assert kept is not None
+    assert kept.complete[-1] == remembered.complete[0]
+    assert whole.complete[: len(kept.complete) - 1] == kept.complete[:-1]
+    assert len(kept.complete) > 20
+
+
+def test_without_room_for_a_map_the_offset_is_committed_alone() -> None:
+    assert commit_of(random_map(5, 4000), 0) == Commit(5, "", pressed=True, kept=OffsetMap(5))
+    assert commit_of(OffsetMap(5, (1, 20, 3, 9)), 0) == Commit(5, "", pressed=False, kept=OffsetMap(5))
 
 
 def test_a_run_that_no_encoding_reaches_is_committed_without_a_map() -> None:
-    assert commit_of(OffsetMap(5, (1, 2**31))) == Commit(5, "", pressed=True)
+    assert commit_of(OffsetMap(5, (1, 2**31))) == Commit(5, "", pressed=True, kept=OffsetMap(5))
 
 
 def test_a_large_sparse_map_fits_because_a_bitset_was_compressed() -> None:

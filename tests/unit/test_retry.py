@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.retry import Again, DeadLetter, FatalError, RetriableError, Retries, exponential, fixed
+from headway.core.retry import Again, DeadLetter, FatalError, RetriableError, Retries, Verdict, exponential, fixed
 
 
-def decide(retries: Retries, attempt: int = 1, error: BaseException | None = None) -> Again | DeadLetter:
+def decide(retries: Retries, attempt: int = 1, error: BaseException | None = None) -> Verdict:
     return retries.decide("record", attempt, error or OSError(), now=100.0, chance=0.0)
 
 
@@ -105,14 +105,14 @@ def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
 def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with() -> None:
     retries = Retries(exponential(jitter=0), max_attempts=2)
 
-    def decided(attempt: int, error: BaseException, untried: int) -> Again | DeadLetter:
+    def decided(attempt: int, error: BaseException, untried: int) -> Verdict:
         return retries.decide("record", attempt, error, 100.0, 0.0, untried)
 
     held_back = RetriableError(untried=True)
-    assert decided(7, held_back, 6) == Again(101.0)
+    assert decided(7, held_back, 6) == Again(101.0, untried=True)
     for error in (OSError(), RetriableError()):
         assert decided(8, error, 7) == Again(101.0)
-        assert decided(9, held_back, 7) == Again(101.0)
+        assert decided(9, held_back, 7) == Again(101.0, untried=True)
         assert decided(10, error, 8) == DeadLetter("attempt 2 of 2 failed")
 
 

@@ -36,6 +36,7 @@ from headway.spark.input_row import InputRow
 from headway.spark.outcomes import outcome_columns
 from headway.spark.result_type import ResultType
 from headway.spark.stage import RowHandler, Settings, Stage
+from tests.contract import odd_handlers
 
 REQUIRED = StructType([StructField("a", IntegerType(), nullable=False), StructField("b", StringType())])
 SETTINGS = Settings(
@@ -515,3 +516,34 @@ def test_no_handler_is_called_while_results_are_many_that_nobody_takes(monkeypat
     sizes += [batch.num_rows for batch in running]
     assert sum(sizes) == 500
     assert max(sizes) <= 11
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_whatever_a_handler_raises_fails_its_row_alone(is_async: bool) -> None:
+    def call(row: InputRow, context: Context) -> int:
+        if row.key in odd_handlers.ODD:
+            raise odd_handlers.ODD[row.key]()
+        return 1
+
+    async def call_async(row: InputRow, context: Context) -> int:
+        return call(row, context)
+
+    values = [*odd_handlers.ODD, "good"]
+    settings = replace(SETTINGS, retries=Retries(fixed(0.01), max_attempts=2))
+    rows = outcomes(call_async if is_async else call, values, settings)
+    assert {row["number"]: row["outcome"] for row in rows} == {
+        number: "ok" if value == "good" else "failed" for number, value in enumerate(values)
+    }
+
+
+def test_a_task_beside_the_handlers_that_ends_its_thread_ends_no_rows() -> None:
+    async def fail() -> None:
+        raise SystemExit
+
+    async def call(row: InputRow, context: Context) -> int:
+        if row.number == 0:
+            asyncio.get_running_loop().call_later(0.02, lambda: asyncio.create_task(fail()))
+        await asyncio.sleep(0.1)
+        return 1
+
+    assert [row["outcome"] for row in outcomes(call, ["a", "b"], SETTINGS)] == ["ok", "ok"]

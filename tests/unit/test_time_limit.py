@@ -295,3 +295,90 @@ async def test_a_cancellation_from_elsewhere_is_not_a_time_limit() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("waits", [0, 60])
+async def test_a_coroutine_that_swallows_its_cancellation_and_goes_on_is_cancelled_again_and_again(waits: int) -> None:
+    swallowed = list[Any]()
+
+    async def swallow(job: Any) -> str:
+        while len(swallowed) < 3:
+            try:
+                while True:
+                    await asyncio.sleep(waits)
+            except asyncio.CancelledError:
+                swallowed.append(job)
+        return "all is well"
+
+    with pytest.raises(TimeLimitError):
+        await asyncio.wait_for(in_loop(swallow, 0.02)("a"), 30)
+    assert swallowed == ["a"] * 3
+    assert not current_task().cancelling()
+
+
+@pytest.mark.parametrize("how", ["except", "finally"])
+async def test_a_coroutine_that_cleans_up_for_longer_than_its_limit_is_not_cancelled_again(how: str) -> None:
+    cleaned_up = []
+
+    async def clean_up() -> None:
+        await asyncio.sleep(0.2)
+        cleaned_up.append(how)
+
+    async def wait(job: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if how == "except":
+                await clean_up()
+            raise
+        finally:
+            if how == "finally":
+                await clean_up()
+
+    with pytest.raises(TimeLimitError):
+        await in_loop(wait, 0.02)(())
+    assert cleaned_up == [how]
+
+
+async def test_a_call_that_others_cancel_amid_its_time_limit_is_cancelled() -> None:
+    cleaning_up = asyncio.Event()
+
+    async def wait(job: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaning_up.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(in_loop(wait, 0.02)(()))
+    await cleaning_up.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_time_outs_and_groups_of_a_handlers_own_work_within_its_time_limit() -> None:
+    async def handle(job: Any) -> str:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.sleep(60), 0.01)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        return "done"
+
+    assert await in_loop(handle, 30)(()) == "done"
+
+    async def wait_in_a_group(job: Any) -> None:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(60))
+
+    with pytest.raises(TimeLimitError):
+        await in_loop(wait_in_a_group, 0.02)(())
+
+
+def current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task
+    return task

@@ -91,7 +91,7 @@ class DeadTopic:
         for partition, offsets in sent.items():
             offset_map = with_done(before[partition], existing[partition], offsets)
             commit = commit_of(offset_map)
-            if offset_map.runs and not commit.metadata:
+            if commit.kept is not None:
                 raise self._too_scattered(partition)
             memory[self.name, partition] = (commit.offset, commit.metadata.encode())
         return memory

@@ -24,7 +24,7 @@ from headway.core import ticks
 from headway.core.assignment import Assignment
 from headway.core.gathering import Gathering
 from headway.core.lanes import ALONE, LaneNames, Ordering
-from headway.core.offset_map import OffsetMap
+from headway.core.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.ready import Ready
 from headway.core.retry import Again, Verdict
 from headway.core.room import Room
@@ -77,6 +77,8 @@ class Engine(Generic[R]):
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._levels: list[Ready[R]] = [Ready() for _ in range(levels)]
         self._rooms = [Room(room) for _ in range(levels)]
+        self._map_limit = MAX_CHARACTERS
+        self._map_accepted = 0  # characters of the largest that Kafka took
         self._held: set[TopicPartition] = set()
         self._full_of_outputs: set[int] = set()  # levels
         self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and some that went before,
@@ -93,8 +95,9 @@ class Engine(Generic[R]):
         One that we have already is read from elsewhere from now on, and what is known of it is forgotten.
         """
         self.revoke([partition])
-        assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs))
+        assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs), self._map_limit)
         self._assignments[partition] = assignment
+        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # from before, or by somebody else
         self._rooms[partition.level].partitions += 1
         return assignment.epoch
 
@@ -118,7 +121,7 @@ class Engine(Generic[R]):
         room = self._rooms[assignment.level]
         room.partitions -= 1
         room.used -= assignment.bytes
-        self._keep_outputs(assignment.level, -assignment.of_outputs)
+        self._keep_outputs(assignment.level, assignment.withheld - assignment.of_outputs)
 
     def _forget_waiting(self, assignment: Assignment[R]) -> None:
         self._levels[assignment.level].drop(assignment)
@@ -266,13 +269,13 @@ class Engine(Generic[R]):
         self._leave_slot(work)
         return False
 
-    def retry(self, work: Work[R], at: float, error: BaseException | None, now: float) -> bool:
+    def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
         """The work is to be tried again, at the head of its lane, not before `at`; False as for `finish`.
 
-        With an error this attempt counts as failed, without one it was none.
+        With an error this attempt counts as failed, without one it was none. `untried` is as in the retries' verdict.
         """
         if work.running and work.assignment.current:
-            self._settle(work, (work.again(at, error, now),), now)
+            self._settle(work, (work.again(at, error, now, untried),), now)
             return True
         self._leave_slot(work)
         return False
@@ -280,11 +283,11 @@ class Engine(Generic[R]):
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """The work failed, and this is what the retries say; False as for `finish`.
 
-        With `DeadLetter` the work still runs, and its lane waits, until `finish` says that the letter is stored (or
-        rides in `outputs`).
+        With another verdict the work still runs, and its lane waits, until `finish` says that its letter or its
+        schedule is stored (or rides in `outputs`).
         """
         if isinstance(verdict, Again):
-            return self.retry(work, verdict.at, error, now)
+            return self.retry(work, verdict.at, error, now, verdict.untried)
         if work.running and work.assignment.current:
             return True
         self._leave_slot(work)
@@ -303,9 +306,23 @@ class Engine(Generic[R]):
             for partition, assignment in self._assignments.items()
             if partitions is None or partition in partitions
         )
-        for partition in tick.commits:
-            self._hold_or_free(self._assignments[partition])
+        for part in tick.parts:
+            self._hold_or_free(part.assignment)
+            self._withhold(part.assignment, part.assignment.of_outputs - part.size)
         return tick
+
+    def _withhold(self, assignment: Assignment[R], size: int) -> None:
+        """Let no more wait for a commit of outputs that none would take now: what closes the gap has yet to start."""
+        before, assignment.withheld = assignment.withheld, size
+        if size != before:
+            self._keep_outputs(assignment.level, before - size)
+
+    def refuse_maps(self, characters: int) -> None:
+        """Kafka refuses a map of so many characters: look for its limit between that and what it took."""
+        middle = (self._map_accepted + characters) // 2
+        self._map_limit = min(self._map_limit, max(self._map_accepted, min(middle, characters - 1)))
+        for assignment in self._assignments.values():
+            assignment.limit_map(self._map_limit)
 
     def is_uncommitted(self, partitions: Collection[TopicPartition] | None = None) -> bool:
         """Whether more is done of these partitions, or of any, than was committed."""
@@ -317,6 +334,8 @@ class Engine(Generic[R]):
 
     def committed(self, tick: ticks.Tick) -> None:
         """Kafka has acknowledged the tick; may be said again."""
+        largest = max((len(commit.metadata) for commit in tick.commits.values()), default=0)
+        self._map_accepted = max(self._map_accepted, largest)
         for assignment, size in ticks.settle(tick):
             if assignment.current:
                 assignment.bytes -= size

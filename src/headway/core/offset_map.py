@@ -22,7 +22,7 @@ import zstandard
 from headway.errors import OffsetMapError
 
 MAX_CHARACTERS = 4096  # the brokers' offset.metadata.max.bytes, as they come
-PRESSURE_CHARACTERS = MAX_CHARACTERS * 3 // 4  # above it a partition takes no new records
+LEAST_WINDOW = 1000  # offsets that a partition may be ahead of its gap however little of that is remembered
 
 _NAMES = {
     b"l": "bitset v1",
@@ -78,11 +78,15 @@ class OffsetMap(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What to commit for a partition, and whether its map is so large that it takes no new records for now."""
+    """What to commit for a partition, and whether its map is so large that it takes no new records for now.
+
+    Where not all of the map had room, `kept` is what its text says.
+    """
 
     offset: int
     metadata: str
     pressed: bool
+    kept: OffsetMap | None = None
 
 
 def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
@@ -100,16 +104,49 @@ def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
     return OffsetMap(offset, tuple(merged[: len(merged) // 2 * 2]))
 
 
-def commit_of(offset_map: OffsetMap) -> Commit:
-    """What to commit: the offset with its map, or without where the text would be over the broker's limit.
+def pressure(limit: int) -> int:
+    """Return above how many characters of a map its partition takes no new records, for a broker's limit."""
+    return limit * 3 // 4
+
+
+def commit_of(offset_map: OffsetMap, limit: int = MAX_CHARACTERS, remembered: OffsetMap | None = None) -> Commit:
+    """Return what to commit: the offset with as much of its map as has room in `limit` characters.
+
+    Where that is not all, it is what an earlier commit has `remembered`, and from below what has room beside it.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
-    Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False)
+    Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)
+    >>> commit_of(OffsetMap(5, (1, 49995)), limit=8)
+    Commit(offset=5, metadata='', pressed=True, kept=OffsetMap(offset=5, runs=()))
     """
     text = encode(offset_map)
-    if len(text) > MAX_CHARACTERS or (offset_map.runs and not text):
-        return Commit(offset_map.offset, "", pressed=True)
-    return Commit(offset_map.offset, text, pressed=len(text) > PRESSURE_CHARACTERS)
+    has_room = not offset_map.runs or 0 < len(text) <= limit
+    is_large = len(text) > pressure(limit) or not has_room
+    pressed = is_large and offset_map.end - offset_map.offset >= LEAST_WINDOW
+    if has_room:
+        return Commit(offset_map.offset, text, pressed)
+    kept, text = _shortened(offset_map, text, limit, remembered or OffsetMap(offset_map.offset))
+    return Commit(offset_map.offset, text, pressed, kept)
+
+
+def _shortened(whole: OffsetMap, text: str, limit: int, remembered: OffsetMap) -> tuple[OffsetMap, str]:
+    """Return what has room of a map, with its text: what is remembered first of all, if that has room at all."""
+    pairs = len(whole.runs) // 2
+    while pairs > 0:
+        # By the size so far, as if all runs were as long.
+        pairs = min(pairs - 1, int(pairs * limit / len(text)) if text else 0)
+        kept = _with_more(OffsetMap(whole.offset, whole.runs[: 2 * pairs]), remembered)
+        text = encode(kept)
+        if len(text) <= limit and (text or not kept.runs):
+            return kept, text
+    return OffsetMap(whole.offset), ""
+
+
+def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
+    """Return a map with what another one has as complete behind its end."""
+    ranges = [each for each in other.complete if each.stop > beginning.end]
+    edges = [beginning.end, *(edge for each in ranges for edge in (max(each.start, beginning.end), each.stop))]
+    return canonical(beginning.offset, [*beginning.runs, *(stop - start for start, stop in pairwise(edges))])
 
 
 def encode(offset_map: OffsetMap) -> str:

@@ -1,13 +1,18 @@
 """Whether a failed record is tried again, and when.
 
-Invariants: a decision is a function of its arguments, time and chance included; whatever the user's delay function
-does, the record is decided on; a delay is never negative, nor less than what a `RetriableError` asks for, up to a day.
+Here an exception becomes a failure. What it asks for is read once, and is in the verdict: nobody asks it again.
+
+Invariants: a decision is a function of its arguments, time and chance included; whatever the user's functions and the
+exception itself do, the record is decided on; a delay is never negative, nor less than what a `RetriableError` asks
+for, up to a day.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from headway.core.user_errors import attribute, name_of
 
 
 class RetriableError(Exception):
@@ -32,10 +37,11 @@ class RetryLater(Exception):  # noqa: N818 - it is asked for, and no error
     """Raised by a handler: try again after a delay, out of this process's memory.
 
     The record is stored as a schedule (see `Scheduler`) and done with here; a relay sends it to its topic again when
-    `delay` has passed, and there it begins with attempt 1. Meanwhile later records of its key go on.
+    `delay` has passed, and there it begins with attempt 1. Meanwhile later records of its key go on. Where the
+    scheduler refuses the delay or the record, the attempt has failed as with any other error.
 
     Args:
-        delay: In seconds.
+        delay: In seconds; below 0 it is none.
     """
 
     delay = 0.0
@@ -50,10 +56,14 @@ class FatalError(Exception):
 
 
 class Again(NamedTuple):
-    """Try again, not before `at`. `delay_error` is what the user's function raised, if a default replaced it."""
+    """Try again, not before `at`.
+
+    `delay_error` is what the user's function raised, if a default replaced it. An `untried` attempt does not count.
+    """
 
     at: float
     delay_error: BaseException | None = None
+    untried: bool = False
 
 
 class DeadLetter(NamedTuple):
@@ -62,7 +72,14 @@ class DeadLetter(NamedTuple):
     reason: str
 
 
-Verdict = Again | DeadLetter
+class Later(NamedTuple):
+    """Try again out of this process's memory, after the delay that the handler gave, whatever that is."""
+
+    delay: Any
+    reason: str = "it is tried again later"
+
+
+Verdict = Again | DeadLetter | Later
 
 Backoff = Callable[[int, float], float]
 """(attempt that failed, from 1; chance from 0 to 1) -> seconds to wait."""
@@ -116,7 +133,7 @@ class Retries:
     Either way the delay is at least the `retry_after` of a `RetriableError`.
 
     >>> Retries(fixed(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
-    Again(at=102.0, delay_error=None)
+    Again(at=102.0, delay_error=None, untried=False)
     >>> Retries(fixed(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
     DeadLetter(reason='attempt 2 of 2 failed')
     """
@@ -130,15 +147,26 @@ class Retries:
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
     ) -> Verdict:
         """What to do after an attempt failed, of which so many before it ended before anything was tried."""
-        if isinstance(error, RetryLater):
-            return DeadLetter("it is tried again later")
-        if isinstance(error, (FatalError, *self.fatal)) and not isinstance(error, RetriableError):
-            return DeadLetter(f"{type(error).__name__} is not retried")
-        tried = attempt - untried - was_untried(error)
+        kind = type(error)  # `isinstance` would also ask the object for its class
+        if issubclass(kind, RetryLater):
+            return Later(attribute(error, "delay"))
+        is_retriable = issubclass(kind, RetriableError)
+        if not is_retriable and self._is_fatal(kind):
+            return DeadLetter(f"{name_of(kind)} is not retried")
+        was_untried = is_retriable and _is_true(attribute(error, "untried"))
+        tried = attempt - untried - was_untried
         if self.max_attempts is not None and tried >= self.max_attempts:
             return DeadLetter(f"attempt {tried} of {self.max_attempts} failed")
         seconds, delay_error = self._seconds(record, max(1, tried), error, chance)
-        return Again(now + max(seconds, _asked_for(error)), delay_error)
+        if is_retriable:
+            seconds = max(seconds, _asked_for(attribute(error, "retry_after")))
+        return Again(now + seconds, delay_error, was_untried)
+
+    def _is_fatal(self, kind: type[BaseException]) -> bool:
+        try:
+            return issubclass(kind, (FatalError, *self.fatal))
+        except BaseException:  # an abstract class may decide who is of its kind
+            return issubclass(kind, FatalError)
 
     def _seconds(
         self, record: object, attempt: int, error: BaseException, chance: float
@@ -156,15 +184,19 @@ class Retries:
             return default, delay_error
 
 
-def was_untried(error: BaseException) -> bool:
-    """Whether the attempt that ended with this does not count."""
-    return isinstance(error, RetriableError) and bool(error.untried)
+def _is_true(untried: object) -> bool:
+    try:
+        return bool(untried)
+    except BaseException:
+        return False
 
 
-def _asked_for(error: BaseException) -> float:
-    """The least wait that an error asks for, in seconds; what is no number asks for nothing."""
-    seconds: object = error.retry_after if isinstance(error, RetriableError) else None
-    return min(max(0.0, seconds), _LONGEST_ASKED_FOR) if isinstance(seconds, int | float) else 0.0
+def _asked_for(seconds: object) -> float:
+    """Return the least wait that an error asks for, in seconds; what is no number asks for nothing."""
+    try:
+        return float(min(max(0.0, seconds), _LONGEST_ASKED_FOR)) if isinstance(seconds, int | float) else 0.0
+    except BaseException:
+        return 0.0
 
 
 def _checked(seconds: float) -> float:

@@ -146,12 +146,20 @@ def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
 
 def deaths_of(failure: Failure | None) -> int:
     """Return how many processes in a row have died of a record with these failures."""
-    return failure.error.deaths if failure and isinstance(failure.error, ProcessDiedError) else 0
+    death = _death(failure)
+    return death.deaths if death else 0
 
 
 def is_suspect(failure: Failure | None) -> bool:
     """Return whether a record's last attempt ended with a process in which others ran, so that it must run alone."""
-    return failure is not None and isinstance(failure.error, ProcessDiedError) and not failure.error.alone
+    death = _death(failure)
+    return death is not None and not death.alone
+
+
+def _death(failure: Failure | None) -> ProcessDiedError | None:
+    error = failure.error if failure else None
+    # By its type, as an exception of a user's own may do anything when it is asked for its class.
+    return error if issubclass(type(error), ProcessDiedError) else None  # type: ignore[return-value]
 
 
 def how_it_ended(code: int | None) -> str:

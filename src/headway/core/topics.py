@@ -6,7 +6,7 @@ reference priority client, so that services of both kinds can share them.
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.errors import ConfigError
@@ -72,6 +72,23 @@ class LevelSubscription:
     def reads(self, topic: str) -> bool:
         """Return whether this level can have the topic: every one that has levels, or one that was given to it."""
         return bool(self.topics) and (bool(self.suffix) or topic in self.topics)
+
+
+def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:
+    """Return what was subscribed to as a list or dict of our own, read once; raise `ConfigError` for what is no name.
+
+    >>> checked_topics("orders"), checked_topics(name for name in ("orders", "clicks"))
+    (['orders'], ['orders', 'clicks'])
+    """
+    if isinstance(topics, str):
+        return [topics]
+    if not isinstance(topics, Iterable):
+        raise ConfigError(f"The topics to subscribe to are {topics!r}. Give a name, several, or a mapping.")
+    checked = dict(topics) if isinstance(topics, Mapping) else list(topics)
+    for name in checked:
+        if not isinstance(name, str):
+            raise ConfigError(f"A topic to subscribe to is {name!r}; its name must be a string.")
+    return checked
 
 
 def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from headway.core.retry import was_untried
+from headway.core.user_errors import without_frames
 from headway.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -102,34 +102,22 @@ class Work(Generic[R]):
         """When the first attempt failed."""
         return None if self.failure is None else self.failure.first_at
 
-    def again(self, not_before: float, error: BaseException | None, now: float) -> Work[R]:
-        """The next attempt, after this one failed, or with no error the same one; its lane puts it in its place."""
+    def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
+        """Return the next attempt, after this one failed, or with no error the same one; its lane puts it in its place.
+
+        An `untried` one failed before anything was tried.
+        """
         again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
         if error is None:
             again.failure = self.failure
         else:
             first_at = now if self.failure is None else self.failure.first_at
-            untried = self.untried + was_untried(error)
-            again.failure = Failure(_without_frames(error), now, first_at, self.attempt, untried)
+            again.failure = Failure(without_frames(error), now, first_at, self.attempt, self.untried + untried)
         again.not_before = not_before
         return again
 
     def __repr__(self) -> str:
         return f"Work({self.partition}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
-
-
-def _without_frames(error: BaseException) -> BaseException:
-    """Frames keep their variables, among them the attempt before with its error: all that ever failed would stay."""
-    seen = set[int]()
-    chain = [error]
-    while chain:
-        each = chain.pop()
-        if id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = None
-            chain += filter(None, (each.__cause__, each.__context__))
-            chain += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-    return error
 
 
 class Batch(Generic[R]):

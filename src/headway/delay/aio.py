@@ -1,6 +1,7 @@
 """The scheduler's async twin."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -14,6 +15,7 @@ from headway.delay.handles import ScheduleHandle
 from headway.delay.scheduler import Scheduler
 from headway.delay.times import When
 from headway.delay.topics import DEFAULT_NAME
+from headway.errors import HeadwayError
 from headway.kafka.closing import counting_down
 from headway.records import Header
 
@@ -45,7 +47,7 @@ class AsyncScheduler:
         self._config = config
         self._name = name
         self._scheduler: Scheduler | None = None
-        self._making = asyncio.Lock()
+        self._making: asyncio.Future[Scheduler] | None = None
 
     async def send_later(
         self, key: Any, value: Any, topic: str, when: When, **options: Unpack[RecordOptions]
@@ -77,6 +79,9 @@ class AsyncScheduler:
 
     async def close(self) -> None:
         """Store what was scheduled and let go."""
+        if self._making is not None:  # whoever needed it was cancelled
+            with contextlib.suppress(HeadwayError):
+                await self._made()
         if self._scheduler is not None:
             await asyncio.to_thread(self._scheduler.close)
 
@@ -90,10 +95,17 @@ class AsyncScheduler:
         await self.close()
 
     async def _made(self) -> Scheduler:
-        async with self._making:
-            if self._scheduler is None:
-                self._scheduler = await asyncio.to_thread(Scheduler, self._config, name=self._name)
-            return self._scheduler
+        """Return the scheduler, which one thread makes for all who need it: cancelled, they leave it to the next."""
+        while self._scheduler is None:
+            if self._making is None:
+                self._making = asyncio.ensure_future(asyncio.to_thread(Scheduler, self._config, name=self._name))
+            making = self._making
+            try:
+                self._scheduler = await asyncio.shield(making)
+            finally:
+                if making.done() and self._making is making:
+                    self._making = None
+        return self._scheduler
 
 
 async def _stored(handle: ScheduleHandle) -> ScheduleHandle:

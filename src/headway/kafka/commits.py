@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from headway.errors import KafkaError
+import confluent_kafka as ck
+
+from headway.errors import HeadwayError, KafkaError
 from headway.kafka.native import PendingCommit
+from headway.kafka.producer_client import cause_of
 from headway.records import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -73,6 +76,12 @@ class AsyncCommits:
     def forget(self) -> None:
         """Let go of those that were not answered; librdkafka wants that before its consumer is closed."""
         self._sent.clear()
+
+
+def metadata_is_too_large(error: HeadwayError) -> bool:
+    """Return whether a commit was refused for its metadata: the brokers' `offset.metadata.max.bytes` is smaller."""
+    cause = cause_of(error)
+    return cause is not None and cause.code() == ck.KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
 def log_failure(error: Exception | None, offsets: Offsets) -> None:

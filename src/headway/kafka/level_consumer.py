@@ -7,6 +7,7 @@ exception out of a rebalance callback: the binding would drop what the same call
 import contextlib
 import itertools
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -49,6 +50,10 @@ _SEEK_WITHIN = 5.0
 # A partition that has just begun may still be stopping what it did before, or a rebalance pauses it amid the seek.
 _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
 
+# Of consumers that nobody has closed yet: a collector could close the sockets before librdkafka has let go of them, and
+# it would write into whatever has their numbers next.
+_wakes: dict[int, Wake] = {}
+
 _message_error = ck.Message.error
 _message_value = ck.Message.value
 
@@ -71,6 +76,7 @@ class LevelConsumer:
         readers: tuple[Callable[[Any], Any], Callable[[Any], Any]],
     ) -> None:
         self.level = level
+        self._process = os.getpid()
         self.errors: deque[BaseException] = deque()
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
@@ -111,6 +117,17 @@ class LevelConsumer:
         """Set this whenever something arrives to fetch; None ends that."""
         self._wake = wake
         native.wake_on_events(self._consumer, wake.fd if wake else None)
+        if wake:
+            _wakes[id(self)] = wake
+        else:
+            _wakes.pop(id(self), None)
+
+    def __del__(self) -> None:
+        # In a forked process librdkafka's locks may be held for ever, and it writes nothing.
+        if _wakes.get(id(self)) and self._process == os.getpid():
+            with contextlib.suppress(Exception):  # it may be half made
+                self.wake(None)
+        _wakes.pop(id(self), None)
 
     def _set_wake(self) -> None:
         if wake := self._wake:

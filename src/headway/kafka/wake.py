@@ -1,4 +1,4 @@
-"""Waiting for several clients at once, without spinning.
+"""Waiting for several clients at once, without spinning; several tasks of an event loop may wait at a time.
 
 librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any
 thread. The signal is an edge: after a wait, every client is asked until it has nothing, before the next wait.
@@ -23,6 +23,7 @@ class Wake:
         self._writer.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._reader, selectors.EVENT_READ)
+        self._waiting = set[asyncio.Event]()  # the tasks of one event loop
 
     @property
     def fd(self) -> int:
@@ -40,18 +41,26 @@ class Wake:
             self._clear()
 
     async def wait_async(self, timeout: float | None) -> None:
-        """As `wait`, in the running event loop."""
+        """As `wait`, in the running event loop. All tasks that wait there are woken."""
         loop = asyncio.get_running_loop()
         is_set = asyncio.Event()
-        loop.add_reader(self._reader, is_set.set)
+        if not self._waiting:
+            loop.add_reader(self._reader, self._wake_all)
+        self._waiting.add(is_set)
         try:
             async with asyncio.timeout(timeout):
                 await is_set.wait()
-            self._clear()
         except TimeoutError:
             pass
         finally:
-            loop.remove_reader(self._reader)
+            self._waiting.discard(is_set)
+            if not self._waiting:
+                loop.remove_reader(self._reader)
+
+    def _wake_all(self) -> None:
+        self._clear()
+        for each in self._waiting:
+            each.set()
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
         """Have a loop clear it and call this, each time it is set; gives what ends that, in the loop's thread."""
@@ -72,6 +81,9 @@ class Wake:
         self._selector.close()
         self._reader.close()
         self._writer.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     def _clear(self) -> None:
         with contextlib.suppress(BlockingIOError):

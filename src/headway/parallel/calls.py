@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from functools import partial
 from typing import Any, NamedTuple
 
+from headway.core.user_errors import description_of, is_error
 from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
 from headway.parallel.context import Context
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
@@ -72,10 +73,11 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Calls:
     )
 
 
-def not_noted(error: Exception) -> HandlerError:
+def not_noted(error: BaseException) -> HandlerError:
     """The error for a job of which nobody can tell any more that it ended: its slot would stay taken."""
     failure = HandlerError(
-        f"What became of a record could not be noted: {error!r}. It is not done, and comes again after a restart."
+        f"What became of a record could not be noted: {description_of(error)}. It is not done, and comes again "
+        "after a restart."
     )
     failure.__cause__ = error
     return failure
@@ -109,7 +111,7 @@ def is_coroutine_function(handler: Callable[..., Any]) -> bool:
 
 def _not_run(result: Any) -> ConfigError | None:
     """The error for a call that gave something to run; behind a decorator or a lambda nothing shows it before."""
-    if not isinstance(result, (Coroutine, Generator, AsyncGenerator)):
+    if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):  # by what it is, not what it says
         return None
     return ConfigError(
         f"The handler returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
@@ -118,6 +120,16 @@ def _not_run(result: Any) -> ConfigError | None:
 
 
 def _failures(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
-    if not isinstance(error, BatchError) or not error.failures.keys() <= set(range(len(job))):
-        return dict.fromkeys(job, error)  # of an index that is none, nobody knows what was meant
-    return {job[index]: failure for index, failure in error.failures.items()}
+    try:
+        if issubclass(type(error), BatchError):
+            return _named_failures(job, error)  # type: ignore[arg-type]
+    except BaseException:  # of an index that is none, or of a user's own class, nobody knows what was meant
+        return dict.fromkeys(job, error)
+    return dict.fromkeys(job, error)
+
+
+def _named_failures(job: Job, error: BatchError) -> Mapping[RecordWork, BaseException]:
+    failures = dict(error.failures)
+    if not failures.keys() <= set(range(len(job))) or not all(map(is_error, failures.values())):
+        raise ValueError("It names records that the batch has not, or errors that are none.")
+    return {job[index]: failure for index, failure in failures.items()}

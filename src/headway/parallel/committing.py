@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from headway.core.commit_turns import CommitTurns
 from headway.core.ticks import Tick
 from headway.errors import KafkaError
+from headway.kafka.commits import metadata_is_too_large
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.membership import Standing, standing
@@ -80,6 +81,7 @@ class Committing:
         self.transactions: Transactions | None = None
         self._on_their_way: list[_OnItsWay] = []
         self._behind_since: dict[int, float] = {}
+        self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
         self._failures = 0  # that were not told
 
@@ -206,6 +208,8 @@ class Committing:
             self._behind_since.pop(level, None)
 
     def _refused(self, tick: Tick, refusals: Refusals, now: float) -> None:
+        if not (refusals := self._shorten_maps(tick, refusals)):
+            return
         self._turns.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries
         self._failures += 1
         self._warn("A commit of level %d failed, and a later one must cover it: %s", *next(iter(refusals.items())))
@@ -228,6 +232,25 @@ class Committing:
                 self._rejoin(level)
             if is_lost:
                 self._behind_since.pop(level, None)
+
+    def _shorten_maps(self, tick: Tick, refusals: Refusals) -> Refusals:
+        """Commit smaller maps at once where these were too large for Kafka; return the other refusals."""
+        too_large = {level for level, error in refusals.items() if metadata_is_too_large(error)}
+        characters = max((len(each.metadata) for at, each in tick.commits.items() if at.level in too_large), default=0)
+        if not characters:
+            return refusals
+        if not self._maps_are_shortened:
+            self._maps_are_shortened = True
+            log.warning(
+                "Kafka refuses an offset map of %d characters. From now on maps are shortened until they fit: "
+                "partitions are read less far ahead of what is not done, and a restart repeats more. Set "
+                "offset.metadata.max.bytes of the brokers to 4096, its default, or more.",
+                characters,
+            )
+        with self._dispatch.lock:
+            self._dispatch.engine.refuse_maps(characters)
+        self._turns.request()
+        return {level: error for level, error in refusals.items() if level not in too_large}
 
     def _warn_of_what_takes_long(self, now: float) -> None:
         for each in self._on_their_way:

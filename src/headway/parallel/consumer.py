@@ -19,7 +19,7 @@ from headway.core.lanes import Ordering
 from headway.core.retry import Retries
 from headway.core.slots import make_slots
 from headway.core.suspects import Suspect
-from headway.core.topics import LevelSubscription, by_level, by_priority, level_group
+from headway.core.topics import LevelSubscription, by_level, by_priority, checked_topics, level_group
 from headway.errors import ClosedError, ConfigError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
@@ -182,14 +182,13 @@ class ParallelConsumer:
         self._stop: tuple[bool, float] | None = None  # whether to drain, and until when
         self.failure: BaseException | None = None  # what ended the run, if not well
 
-    def subscribe(self, topics: str | Sequence[str] | Mapping[str, int]) -> None:
+    def subscribe(self, topics: str | Iterable[str] | Mapping[str, int]) -> None:
         """Read these topics, or, with `max.priority`, each topic of a mapping at the priority given (KIP-349).
 
         A name that starts with `^` is a pattern. Call it once, before `run`.
         """
         self._check_open()
-        topics = [topics] if isinstance(topics, str) else topics
-        self._control.intake.subscribe(self._per_level(topics))
+        self._control.intake.subscribe(self._per_level(checked_topics(topics)))
         self._is_subscribed = True
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
@@ -340,8 +339,8 @@ class ParallelConsumer:
         self._producers.append(letters)
 
     def _take_retries_later(self) -> None:
-        later = RetriesLater(self._settings.kafka, self._settings.scheduler, self._dispatch.stored)
-        self._dispatch.later = later
+        later = RetriesLater(self._settings.kafka, self._settings.scheduler, self._dispatch)
+        self._dispatch.schedules = later
         self._producers.append(later)
 
     def _make_transactions(self, on_output: OnOutput | None) -> Transactions:

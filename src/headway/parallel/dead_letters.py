@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Self
 
 from headway.config import Config
 from headway.core.work import Work
-from headway.errors import DeliveryError
 from headway.kafka.producer_client import ProducerClient
 from headway.letters import MOST_BYTES, Parts, connection_of, letter_headers, shortened, size_of
 from headway.parallel.dispatch import RecordWork
@@ -61,7 +60,7 @@ class DeadLetters:
                 letter.timestamp,
                 letter.headers,
             )
-        except (BufferError, DeliveryError) as refused:
+        except Exception as refused:  # whatever it is, the letter is not stored
             self._report(work, error, refused)
 
     def _report(self, work: Work[ConsumerRecord], error: BaseException, refused: Any) -> None:

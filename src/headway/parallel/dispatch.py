@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headway.core import suspects
 from headway.core.admission import Admission
 from headway.core.engine import Engine
-from headway.core.retry import Again, DeadLetter, Retries, RetryLater, Verdict, was_untried
+from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
+from headway.core.user_errors import description_of
 from headway.core.work import Work
 from headway.errors import HandlerError, HeadwayError, ProcessDiedError
 from headway.kafka.wake import Wake
@@ -64,10 +65,10 @@ class Letters(Protocol):
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
-class Later(Protocol):
-    """Where records go that are to be tried again after long; reports to `stored`."""
+class Schedules(Protocol):
+    """Where records go that are to be tried again after long; reports to `stored`, or to `not_scheduled`."""
 
-    def send(self, work: RecordWork, delay: float) -> None: ...
+    def send(self, work: RecordWork, delay: Any) -> None: ...
 
 
 class Dispatch:
@@ -85,7 +86,7 @@ class Dispatch:
         self.take: Callable[[float], Job] = partial(engine.take, 1)
         self.starts: Callable[[Sequence[Job]], None] | None = None
         self.letters: Letters | None = None
-        self.later: Later | None = None
+        self.schedules: Schedules | None = None
         self.supervision: Supervision | None = None
         self.paused = False
         self.ending = False  # nothing starts any more
@@ -186,7 +187,7 @@ class Dispatch:
 
     def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         chance = random.random()  # noqa: S311 - it spreads retries
-        if not isinstance(error, ProcessDiedError) or not (self.letters or self.supervision):
+        if not issubclass(type(error), ProcessDiedError) or not (self.letters or self.supervision):
             return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
         verdict = suspects.decide(self._retries, work.record, work.attempt, error, now, chance, work.untried)
         if self.supervision and isinstance(verdict, DeadLetter):
@@ -197,8 +198,8 @@ class Dispatch:
         """The log, or the topic for dead letters, or who runs the consumer."""
         if isinstance(verdict, Again):
             _log_retry(work, error, verdict, now)
-        elif isinstance(error, RetryLater) and self.later:
-            self.later.send(work, error.delay)
+        elif isinstance(verdict, Later) and self.schedules:
+            self.schedules.send(work, verdict.delay)
         elif self.letters:
             _log_dead_letter(work, error, verdict.reason)
             self.letters.send(work, error, verdict.reason)
@@ -209,6 +210,12 @@ class Dispatch:
         """What a work came to could not be stored: the attempt failed."""
         if (job := self.failed(work, error)) and self.starts:
             self.starts((job,))
+
+    def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
+        """A work was to be tried again later, and the scheduler refuses that: it failed for this reason instead."""
+        with self.lock:
+            self._failed -= 1  # it is one attempt
+        self.refused(work, error)
 
     def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """A work is done, but Kafka refuses what came of it, and a dead letter takes its place."""
@@ -368,9 +375,9 @@ class Dispatch:
         """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
-        if ours and isinstance(error, RetryLater) and self.later:
+        if ours and isinstance(verdict, Later) and self.schedules:
             return True
-        if ours and isinstance(verdict, DeadLetter) and self.letters:
+        if ours and isinstance(verdict, DeadLetter | Later) and self.letters:
             self._dead_letters += 1
         else:
             self._end(work, now)
@@ -387,28 +394,21 @@ class Dispatch:
 
 def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
     if verdict.delay_error:
-        log.error("A function of the retries failed, so a default decides: %r", verdict.delay_error)
-    seconds = verdict.at - now
-    level = logging.DEBUG if was_untried(error) else logging.WARNING
-    log.log(level, "%r failed at attempt %d, again in %.3g s: %r", work.record, work.attempt, seconds, error)
+        log.error("A function of the retries failed, so a default decides: %s", description_of(verdict.delay_error))
+    level = logging.DEBUG if verdict.untried else logging.WARNING
+    what = description_of(error)
+    log.log(level, "%r failed at attempt %d, again in %.3g s: %s", work.record, work.attempt, verdict.at - now, what)
 
 
 def _log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
-    log.error("%r becomes a dead letter, as %s: %r", work.record, reason, error)
+    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(error))
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
     """The error for a record that failed for good where nobody keeps it."""
     failure = HandlerError(
-        f"{work.record!r} failed for good ({reason}): {_text(error)}. It is not done, and comes again after a restart. "
-        "Name a dead_letter_topic to keep such records and go on."
+        f"{work.record!r} failed for good ({reason}): {description_of(error)}. It is not done, and comes again after a "
+        "restart. Name a dead_letter_topic to keep such records and go on."
     )
     failure.__cause__ = error
     return failure
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return repr(error)
-    except Exception:  # a user's own code
-        return type(error).__qualname__

@@ -160,6 +160,8 @@ class Intake:
             asked_at = time.monotonic()
             try:
                 start = _start(level, partition, answer)
+                if (came := self._starting[partition]) is not None:
+                    level.seek(partition, came)  # an end that was reached before is none any more
             except KafkaError as error:
                 log.warning("%s cannot begin yet, and is asked for again: %s", partition, error)
                 # It has no leader, and the others are not to wait for that.
@@ -168,10 +170,8 @@ class Intake:
                 continue
             with self._lock:
                 self._engine.assign(partition, start)
-            came = self._starting.pop(partition)
+            self._starting.pop(partition)
             self._not_before.pop(partition, None)
-            if came is not None:
-                level.seek(partition, came)  # an end that was reached before is none any more
 
     # What a level is told in a rebalance
 

@@ -2,14 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from headway.core.user_errors import description_of
 from headway.parallel.calls import Calls, not_noted
 from headway.parallel.dispatch import Job
 from headway.parallel.exact_loop import exact_event_loop
 from headway.parallel.time_limit import limit_coroutine
+
+log = logging.getLogger(__name__)
 
 # A task that never waits gives way to others after so many jobs.
 _TURN = 16
@@ -37,7 +42,10 @@ class EventLoop:
         self._closing = False
         if loop is None:
             loop = exact_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(loop,), name="headway-event-loop", daemon=True)
+            self._ended = loop.create_future()
+            self._thread = threading.Thread(
+                target=_serve, args=(loop, self._ended), name="headway-event-loop", daemon=True
+            )
             self._thread.start()
         self._loop = loop
 
@@ -50,21 +58,34 @@ class EventLoop:
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._thread:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._ended.set_result, None)
             self._thread.join(within)
             return
         with contextlib.suppress(TimeoutError, RuntimeError):  # it takes too long, or the loop has ended
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
     def _ends(self) -> bool:
-        """Whether all that runs is cancelled: `asyncio.run` cancels our owner along with its handlers."""
+        """Return whether this task ends with the run: `asyncio.run` cancels our owner along with its handlers.
+
+        However its handler takes that, as another error or as none, the call was not seen through.
+        """
+        task = asyncio.current_task(self._loop)
+        return self._is_over() and task is not None and task.cancelling() > 0
+
+    def _is_over(self) -> bool:
         return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
 
     def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            task = self._loop.create_task(self._run(job))
+            next_job = [job]
+            task = self._loop.create_task(self._run(next_job))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._leave, next_job))
+
+    def _leave(self, next_job: list[Job], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if next_job and not self._is_over():  # a handler that cancels all tasks of the loop met one between its calls
+            self._start(next_job)
 
     async def _cancel(self) -> None:
         tasks = list(self._tasks)
@@ -72,20 +93,24 @@ class EventLoop:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, first: Job) -> None:
+    async def _run(self, next_job: list[Job]) -> None:
         call, returned, raised = self._calls[:3]
-        job: Job | None = first
         count = 0
         try:
-            while job:
+            while next_job:
+                job = next_job.pop()
                 try:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
-                    if self._ends() and isinstance(error, asyncio.CancelledError):
+                    if self._ends():
                         return  # that was no attempt: the record comes again
-                    job = raised(job, error)
+                    following = raised(job, error)
                 else:
-                    job = returned(job, result)
+                    if self._ends():
+                        return
+                    following = returned(job, result)
+                if following:
+                    next_job.append(following)
                 count += 1
                 if count % _TURN == 0:
                     await asyncio.sleep(0)
@@ -93,7 +118,28 @@ class EventLoop:
             self._calls.give_up(not_noted(error))
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
     # As `asyncio.run` ends: what was left is cancelled and seen through, generators are closed.
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
+        run_whatever_is_raised(runner.get_loop(), ended)
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            run_whatever_is_raised(loop, asyncio.gather(*tasks, return_exceptions=True))
+
+
+def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:
+    """Run a loop that handlers share until `ended` is done, or the loop is closed.
+
+    A SystemExit or KeyboardInterrupt of one of their tasks or callbacks would end the loop, and all others with it; so
+    would `loop.stop()`.
+    """
+    while not (ended.done() or loop.is_closed()):
+        try:
+            loop.run_until_complete(ended)
+        except RuntimeError:
+            if ended.done() or loop.is_running():
+                raise
+            log.error("A handler stopped the event loop that all handlers share; it goes on.")
+        except (SystemExit, KeyboardInterrupt) as error:
+            log.error("A task beside the handlers raised %s; the consumer goes on.", description_of(error))

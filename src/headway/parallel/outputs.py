@@ -92,7 +92,7 @@ class Outputs:
         where = RecordMetadata(record.topic, partition, record.priority or 0, offset, timestamp)
         try:
             self._on_output(output.work.record, record, where)
-        except Exception:
+        except BaseException:  # the thread is ours, and goes on
             log.exception("The on_output callback for a record of %s raised.", record.topic)
 
 
@@ -158,7 +158,7 @@ class Sending:
         """Take what a handler returned; the next job, if there is one for another slot."""
         try:
             outputs = self._outputs.of(work, returned)
-        except Exception as error:  # a user's serialiser or iterator too
+        except BaseException as error:  # of a user's serialiser or iterator, too: it is that record's failure
             return self._dispatch.failed(work, error)
         if not outputs:
             return self._dispatch.done(work)

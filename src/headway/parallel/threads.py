@@ -47,7 +47,7 @@ class Threads:
         while job := self._queue.get():
             try:
                 self._run(job)
-            except Exception as error:
+            except BaseException as error:
                 self._calls.give_up(not_noted(error))
             self._idle.release()
 

@@ -1,8 +1,8 @@
 """A time limit for each call of a handler.
 
-A coroutine is cancelled. In a thread the error is raised between two steps of Python code: a call that never comes
-back to Python, such as one into a library that waits without a time limit, cannot be interrupted by anybody, and keeps
-its slot until it returns. So a record never runs twice at a time.
+A coroutine is cancelled, again and again if it goes on nevertheless. In a thread the error is raised between two steps
+of Python code: a call that never comes back to Python, such as one into a library that waits without a time limit,
+cannot be interrupted by anybody, and keeps its slot until it returns. So a record never runs twice at a time.
 """
 
 import asyncio
@@ -10,7 +10,10 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable
+import types
+import weakref
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any
 
 from headway.errors import TimeLimitError
@@ -32,19 +35,78 @@ def limit_coroutine(call: Call, seconds: float) -> Call:
     """The same call, failed with `TimeLimitError` if it took longer, whatever it made of being cancelled."""
 
     async def limited(job: Job) -> Any:
-        limit = asyncio.timeout(seconds)
+        limit = _CoroutineLimit(seconds)
         try:
-            async with limit:
-                result = await call(job)
+            result = await limit.run(call(job))
         except BaseException as error:
-            if limit.expired() and not isinstance(error, asyncio.CancelledError):
+            if limit.end():
                 raise exceeded(seconds) from error
             raise
-        if limit.expired():
+        if limit.end():
             raise exceeded(seconds)
         return result
 
     return limited
+
+
+class _CoroutineLimit:
+    """The limit of one call of a coroutine function, in the task that makes it.
+
+    A cancellation that was dropped before the call has ended was swallowed, and is followed by another, one limit
+    later. While it lives the handler cleans up, and is left alone.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        task: Any = asyncio.current_task()
+        self._task = task
+        self._seconds = seconds
+        self._cancelling = task.cancelling()
+        self._cancels = 0
+        self._is_due = False  # that a cancellation of ours comes
+        self._thrown: weakref.ref[BaseException] | None = None
+        self._timer = task.get_loop().call_later(seconds, self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._thrown is None or self._thrown() is None:
+            self._is_due = True
+            self._cancels += 1
+            self._task.cancel()
+        self._timer = self._task.get_loop().call_later(self._seconds, self._interrupt)
+
+    @types.coroutine
+    def run(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        """Await it as `await` does, with a cancellation of ours in the place of asyncio's."""
+        steps: Any = awaitable.__await__()
+        step: Any = partial(next, steps)
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as stop:
+                return stop.value
+            step = None  # it keeps what was thrown
+            try:
+                step = partial(steps.send, (yield awaited))
+            except asyncio.CancelledError as error:
+                step = partial(steps.throw, self._ours() if self._is_due else error)
+            except BaseException as error:
+                step = partial(steps.throw, error)
+
+    def _ours(self) -> BaseException:
+        self._is_due = False
+        ours = _LimitCancelledError()
+        self._thrown = weakref.ref(ours)
+        return ours
+
+    def end(self) -> bool:
+        """Interrupt nothing any more; return whether the limit, and nobody else, has ended the call."""
+        self._timer.cancel()
+        for _ in range(self._cancels):
+            self._task.uncancel()
+        return self._cancels > 0 and self._task.cancelling() <= self._cancelling
+
+
+class _LimitCancelledError(asyncio.CancelledError):
+    """A cancellation for the limit, which says by its end that nobody handles it any more."""
 
 
 class ThreadLimit:

@@ -143,7 +143,7 @@ class Transactions:
         """Take what a handler returned."""
         try:
             outputs = self._outputs.of(work, returned)
-        except Exception as error:  # a user's serialiser or iterator too
+        except BaseException as error:  # of a user's serialiser or iterator, too: it is that record's failure
             return self._dispatch.failed(work, error)
         return self._dispatch.done(work, outputs)
 

@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headway.core.user_errors import kind_of
 from headway.spark.result_type import ResultType, clean, text_of
 
 Kind = Literal["ok", "failed", "parked"]
@@ -57,8 +58,7 @@ class Outcome:
 
 def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
     """Return an error as the columns have it."""
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return clean(kind), text_of(error), clean(reason)
+    return clean(kind_of(error)), text_of(error), clean(reason)
 
 
 class OutcomeColumns:

@@ -28,11 +28,11 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
+from headway.core import user_errors
 from headway.errors import ConfigError
 
 _MOST_BYTES = 2**30  # Arrow's offsets within a batch end at twice as many
 _ARRAY_BYTES = 2_500  # of an array of one struct of two fields, beside its values
-_LONGEST_TEXT = 10_000  # characters
 _UNSURE: Final[Any] = object()
 
 
@@ -88,11 +88,7 @@ class ResultType:
 
 def text_of(error: BaseException) -> str:
     """Return an error's text, as `clean` makes it and not too long for a header; empty where its own code fails."""
-    try:
-        text = clean(str(error))
-    except Exception:  # a user's own code
-        return ""
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} …"
+    return clean(user_errors.text_of(error))
 
 
 def clean(text: str) -> str:

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -34,7 +34,7 @@ from headway.parallel.context import Context
 from headway.parallel.control import Executor
 from headway.parallel.dispatch import Dispatch, Job
 from headway.parallel.exact_loop import exact_event_loop
-from headway.parallel.loop import EventLoop
+from headway.parallel.loop import EventLoop, run_whatever_is_raised
 from headway.parallel.threads import Threads
 from headway.records import TopicPartition
 from headway.spark.input_batch import InputBatch, StageRow
@@ -192,7 +192,7 @@ class Stage:
     def _raised(self, job: Job, error: BaseException) -> Job | None:
         if not self._running.end(job[0]):
             return None
-        return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if isinstance(error, RetryLater) else error)
+        return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error)
 
     def _give_up_overdue(self) -> None:
         """Fail the rows whose calls do not end."""
@@ -284,17 +284,9 @@ class Stage:
 def _loop() -> asyncio.AbstractEventLoop:
     """The event loop of this Python worker. It stays through its tasks, and so do connections that were made in it."""
     loop = exact_event_loop()
-    threading.Thread(target=_run_for_ever, args=(loop,), name="headway-event-loop", daemon=True).start()
+    serve = partial(run_whatever_is_raised, loop, loop.create_future())
+    threading.Thread(target=serve, name="headway-event-loop", daemon=True).start()
     return loop
-
-
-def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop, and go on when a handler stops it or a task that a handler has made raises SystemExit."""
-    while not loop.is_closed():
-        try:
-            loop.run_forever()
-        except BaseException as error:
-            log.error("A task in the event loop of the handlers raised %r; the loop goes on.", error)
 
 
 def _answers(loop: asyncio.AbstractEventLoop) -> bool:

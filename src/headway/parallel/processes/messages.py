@@ -1,11 +1,12 @@
 """What goes through the pipes of the pool, and is unpickled from them alone."""
 
-import contextlib
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from headway.core.retry import FatalError, RetriableError, RetryLater
+from headway.core.user_errors import attribute, description_of, is_error, name_of
+from headway.core.user_errors import text_of as said_by
 from headway.core.work import Failure
 from headway.errors import BatchError, ConfigError, HandlerProcessError
 from headway.parallel.dispatch import Job, RecordWork
@@ -106,37 +107,46 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
 
 def portable(error: BaseException) -> BaseException:
     """The error, or where it cannot be pickled and read again, one that tells of it."""
-    if isinstance(error, BatchError):
-        error = BatchError({index: portable(failure) for index, failure in error.failures.items()})
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    except Exception:
+        if issubclass(type(error), BatchError):
+            error = BatchError({index: portable(each) for index, each in error.failures.items()})  # type: ignore[attr-defined]
+        if is_error(pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own bytes
+            return error
+    except BaseException:  # a user's own code
         return _stand_in(error)
-    return error
+    return _stand_in(error)
 
 
 def _stand_in(error: BaseException) -> BaseException:
     """Says the same to the retries."""
-    text = text_of(error)
-    if isinstance(error, RetryLater):
-        return RetryLater(error.delay)
-    if isinstance(error, RetriableError):
-        return RetriableError(text, retry_after=error.retry_after, untried=error.untried)
-    return FatalError(text) if isinstance(error, FatalError) else HandlerProcessError(text)
+    text, kind = text_of(error), type(error)
+    if issubclass(kind, RetryLater):
+        return RetryLater(_number(error, "delay"))  # type: ignore[arg-type]
+    if issubclass(kind, RetriableError):
+        return RetriableError(text, retry_after=_number(error, "retry_after"), untried=bool(_number(error, "untried")))
+    return FatalError(text) if issubclass(kind, FatalError) else HandlerProcessError(text)
+
+
+def _number(error: BaseException, name: str) -> float | None:
+    """Return an attribute that is a plain number or bool; None for any other, which may not be picklable."""
+    value = attribute(error, name)
+    return value if type(value) in (bool, int, float) else None
 
 
 def text_of(error: BaseException) -> str:
-    with contextlib.suppress(Exception):  # an error's text is a user's own code
-        return f"{type(error).__qualname__}: {error}"
-    return type(error).__qualname__
+    text, name = said_by(error), name_of(type(error))
+    return f"{name}: {text}" if text else name
 
 
 def loaded(outcome: bytes) -> Outcome:
     try:
-        loaded: Outcome = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
-    except Exception as error:
-        return HandlerProcessError(f"What the handler returned or raised cannot be read here: {error!r}"), None
-    return loaded
+        error, result = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
+    except BaseException as unread:  # of a user's class
+        text = description_of(unread)
+        return HandlerProcessError(f"What the handler returned or raised cannot be read here: {text}"), None
+    if error is None or is_error(error):
+        return error, result
+    return HandlerProcessError(f"What the handler raised cannot be read here: it came as {name_of(type(error))}."), None
 
 
 def pickled(*what: Any) -> bytes:

@@ -1,0 +1,80 @@
+"""Exceptions of users' code: read and kept so that whatever they do stays theirs.
+
+An exception is an object of a class that we do not know. Its attributes can be properties that raise, its text can
+raise or have no end, and it can refuse to be assigned to. So everything here asks the type, or goes past the class to
+what `BaseException` itself keeps, and nothing that an exception raises leaves a call.
+"""
+
+from typing import Any
+
+LONGEST_TEXT = 10_000  # characters
+
+_cause_of = BaseException.__dict__["__cause__"].__get__
+_context_of = BaseException.__dict__["__context__"].__get__
+_members_of = BaseExceptionGroup.__dict__["exceptions"].__get__
+_name_of = type.__dict__["__qualname__"].__get__
+_set_traceback = BaseException.__dict__["__traceback__"].__set__
+
+
+def is_error(value: object) -> bool:
+    """Return whether a value is an exception, whatever it says of its own class."""
+    return issubclass(type(value), BaseException)
+
+
+def attribute(error: BaseException, name: str) -> Any:
+    """Return an attribute of an error, None where it has none or raises."""
+    try:
+        return getattr(error, name)
+    except BaseException:
+        return None
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says, of at most `LONGEST_TEXT` characters; nothing where that raises."""
+    try:
+        return _shortened(str(error))
+    except BaseException:
+        return ""
+
+
+def description_of(error: BaseException) -> str:
+    """Return an error's `repr`, of at most `LONGEST_TEXT` characters; its class's name where that raises."""
+    try:
+        return _shortened(repr(error))
+    except BaseException:
+        return name_of(type(error))
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the name of an error's class, with its module."""
+    try:
+        return f"{type(error).__module__}.{name_of(type(error))}"
+    except BaseException:
+        return name_of(type(error))
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a class, whatever its metaclass makes of that."""
+    return str(_name_of(kind))
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Drop the frames of an error, and of all that it came of; return the same error.
+
+    Frames keep their variables, among them the attempt before with its error: all that ever failed would stay.
+    """
+    seen = set[int]()
+    chain = [error]
+    while chain:
+        each = chain.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            _set_traceback(each, None)
+            chain += [came_of for came_of in (_cause_of(each), _context_of(each)) if came_of is not None]
+            chain += _members_of(each) if issubclass(type(each), BaseExceptionGroup) else ()
+    return error
+
+
+def _shortened(text: str) -> str:
+    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # of a subclass of `str`, too
+    return exact if str.__len__(text) <= LONGEST_TEXT else f"{exact} …"
