@@ -11,7 +11,7 @@ at the least where it had neighbours, `MOST_DEATHS` where there is no such bound
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.work import Failure
@@ -146,20 +146,20 @@ def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
 
 def deaths_of(failure: Failure | None) -> int:
     """Return how many processes in a row have died of a record with these failures."""
-    death = _death(failure)
+    death = as_death(failure.error) if failure else None
     return death.deaths if death else 0
 
 
 def is_suspect(failure: Failure | None) -> bool:
     """Return whether a record's last attempt ended with a process in which others ran, so that it must run alone."""
-    death = _death(failure)
+    death = as_death(failure.error) if failure else None
     return death is not None and not death.alone
 
 
-def _death(failure: Failure | None) -> ProcessDiedError | None:
-    error = failure.error if failure else None
+def as_death(error: BaseException | None) -> ProcessDiedError | None:
+    """Return the error if it is that of a process that died, else None."""
     # By its type, as an exception of a user's own may do anything when it is asked for its class.
-    return error if issubclass(type(error), ProcessDiedError) else None  # type: ignore[return-value]
+    return cast(ProcessDiedError, error) if issubclass(type(error), ProcessDiedError) else None
 
 
 def how_it_ended(code: int | None) -> str:

@@ -24,7 +24,7 @@ from headway.core.engine import Engine
 from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
 from headway.core.user_errors import description_of
 from headway.core.work import Work
-from headway.errors import HandlerError, HeadwayError, ProcessDiedError
+from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
 
@@ -187,9 +187,10 @@ class Dispatch:
 
     def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         chance = random.random()  # noqa: S311 - it spreads retries
-        if not issubclass(type(error), ProcessDiedError) or not (self.letters or self.supervision):
+        death = suspects.as_death(error)
+        if death is None or not (self.letters or self.supervision):
             return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
-        verdict = suspects.decide(self._retries, work.record, work.attempt, error, now, chance, work.untried)
+        verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
         if self.supervision and isinstance(verdict, DeadLetter):
             self.supervision.condemn(work)
         return verdict
