@@ -85,3 +85,13 @@ def shortened(letter: Parts, most: int) -> Parts:
     key = None if letter.key is None else letter.key[: left // 4]
     value = None if letter.value is None else letter.value[: left - len(key or b"")]
     return Parts(value, key, list(story.items()))
+
+
+def halved(letter: Parts) -> Parts | None:
+    """Return about the first half of a dead letter that Kafka refuses for its size; None where nothing can be left out.
+
+    What it takes in a topic cannot be known before: the topic's limit is the brokers', and counts what is compressed.
+    """
+    size = size_of(*letter)
+    shorter = shortened(letter, size // 2)
+    return shorter if size_of(*shorter) < size else None

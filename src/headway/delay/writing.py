@@ -14,7 +14,7 @@ from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
-from headway.letters import Parts, letter_headers, shortened, size_of
+from headway.letters import Parts, halved, letter_headers, shortened, size_of
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,10 @@ class Writing:
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(_Failed(record), error, reason)
         letter = Out(self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message)
-        return letter if _size(letter) <= MAX_MESSAGE_BYTES else _shortened(letter, MAX_MESSAGE_BYTES)
+        parts = _parts(letter)
+        if size_of(*parts) <= MAX_MESSAGE_BYTES:
+            return letter
+        return _with_parts(letter, shortened(parts, MAX_MESSAGE_BYTES))
 
     def instead_of(self, refused: Out, error: str, reason: str) -> Out | None:
         """Return what is written in place of a record that Kafka refuses for good; None where nobody misses it.
@@ -130,19 +133,18 @@ class Writing:
             raise KafkaError(said)
         if not is_letter:
             return self.dead_letter(refused.source, DeliveryError(said), _NO_MOVE)
-        shorter = _shortened(refused, _size(refused) // 2)
-        if _size(shorter) >= _size(refused):
+        shorter = halved(_parts(refused))
+        if shorter is None:
             raise KafkaError(said)
-        return shorter
+        return _with_parts(refused, shorter)
 
 
-def _size(letter: Out) -> int:
-    return size_of(letter.value, letter.key, letter.headers or ())
+def _parts(letter: Out) -> Parts:
+    return Parts(letter.value, letter.key, letter.headers or [])
 
 
-def _shortened(letter: Out, most: int) -> Out:
-    value, key, headers = shortened(Parts(letter.value, letter.key, letter.headers or []), most)
-    return msgspec.structs.replace(letter, value=value, key=key, headers=headers)
+def _with_parts(letter: Out, parts: Parts) -> Out:
+    return msgspec.structs.replace(letter, value=parts.value, key=parts.key, headers=parts.headers)
 
 
 class Targets:

@@ -505,6 +505,11 @@ def is_the_records_own(error: ck.KafkaError) -> bool:
     return error.code() in _THE_RECORDS_OWN
 
 
+def is_too_large(error: ck.KafkaError) -> bool:
+    """Return whether a report says that this record, or the batch that it was in, is larger than its topic takes."""
+    return error.code() in (ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE)
+
+
 def in_background(call: Callable[[], T]) -> Future[T]:
     """Begin what may never return: that keeps neither the caller nor the process from its end."""
     ended: Future[T] = Future()

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 from headway.config import Config
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
-from headway.errors import ConfigError, DeliveryError, KafkaError
+from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.kafka.closing import counting_down
+from headway.kafka.producer_client import cause_of, is_too_large
 from headway.letters import connection_of
 from headway.parallel.dispatch import RecordWork
 
@@ -49,6 +50,10 @@ class RetriesLater:
         record = work.record
 
         def report(error: Exception | None, _: Any) -> None:
+            cause = cause_of(error) if isinstance(error, HeadwayError) else None
+            if error is not None and cause is not None and is_too_large(cause):  # now and later
+                self._reports.not_scheduled(work, _refused(error))
+                return
             if error is not None:
                 log.warning("A record to be tried again later was not stored, and is handled again: %s", error)
             self._reports.stored(work, error)

@@ -31,6 +31,7 @@ from headway.kafka.producer_client import (
     is_fatal,
     is_out_of_place,
     is_the_records_own,
+    is_too_large,
     refuses_all,
 )
 from headway.kafka.wake import Wake
@@ -56,9 +57,10 @@ class OutcomeUnknownError(KafkaError):
 class _RefusedError(KafkaError):
     """An output was refused for good: which, if that is certain, since Kafka refuses whole batches."""
 
-    def __init__(self, index: int | None, error: str) -> None:
+    def __init__(self, index: int | None, error: str, *, too_large: bool = False) -> None:
         super().__init__(error)
         self.index = index
+        self.too_large = too_large
 
 
 class _LevelsError(KafkaError):
@@ -233,7 +235,8 @@ class Transactions:
                 if error is None:
                     delivered.append((output, message))
                 elif is_the_records_own(error):
-                    refused.insert(0, _RefusedError(index if certain else None, error.str()))
+                    which = index if certain else None
+                    refused.insert(0, _RefusedError(which, error.str(), too_large=is_too_large(error)))
                 else:
                     lost = KafkaError(f"A record for {output.letter.topic}: {error.str()}.")
                     refused.append(_LevelsError({output.work.level: lost}))
@@ -338,6 +341,8 @@ class Transactions:
     def _without(self, outputs: Sequence[Output], index: int, refusal: _RefusedError) -> Sequence[Output]:
         """The same without the refused one: in the place of its record's outputs a dead letter."""
         refused = outputs[index]
+        if refused.output is None and refusal.too_large and (smaller := refused.letter.smaller()):
+            return [*outputs[:index], refused._replace(letter=smaller), *outputs[index + 1 :]]
         error = DeliveryError(f"An output for {refused.letter.topic} was refused: {refusal}")
         if self._dead_letter_topic is None or refused.output is None:
             raise no_dead_letters(refused.work, error, _REASON)
