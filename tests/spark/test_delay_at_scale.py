@@ -91,7 +91,7 @@ def test_a_job_that_was_interrupted_and_is_run_again_schedules_each_row_once(
     rows = reminders(spark, 1_000, "3600", tasks=4).persist()  # so that a due time is the same again
     bad = sf.when((sf.col("key") == "900") & sf.lit(True), sf.lit(99)).cast("int").alias("partition")
     job = {"txnAppId": orders.topic, "txnVersion": 1}
-    with pytest.raises(Exception, match="Row .* of its task is for partition 99"):
+    with pytest.raises(Exception, match=r"Row .* of its task is for partition 99"):
         schedule(rows.select("*", bad), orders, **job)
     interrupted = pending(spark, {"bootstrap.servers": orders.servers}, orders.topic).count()
     schedule(rows, orders, **job)

@@ -39,17 +39,21 @@ class SentCommit:
         return None
 
     def wait(self, timeout: float) -> None:
-        """Until it is done; raises `KafkaError` when it is refused, or not answered within `timeout` seconds."""
+        """Wait for the answers of all levels; raises `KafkaError` when one is refused, or is not there in time."""
         deadline = time.monotonic() + timeout
-        for part in self._parts:
-            while (refused := part.refused(_SLICE)) is None:
-                if time.monotonic() > deadline:
-                    raise KafkaError(
-                        f"Kafka did not answer a commit within {timeout:g} s; it may have happened or not. Commit "
-                        "again, or the records since the last commit may be returned again."
-                    )
-            for error in refused.values():
-                raise error
+        try:
+            for part in self._parts:
+                while part.refused(_SLICE) is None:
+                    if time.monotonic() > deadline:
+                        raise KafkaError(
+                            f"Kafka did not answer a commit within {timeout:g} s; it may have happened or not. Commit "
+                            "again, or the records since the last commit may be returned again."
+                        )
+        finally:
+            for part in self._parts:
+                part.forget()  # whoever keeps what is raised keeps these too, and their consumer could not be closed
+        if error := self.error():
+            raise error
 
 
 class AsyncCommits:

@@ -132,9 +132,12 @@ class PendingCommit:
             self._close_queue()
         return self._refusals(*self._answers[0])
 
-    def __del__(self) -> None:
+    def forget(self) -> None:
+        """Wait for the answer no more; librdkafka wants that before its consumer is closed."""
         if getattr(self, "_queue", None) is not None and _handle_or_none(self._consumer) is not None:
             self._close_queue()
+
+    __del__ = forget
 
     def _refusals(self, code: int, codes: dict[Partition, int]) -> dict[Partition, KafkaError]:
         if not any(codes.values()):  # a refusal of the whole need not be repeated for each partition

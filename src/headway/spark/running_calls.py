@@ -70,6 +70,8 @@ class RunningCalls:
                 return None
             del self._running[work]
             _stuck.add(work)
+        if call.task:  # of one that ends with its run nothing is said any more
+            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _stuck.discard(work))
         if len(_stuck) > _MOST_STUCK:
             raise HandlerError(
                 f"{len(_stuck)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
