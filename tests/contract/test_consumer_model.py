@@ -138,7 +138,7 @@ def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps:
 def test_whatever_is_called_the_next_record_is_the_next_and_what_was_handed_out_is_committed(
     mock_cluster: Cluster, protocol: dict[str, Any]
 ) -> None:
-    run(mock_cluster, [protocol], examples=20, steps=50, is_mock=True)
+    run(mock_cluster, [protocol], examples=12, steps=50, is_mock=True)
 
 
 @pytest.mark.kafka

@@ -221,8 +221,6 @@ class Committing:
                     f"Level {level} cannot go on: {error} If another consumer has the same group.instance.id, give "
                     "each its own."
                 ) from error
-            if self.transactions is None:
-                continue  # librdkafka had the answer too, and acts on it
             if member is Standing.BEHIND:
                 is_lost = now - self._behind_since.setdefault(level, now) > _BEHIND_FOR
             else:
