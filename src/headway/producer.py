@@ -299,10 +299,12 @@ class _BaseProducer(Closable):
                 "give it more time."
             )
         if failed := self._failed() - self._failed_before:  # librdkafka knows only of those that it was given
+            cause = self.client.why_aborted()  # where the futures only say that records were given up
+            why = "their futures say why" if cause is None else str(cause).rstrip(".")
             raise DeliveryError(
-                f"{failed} records of the transaction were not sent; their futures say why. Abort it, which is all "
-                "that can be done with it."
-            )
+                f"{failed} records of the transaction were not sent: {why}. Abort it, which is all that can be done "
+                "with it."
+            ) from cause
 
     def _failed(self) -> int:
         return sum(each.counts().failed for each in self._those())

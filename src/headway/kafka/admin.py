@@ -1,5 +1,6 @@
 """The topics that Kafka has, to list, create and delete, and its brokers."""
 
+import contextlib
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -7,10 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS
+from headway.core.topics import how_to_create
 from headway.errors import KafkaError
 from headway.kafka.making import make_client
 
@@ -20,6 +22,8 @@ _GIVE_UP_AFTER = 10.0
 _CREATE_WITHIN = 30.0
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
+_MISSING = "does not exist"
+_FORBIDDEN = "may not be written"
 # " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
 _COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
@@ -64,6 +68,39 @@ class Admin:
             else:
                 found |= {topic: str(about.topic_id)} if about.topic_id else {}
         return found
+
+    def why_not_writable(self, topic: str, known_within: float = 0.0) -> str | None:
+        """Return a sentence about what keeps this client from writing to a topic; None if the brokers know of nothing.
+
+        A topic that is missing is asked for again for `known_within` seconds, and created where brokers do so when
+        they are asked. Raises `KafkaError` when no broker answers.
+        """
+        deadline = time.monotonic() + known_within
+        while (reason := self._why_not_writable(topic)) == _MISSING and time.monotonic() < deadline:
+            with contextlib.suppress(ck.KafkaException):
+                self._client.list_topics(topic, timeout=_ASK_FOR)
+            time.sleep(_ASK_AGAIN_AFTER)
+        if reason is None:
+            return None
+        todo = how_to_create(topic) if reason == _MISSING else "Grant Write on it to the principal of this client."
+        return f"The topic {topic} {reason}. {todo}"
+
+    def _why_not_writable(self, topic: str) -> str | None:
+        self._ask_patiently()
+        [asked] = self._client.describe_topics(
+            ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
+        ).values()
+        try:
+            allowed = asked.result().authorized_operations
+        except ck.KafkaException as error:
+            code = error.args[0].code()
+            if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return _MISSING
+            if code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return _FORBIDDEN
+            raise KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.") from error
+        # None where the brokers do not tell.
+        return _FORBIDDEN if allowed is not None and AclOperation.WRITE not in allowed else None
 
     def broker_count(self) -> int:
         """How many brokers the one that answers knows. Raises `KafkaError` when none answers."""

@@ -54,6 +54,13 @@ _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION, ck.KafkaError.TOPIC_AUTHORIZATI
 
 _NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
 
+_THE_TOPICS = {
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError._UNKNOWN_PARTITION,
+}
+
 _THE_RECORDS_OWN = {
     ck.KafkaError.INVALID_MSG,
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -295,6 +302,18 @@ class ProducerClient:
         """Start a transaction."""
         self._call(self._producer.begin_transaction)
 
+    def why_aborted(self) -> KafkaError | None:
+        """Return why the open transaction can only be aborted, if librdkafka knows that it is so.
+
+        Its reports do not say it: where a topic may not be written, all of them say "Purged in queue". It says it to
+        every later call about the transaction, of which this is the one that can do no harm.
+        """
+        try:
+            self._call(self._producer.begin_transaction)
+        except KafkaError as error:
+            return None if is_out_of_place(error) else error
+        return None
+
     def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction; raises `KafkaError` also if librdkafka does not return.
 
@@ -409,7 +428,10 @@ class ProducerClient:
                 # That a transaction cannot be aborted, for one: who has begun it knows.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 producer.purge()  # after a refusal a batch may be stuck, for which closing would wait
-                producer.close()
+                try:
+                    producer.close()
+                except ck.KafkaException as error:  # of a transaction that the broker has not heard of, for one
+                    log.debug("A producer was closed that could not go on: %s", error)
 
         wake_on_events(producer, None)
         if calling.locked():
@@ -503,6 +525,16 @@ def cause_of(error: HeadwayError) -> ck.KafkaError | None:
 def is_the_records_own(error: ck.KafkaError) -> bool:
     """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
     return error.code() in _THE_RECORDS_OWN
+
+
+def is_of_the_topic(error: ck.KafkaError) -> bool:
+    """Return whether it says that a topic is not there or may not be written: with another record it would, too."""
+    return error.code() in _THE_TOPICS
+
+
+def is_purged(error: ck.KafkaError) -> bool:
+    """Return whether a report says that a record was given up for the sake of another: it is no cause."""
+    return error.code() in (ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT)
 
 
 def is_too_large(error: ck.KafkaError) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 import confluent_kafka as ck
 
 from headway.errors import DeliveryError, FencedError, KafkaError, SerializationError, TransactionError
-from headway.kafka.admin import describe
+from headway.kafka.admin import Admin, describe
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.patience import patiently
@@ -30,6 +30,7 @@ _WITHIN = 120.0  # seconds for a broker to come back
 _KNOWN_WITHIN = 5.0
 _AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
+_PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
 _FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -102,6 +103,9 @@ class RowProducer:
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
+        self._is_given_up = False  # what is on its way, for the sake of another
+        self._given_up_topics: set[str] = set()
+        self._connection = config
         self._suspects: dict[str, Suspects] = {}
         self._trouble = "no answer"
         self._is_transactional = transactional_id is not None
@@ -191,9 +195,22 @@ class RowProducer:
         self._call(partial(self._producer.poll, 0))
         if self._refused:
             raise self._refused
+        if self._is_given_up:
+            self._fail(self._why_aborted())
+
+    def _why_aborted(self) -> ck.KafkaException:
+        """Return why the transaction can only be aborted, which librdkafka says to any call that needs an open one."""
+        try:
+            self._producer.begin_transaction()
+        except ck.KafkaException as error:
+            return error
+        return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were given up"))
 
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
-        if error is not None and self._refused is None:
+        if error is not None and error.code() in _PURGED:  # for the sake of another, of which librdkafka may not report
+            self._is_given_up = True
+            self._given_up_topics.add(str(message.topic()))
+        elif error is not None and self._refused is None:
             place = f"partition {message.partition()} of {message.topic()}"
             suspects = self._whom_to_suspect(error, message.topic())
             self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.{suspects}")
@@ -240,13 +257,26 @@ class RowProducer:
             self._producer.poll(0)  # whose reports may know more
         except ck.KafkaException as fatal:
             error = fatal
+        if self._is_transactional and error.args[0].code() == ck.KafkaError._STATE:
+            error = self._why_aborted()
         reason = describe(error.args[0])
+        if error.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            reason = self._forbidden() or reason
         if error.args[0].code() in _FENCED:
             raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
         if self._refused:
             raise self._refused from error
         kind = TransactionError if self._is_transactional else KafkaError
         raise kind(f"Kafka refused to write the rows: {reason}.") from error
+
+    def _forbidden(self) -> str | None:
+        """Return a sentence about the first of the topics that may not be written, if the brokers tell."""
+        admin = Admin(self._connection)
+        try:
+            reasons = map(admin.why_not_writable, sorted(self._given_up_topics))
+            return next(filter(None, reasons), None)
+        except KafkaError:
+            return None
 
 
 def _checked(headers: Any, topic: str) -> Any:
