@@ -231,7 +231,7 @@ def test_what_a_dead_letter_says_of_a_forged_header_is_short_however_large_that_
     }
     with pytest.raises(ScheduleError) as raised:
         read_schedule(msgspec.json.encode(fields))
-    writing = Writing(TopicNames("delay"), lambda topic, within: 1)
+    writing = Writing(TopicNames("delay"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None)
     letter = writing.dead_letter(Stored(), raised.value, "of that")
     assert sum(len(name) + len(value or "") for name, value in letter.headers or ()) < 5000
 

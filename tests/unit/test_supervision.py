@@ -20,7 +20,6 @@ from headway.core.suspects import Attempt, RecordId, Suspect
 from headway.core.work import Work
 from headway.errors import ProcessDiedError
 from headway.kafka.wake import Wake
-from headway.parallel import dispatch as dispatching
 from headway.parallel import supervision as supervising
 from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.parallel.running_table import RunningTable, make_table_file, read_table
@@ -213,22 +212,18 @@ def test_the_letter_of_one_that_kills_tells_when_it_first_did_and_is_made_again_
     world.suspect(0, attempts=3, alone=True)
     world.come(0, 1)
     world.call_and_fail(0)
-    [(work, error, reason)] = world.letters.sent
+    [(work, _, reason)] = world.letters.sent
     assert (work.attempt, reason) == (3, "attempt 3 of 3 failed")
     assert work.first_failed_at == pytest.approx(time.monotonic() - 100, abs=5)
     assert world.runs == [1]
 
     world.letters.sent.clear()
-    dispatching._STORE_AGAIN_AFTER, before = 0.0, dispatching._STORE_AGAIN_AFTER
-    try:
-        world.dispatch.stored(work, error)  # Kafka refuses it
-    finally:
-        dispatching._STORE_AGAIN_AFTER = before
-    assert world.runs == [0, 1]
-    world.call_and_fail(0)
-    [(work, _, _)] = world.letters.sent
+    world.dispatch.not_stored(work, time.monotonic())  # Kafka refuses it
+    world.dispatch.feed()
+    [(work, _, reason)] = world.letters.sent
+    assert (work.attempt, reason, world.runs) == (3, "attempt 3 of 3 failed", [1])
     assert world.commits == 0
-    world.dispatch.stored(work, None)
+    world.dispatch.stored(work)
     assert world.commits == 1
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from headway.core.assignment import Assignment
+    from headway.core.retry import DeadLetter, Later
 
 R = TypeVar("R")
 
@@ -31,6 +32,13 @@ class Failure(NamedTuple):
     untried: int
 
 
+class Outcome(NamedTuple):
+    """An attempt's error, and the verdict by which its record is stored elsewhere."""
+
+    error: BaseException
+    verdict: DeadLetter | Later
+
+
 class Work(Generic[R]):
     """A record with what its handler's context shows, and its place in its lane."""
 
@@ -44,6 +52,7 @@ class Work(Generic[R]):
         "not_before",
         "offset",
         "order",
+        "outcome",
         "record",
         "running",
         "size",
@@ -71,6 +80,7 @@ class Work(Generic[R]):
         self.running = False
         self.failure: Failure | None = None
         self.batch: Batch[R] | None = None
+        self.outcome: Outcome | None = None  # where this attempt has failed for good, and that is not stored yet
 
     @property
     def partition(self) -> TopicPartition:
@@ -109,7 +119,7 @@ class Work(Generic[R]):
         """
         again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
         if error is None:
-            again.failure = self.failure
+            again.failure, again.outcome = self.failure, self.outcome
         else:
             first_at = now if self.failure is None else self.failure.first_at
             again.failure = Failure(without_frames(error), now, first_at, self.attempt, self.untried + untried)

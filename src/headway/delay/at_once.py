@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from headway.core.broker_clock import BrokerClock
+from headway.core.delay_lines import Ladder
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
 from headway.delay.carrying_out import (
     WRITTEN_WITHIN,
@@ -22,6 +23,7 @@ from headway.delay.carrying_out import (
     moves_of,
     note_move,
     send,
+    why_not_writable,
 )
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
@@ -30,7 +32,14 @@ from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
 from headway.kafka.native import Partition
-from headway.kafka.producer_client import HANGS_AFTER, error_name, in_background, is_the_records_own, refuses_all
+from headway.kafka.producer_client import (
+    HANGS_AFTER,
+    error_name,
+    in_background,
+    is_purged,
+    is_the_records_own,
+    refuses_all,
+)
 
 _LONGEST_WAIT = 10.0
 _STORE_EVERY = 0.25
@@ -61,7 +70,12 @@ class AtOnce:
     """Everything is sent at once, and four times a second it is stored what was done: a crash in between repeats it."""
 
     def __init__(
-        self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
+        self,
+        config: Mapping[str, Any],
+        names: TopicNames,
+        ladder: Ladder,
+        consumer: LineConsumer,
+        clock: BrokerClock,
     ) -> None:
         self._id = new_id(names)
         self._client = connected_client(config, names.state)
@@ -73,7 +87,7 @@ class AtOnce:
         self._names = names
         self._consumer = consumer
         self._clock = clock
-        self._writing = Writing(names, self._client.partitions)
+        self._writing = Writing(names, ladder, self._client.partitions, partial(why_not_writable, config))
         self._sent: deque[_Sent] = deque()  # in this order they are stored
         self._to_store: deque[_Sent] = deque()
         self._uncommitted: Uncommitted | None = None
@@ -163,12 +177,7 @@ class AtOnce:
         self._client.serve_in_stream()
         self._try_alone()
         self._raise_failure()
-        while self._sent and not self._sent[0].left:
-            done = self._sent.popleft()
-            if done.moved:
-                self.written.append(done.moved)
-            if done.state:
-                self._to_store.append(done)
+        self._note_done()
         self._go_on_storing()
         if self._is_behind:
             return max(0.001, self._stored_at + _STORE_EVERY - time.monotonic())
@@ -191,13 +200,15 @@ class AtOnce:
     def _store(self, round_: _Sent) -> None:
         """Store what was done, in a thread of its own."""
         failures: list[KafkaError] = []
+        purged: list[KafkaError] = []
         sent = time.monotonic()
 
         def report(error: Any, message: Any) -> None:
             if error is None:
                 self._clock.observe(message.timestamp()[1], sent, time.monotonic())
             else:
-                failures.append(KafkaError(f"What was done was not stored in {message.topic()}: {error.str()}."))
+                failure = KafkaError(f"What was done was not stored in {message.topic()}: {error.str()}.")
+                (purged if is_purged(error) else failures).append(failure)
 
         self._states.begin_transaction()
         for out in round_.state:
@@ -205,6 +216,8 @@ class AtOnce:
         self._states.await_reports(lambda: bool(failures), WRITTEN_WITHIN)
         if failures:
             raise failures[0]
+        if purged:
+            raise self._states.why_aborted() or purged[0]
         commit(self._states, round_.offsets, round_.member)
 
     def finish(self) -> None:
@@ -225,8 +238,18 @@ class AtOnce:
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
         if failure:
+            self._note_done()
             self._sent.clear()
             raise failure
+
+    def _note_done(self) -> None:
+        """Take note of the rounds that are written: as they are stored in their order, those before the first other."""
+        while self._sent and not self._sent[0].left:
+            done = self._sent.popleft()
+            if done.moved:
+                self.written.append(done.moved)
+            if done.state:
+                self._to_store.append(done)
 
     def look_at_clock(self, commands: Offsets) -> None:
         ids = encode_producers([self._id])
@@ -238,9 +261,9 @@ class AtOnce:
         try:
             self.finish()
         finally:
+            with contextlib.suppress(KafkaError):  # what was delivered is not to come again
+                self._store_all()
             self._to_store.clear()
-            with contextlib.suppress(KafkaError):
-                self._await_commit()
             try:
                 abort(self._states)
             finally:

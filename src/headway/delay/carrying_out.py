@@ -9,6 +9,7 @@ from headway.core.relay_ticks import Tick
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.delay.writing import Out
 from headway.errors import KafkaError
+from headway.kafka.admin import Admin
 from headway.kafka.native import Partition
 from headway.kafka.producer_client import ProducerClient
 
@@ -102,6 +103,16 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
 def connect(client: ProducerClient, topic: str) -> None:
     """Have it know the brokers: an unconnected one looks for what it needs only every half second."""
     client.partitions(topic, _ANSWER_WITHIN)
+
+
+def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
+    """Return a sentence about what keeps records out of a topic; None where the brokers know of nothing.
+
+    Raises `KafkaError` where nobody answers.
+    """
+    return Admin({key: value for key, value in config.items() if not key.startswith("transaction")}).why_not_writable(
+        topic
+    )
 
 
 def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headway.core.broker_clock import BrokerClock
+from headway.core.delay_lines import Ladder
 from headway.core.relay_ticks import Tick
 from headway.core.stored_state import PRODUCERS_KEY, encode_producers
 from headway.delay.carrying_out import (
@@ -22,6 +23,7 @@ from headway.delay.carrying_out import (
     moves_of,
     note_move,
     send,
+    why_not_writable,
 )
 from headway.delay.refusals import is_refused_likewise
 from headway.delay.topics import TopicNames
@@ -36,6 +38,7 @@ from headway.kafka.producer_client import (
     error_name,
     in_background,
     in_slices,
+    is_purged,
     is_the_records_own,
     refuses_all,
 )
@@ -44,6 +47,8 @@ _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1
 _LOOK_AGAIN_AFTER = 0.02
 _PRODUCERS = 3
+_CAUSE_WITHIN = 0.5  # seconds after what was given up for its sake
+_FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 
 
 class _Refused(NamedTuple):
@@ -63,7 +68,12 @@ class InTransactions:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], names: TopicNames, consumer: LineConsumer, clock: BrokerClock
+        self,
+        config: Mapping[str, Any],
+        names: TopicNames,
+        ladder: Ladder,
+        consumer: LineConsumer,
+        clock: BrokerClock,
     ) -> None:
         self._config = config
         self._names = names
@@ -77,7 +87,7 @@ class InTransactions:
         except KafkaError:
             self._close(0)
             raise
-        self._writing = Writing(names, self._partitions)
+        self._writing = Writing(names, ladder, self._partitions, self._why_not)
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
         self.written: deque[Moved] = deque()
@@ -87,6 +97,9 @@ class InTransactions:
 
     def _partitions(self, topic: str, within: float) -> int:
         return self._clients[0].partitions(topic, within)
+
+    def _why_not(self, topic: str) -> str | None:
+        return why_not_writable(self._config, topic)
 
     @property
     def wants_state(self) -> bool:
@@ -141,6 +154,7 @@ class InTransactions:
         certain = client.batches_of_one or len(records) == 1
         refused: list[_Refused] = []
         failures: list[HeadwayError] = []
+        purged: list[float] = []  # at these times
         began = time.monotonic()
 
         def report(error: Any, message: Any, place: int | None = None) -> None:
@@ -148,6 +162,8 @@ class InTransactions:
                 return
             if is_the_records_own(error):
                 refused.append(_Refused(place, error.str(), error.name()))
+            elif is_purged(error):
+                purged.append(time.monotonic())
             else:
                 failures.append(KafkaError(f"A record for {message.topic()} was not stored: {error.str()}."))
 
@@ -171,15 +187,28 @@ class InTransactions:
             except (DeliveryError, SerializationError) as error:
                 if not refuses_all(error):
                     return _Refused(place, str(error), error_name(error))
-                failures.append(error)  # the cause is in a report that is still to come
-            if refused or failures:
+                purged.append(time.monotonic())
+            if refused or failures or purged:
                 break
-        client.await_reports(lambda: bool(refused or failures), WRITTEN_WITHIN)
+
+        def is_over() -> bool:
+            return bool(refused or failures) or (bool(purged) and time.monotonic() > purged[0] + _CAUSE_WITHIN)
+
+        client.await_reports(is_over, WRITTEN_WITHIN)
         if refused:
             return refused[0]
         if failures:
             raise failures[0]
-        return None
+        return self._forbidden(records) if purged else None
+
+    def _forbidden(self, records: Sequence[Out]) -> _Refused:
+        """Return the first record whose topic may not be written, which made librdkafka give all of them up."""
+        cause = self._clients[0].why_aborted() or KafkaError("The relay's transaction was aborted by the client.")
+        if error_name(cause) == _FORBIDDEN:
+            for topic, place in {out.topic: place for place, out in reversed(list(enumerate(records)))}.items():
+                if reason := self._why_not(topic):
+                    return _Refused(place, reason, _FORBIDDEN)
+        raise cause
 
     def serve(self) -> float:
         if self._uncommitted is None:

@@ -5,19 +5,16 @@ from itertools import chain
 from headway.delay.writing import Out
 
 # By what librdkafka calls them. Of the other errors nobody knows what else they would be said of.
-_OF_THE_PLACE = {
-    "TOPIC_AUTHORIZATION_FAILED",
-    "TOPIC_EXCEPTION",
-    "UNKNOWN_TOPIC_OR_PART",
-    "_UNKNOWN_TOPIC",
-    "_UNKNOWN_PARTITION",
-}
+_OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
+_OF_THE_PLACE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
 _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
 _WITHOUT_A_KEY = "INVALID_RECORD"  # by a compacted topic
 
 
 def is_refused_likewise(error: str, refused: Out, other: Out) -> bool:
     """Whether Kafka, which has refused one delivery alone with this error, must refuse another one, too."""
+    if error in _OF_THE_TOPIC and other.topic == refused.topic:
+        return True
     if other.source is None or (other.topic, other.partition) != (refused.topic, refused.partition):
         return False
     if error == _OF_THE_SIZE:

@@ -298,7 +298,7 @@ class Relay(Closable):
             self._places[self._names.commands, number] = relay, None
         if self._carrier is None:
             kind = InTransactions if self._mode == "exactly-once" else AtOnce
-            self._carrier = kind(self._producer_config(), self._names, self._consumer, self._clock)
+            self._carrier = kind(self._producer_config(), self._names, ladder, self._consumer, self._clock)
         self._look_at_clock(self._carrier)
         self._fetched_to = {
             place: relay.commands_start if line is None else relay.start(line)

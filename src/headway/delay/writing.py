@@ -3,18 +3,21 @@
 import logging
 import math
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headway.core.changes import Command, read_command
+from headway.core.delay_lines import Ladder
 from headway.core.line import Fetched
 from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
+from headway.delay.writable import Writable
 from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
-from headway.letters import Parts, halved, letter_headers, shortened, size_of
+from headway.letters import PREFIX, Parts, halved, letter_headers, shortened, size_of
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
 log = logging.getLogger(__name__)
@@ -32,11 +35,18 @@ _NO_MOVE = "no delay line takes the record"
 # What librdkafka calls the refusal of a record that is wrong in itself: "" is what the client does not even send.
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
+_LETTER = "dead-letter-"
+_SHORTEST_WAIT = 100  # milliseconds
+_ROOM_FOR_A_SCHEDULE = 1_000  # bytes
+_LETTERS_WAIT = "Dead letters wait in the delay lines, and are stored as soon as the topic takes them."
+_NO_ANSWERS = "Commands are carried out, and nobody is told what became of them."
+
 
 class Out(msgspec.Struct, gc=False):
     """A record as the client takes it.
 
-    `source` is what it was made of; None for what a relay stores. `line` is where it moves, if it does.
+    `source` is what it was made of; None for what a relay stores. `line` is where it moves, if it does. `letter` is the
+    dead letter that waits in a line, as `Writing.instead_of` says.
     """
 
     topic: str
@@ -47,21 +57,40 @@ class Out(msgspec.Struct, gc=False):
     headers: list[Header] | None
     source: Any = None
     line: int | None = None
+    letter: Any = None
 
 
 class Writing:
-    """Turns the ticks of one partition number into records."""
+    """Turns the ticks of one partition number into records.
 
-    def __init__(self, names: TopicNames, partitions_of: Callable[[str, float], int]) -> None:
+    Args:
+        names: The scheduler's.
+        ladder: The lines in use, in which dead letters wait that cannot be stored.
+        partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
+        why_not: Returns a sentence about what keeps records out of a topic, or None.
+    """
+
+    def __init__(
+        self,
+        names: TopicNames,
+        ladder: Ladder,
+        partitions_of: Callable[[str, float], int],
+        why_not: Callable[[str], str | None],
+    ) -> None:
         self._names = names
+        self._ladder = ladder
         self._own_names_begin = f"{names.name}."
         self._targets = Targets(partitions_of)
+        self._dead = Writable(names.dead, partitions_of, why_not, _LETTERS_WAIT)
+        self._answers = Writable(names.answers, partitions_of, why_not, _NO_ANSWERS)
+        self._now = 0
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
         """Everything that a tick writes.
 
         What is stored comes first: so a transaction knows all its partitions early, and asks the broker for them once.
         """
+        self._now = now
         for key, value in tick.state.items():
             yield Out(self._names.state, value, key, partition, _NOW, None)
         for write in tick.writes:
@@ -69,9 +98,9 @@ class Writing:
         for refusal in tick.refusals:
             yield self._refused(refusal)
         for answer in tick.answers:
-            if self._targets.have(self._names.answers, answer.command.reply):
+            if self._targets.have(self._names.answers, answer.command.reply) and self._answers.is_open:
                 yield self._answer(answer)
-            else:  # whoever asks there is of a scheduler that was deleted since, or is none
+            else:  # whoever asks there is of a scheduler that was deleted since, or is none; or it may not be written
                 log.warning("Nobody is told what became of the command %s.", answer.command.token)
 
     def _move(self, partition: int, write: Write) -> Out:
@@ -82,6 +111,10 @@ class Writing:
 
     def _delivery(self, write: Write, now: int) -> Out:
         message, schedule = write.record, write.schedule
+        if schedule.topic == self._names.dead and _is_letter(message):
+            headers = list(headers_of(message))[:-1]  # the last one is that of its wait
+            letter = Out(self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message)
+            return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
             error = DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
             return self.dead_letter(message, error, _REFUSED)
@@ -108,12 +141,37 @@ class Writing:
         headers = letter_headers(_Failed(record), error, reason)
         letter = Out(self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message)
         parts = _parts(letter)
-        if size_of(*parts) <= MAX_MESSAGE_BYTES:
-            return letter
-        return _with_parts(letter, shortened(parts, MAX_MESSAGE_BYTES))
+        if size_of(*parts) > MAX_MESSAGE_BYTES:
+            letter = _with_parts(letter, shortened(parts, MAX_MESSAGE_BYTES))
+        return self._now_or_later(letter)
+
+    def _now_or_later(self, letter: Out) -> Out:
+        """Return a dead letter if it can be stored now; else itself in a line, as a schedule for its own topic.
+
+        There it survives whatever ends the relay, keeps no record waiting, and comes again when it is to be tried.
+        """
+        return letter if self._dead.is_open else self._later(letter)
+
+    def _later(self, letter: Out) -> Out:
+        wait = max(_SHORTEST_WAIT, math.ceil(self._dead.again_in * 1000))
+        schedule = Schedule(f"{_LETTER}{uuid.uuid4().hex}", self._now + wait, self._now, 0, self._names.dead)
+        parts = _parts(letter)
+        if size_of(*parts) > MAX_MESSAGE_BYTES - _ROOM_FOR_A_SCHEDULE:
+            letter = _with_parts(letter, shortened(parts, MAX_MESSAGE_BYTES - _ROOM_FOR_A_SCHEDULE))
+        line = self._ladder.line_for(wait)
+        return msgspec.structs.replace(
+            letter,
+            topic=self._names.line(line),
+            partition=letter.source.partition(),
+            headers=[*(letter.headers or []), schedule.header()],
+            line=line,
+            letter=letter,
+        )
 
     def instead_of(self, refused: Out, error: str, reason: str) -> Out | None:
         """Return what is written in place of a record that Kafka refuses for good; None where nobody misses it.
+
+        A dead letter is halved where it is too large; for any other reason it waits in a line.
 
         Args:
             refused: The record.
@@ -123,20 +181,29 @@ class Writing:
         Raises `KafkaError` where the relay cannot go on without the record.
         """
         said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
-        is_letter = refused.topic == self._names.dead
         if refused.topic == self._names.answers:
-            log.warning("Nobody is told what became of a command. %s", said)
+            self._answers.refused(reason)
             return None
-        if refused.line is None and not is_letter and refused.source is not None:
+        if refused.topic == self._names.dead:
+            shorter = halved(_parts(refused)) if error in _OF_THE_RECORD else None
+            if shorter is not None:
+                return _with_parts(refused, shorter)
+            self._dead.refused(reason)
+            return self._later(refused)
+        if refused.line is None and refused.source is not None:
             return self.dead_letter(refused.source, DeliveryError(said), _REFUSED)
         if refused.source is None or error not in _OF_THE_RECORD:
             raise KafkaError(said)
-        if not is_letter:
+        if refused.letter is None:
             return self.dead_letter(refused.source, DeliveryError(said), _NO_MOVE)
-        shorter = halved(_parts(refused))
+        shorter = halved(_parts(refused.letter))
         if shorter is None:
             raise KafkaError(said)
-        return _with_parts(refused, shorter)
+        return self._later(_with_parts(refused.letter, shorter))
+
+
+def _is_letter(message: Message) -> bool:
+    return any(name.startswith(PREFIX) for name, _ in headers_of(message))
 
 
 def _parts(letter: Out) -> Parts:

@@ -21,6 +21,7 @@ from headway.core.slots import make_slots
 from headway.core.suspects import Suspect
 from headway.core.topics import LevelSubscription, by_level, by_priority, checked_topics, level_group
 from headway.errors import ClosedError, ConfigError
+from headway.kafka.admin import Admin
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient, in_background
@@ -50,7 +51,7 @@ from headway.parallel.checks import (
 )
 from headway.parallel.committing import CommitMode
 from headway.parallel.control import Control, Executor
-from headway.parallel.dead_letters import DeadLetters
+from headway.parallel.dead_letters import DeadLetters, require_writable
 from headway.parallel.dispatch import Dispatch, ParallelMetrics
 from headway.parallel.later import RetriesLater
 from headway.parallel.loop import EventLoop
@@ -331,10 +332,11 @@ class ParallelConsumer:
     def _take_dead_letters(self) -> None:
         if self._dead_letter_topic is None:
             return
+        require_writable(self._dead_letter_topic, connection_of(self._settings.kafka))
         if self._committing.transactions:
             self._dispatch.letters = self._committing.transactions
             return
-        letters = DeadLetters(self._dead_letter_topic, self._settings.kafka, self._dispatch.stored)
+        letters = DeadLetters(self._dead_letter_topic, self._settings.kafka, self._dispatch)
         self._dispatch.letters = letters
         self._producers.append(letters)
 
@@ -353,6 +355,7 @@ class ParallelConsumer:
             self._wake,
             dead_letter_topic=self._dead_letter_topic,
             own_id="transactional.id" not in self._output_settings.kafka,
+            why_not=lambda topic: Admin(connection_of(self._settings.kafka)).why_not_writable(topic),
         )
         transactions.begin()
         self._producers.append(transactions)

@@ -1,12 +1,18 @@
 """The topic for records that failed for good, each with the story of its failures in its headers."""
 
+import contextlib
 import logging
+import random
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol, Self
 
 from headway.config import Config
+from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.work import Work
+from headway.errors import ConfigError, HeadwayError, KafkaError
+from headway.kafka.admin import Admin
 from headway.kafka.producer_client import ProducerClient, is_too_large
 from headway.letters import MOST_BYTES, Parts, connection_of, halved, letter_headers, shortened, size_of
 from headway.parallel.dispatch import RecordWork
@@ -16,6 +22,9 @@ log = logging.getLogger(__name__)
 
 _ANY_PARTITION = -1
 _NOW = 0
+_MISSING_AFTER = 1_000  # milliseconds
+_ANSWER_WITHIN = 5.0
+_KNOWN_WITHIN = 3.0  # seconds until a topic that is new is known to all brokers
 
 
 class Letter(NamedTuple):
@@ -43,59 +52,135 @@ class Letter(NamedTuple):
         return parts and self._replace(value=parts.value, key=parts.key, headers=parts.headers)
 
 
-class DeadLetters:
-    """Sends dead letters, and tells `stored(work, error)` when Kafka has acknowledged, or refused, one."""
+def require_writable(topic: str, connection: Config) -> None:
+    """Raise `ConfigError` for a dead-letter topic that does not exist or may not be written, as far as it is known.
 
-    def __init__(self, topic: str, config: Config, stored: Callable[[RecordWork, BaseException | None], None]) -> None:
+    A run begins, too, while the brokers are away.
+    """
+    try:
+        reason = Admin(connection).why_not_writable(topic, _KNOWN_WITHIN)
+    except KafkaError as unknown:
+        log.info("Whether dead letters can be stored in %s is not known yet: %s", topic, unknown)
+    else:
+        if reason:
+            raise ConfigError(f"Dead letters cannot be stored. {reason}")
+
+
+class Reports(Protocol):
+    """Who is told what became of dead letters."""
+
+    def stored(self, work: RecordWork) -> None:
+        """Kafka has it."""
+
+    def not_stored(self, work: RecordWork, again_at: float) -> None:
+        """Kafka refuses it; it is to be sent again at this time, by the monotonic clock."""
+
+
+class DeadLetters:
+    """Sends dead letters, and reports when Kafka has acknowledged, or refused, one.
+
+    After a refusal none is sent before the topic was looked at again, later and later: each try of a topic that is not
+    there takes librdkafka half a minute. The looks are made by a thread of its own, which then sends what is there.
+    """
+
+    def __init__(self, topic: str, config: Config, reports: Reports) -> None:
         self._topic = topic
-        self._stored = stored
-        settings = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        self._reports = reports
+        settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, in which it keeps a slot
         settings["message.max.bytes"] = config.get("message.max.bytes", MOST_BYTES)
-        self._settings = connection_of(config) | settings
+        self._connection = connection_of(config)
+        self._settings = self._connection | settings
         self._client = ProducerClient(self._settings)
         self._single: ProducerClient | None = None
+        self._breaker = CircuitBreaker()
+        self._lock = threading.Lock()  # for the breaker
+        self._is_refused = False
+        self._looking = ThreadPoolExecutor(1, "headway-dead-letters")
         self._closed = False
 
     def send(self, work: Work[ConsumerRecord], error: BaseException, reason: str) -> None:
         """Send a work's letter: key, value and headers as they came, and what went wrong."""
-        self._produce(
-            self._client, Letter.of(self._topic, work.record, letter_headers(work, error, reason)), work, error
-        )
+        if not self._is_refused:
+            self._send(work, error, reason)
+            return
+        try:
+            self._looking.submit(self._look_and_send, work, error, reason)
+        except RuntimeError:  # closed: the record stays undone
+            self._not_stored(work, "the consumer ends")
 
-    def _produce(self, client: ProducerClient, letter: Letter, work: RecordWork, error: BaseException) -> None:
+    def _look_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+        if self._is_refused and self._breaker.allows(time.monotonic()):
+            if (refusal := self._why_not()) is not None:
+                self._not_stored(work, refusal)
+                return
+            self._is_refused = False
+        if self._is_refused:
+            self._reports.not_stored(work, self._breaker.again_at)
+        else:
+            self._send(work, error, reason)
+
+    def _why_not(self) -> str | None:
+        """Return why letters cannot be written now, None if nothing is known to be in their way."""
+        try:
+            self._client.partitions(self._topic, _ANSWER_WITHIN)  # which also tells the client that it is there again
+            return Admin(self._connection).why_not_writable(self._topic)
+        except HeadwayError as error:
+            return str(error)
+
+    def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+        letter = Letter.of(self._topic, work.record, letter_headers(work, error, reason))
+        self._produce(self._client, letter, work)
+
+    def _produce(self, client: ProducerClient, letter: Letter, work: RecordWork) -> None:
         def report(refused: Any, _: Any) -> None:
-            if refused and is_too_large(refused) and not self._closed:
-                self._produce_smaller(client, letter, work, error, refused)
+            if not refused:
+                self._reports.stored(work)
+            elif is_too_large(refused) and not self._closed:
+                self._produce_smaller(client, letter, work, refused)
             else:
-                self._report(work, error, refused)
+                self._not_stored(work, refused.str())
 
         try:
             client.produce(
                 letter.topic, letter.value, letter.key, letter.partition, report, letter.timestamp, letter.headers
             )
         except Exception as refused:  # whatever it is, the letter is not stored
-            self._report(work, error, refused)
+            self._not_stored(work, str(refused))
 
-    def _produce_smaller(
-        self, client: ProducerClient, letter: Letter, work: RecordWork, error: BaseException, refused: Any
-    ) -> None:
+    def _produce_smaller(self, client: ProducerClient, letter: Letter, work: RecordWork, refused: Any) -> None:
         """Send by itself what was refused with others, as Kafka refuses whole batches; what was by itself is halved."""
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
-            self._produce(self._single, letter, work, error)
+            self._produce(self._single, letter, work)
         elif smaller := letter.smaller():
-            self._produce(client, smaller, work, error)
+            self._produce(client, smaller, work)
         else:
-            self._report(work, error, refused)
+            self._not_stored(work, refused.str())
 
-    def _report(self, work: Work[ConsumerRecord], error: BaseException, refused: Any) -> None:
-        if refused:
-            log.warning("A dead letter for %s was not stored, its record is handled again: %s", self._topic, refused)
-        self._stored(work, error if refused else None)
+    def _not_stored(self, work: RecordWork, reason: str) -> None:
+        self._is_refused = True
+        with self._lock:
+            is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
+        if is_told and not self._closed:
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                self._looking.submit(self._warn, reason)  # which may take a while
+        self._reports.not_stored(work, self._breaker.again_at)
+
+    def _warn(self, reason: str) -> None:
+        if self._closed:
+            return
+        reason = self._why_not() or reason
+        log.warning(
+            "Dead letters cannot be stored in %s: %s. Their records wait, and are not handled again while this run "
+            "lasts; the letters are sent as soon as the topic takes them.",
+            *(self._topic, reason.rstrip(".")),
+        )
 
     def close(self, timeout: float) -> None:
         """Send what is on its way, within `timeout` seconds; the record of what is not stays undone."""
         deadline = time.monotonic() + timeout
+        self._looking.shutdown(wait=False, cancel_futures=True)
         self._client.close(timeout)
         self._closed = True
         if self._single:

@@ -22,8 +22,8 @@ from headway.core import suspects
 from headway.core.admission import Admission
 from headway.core.engine import Engine
 from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
-from headway.core.user_errors import description_of
-from headway.core.work import Work
+from headway.core.user_errors import description_of, without_frames
+from headway.core.work import Outcome, Work
 from headway.errors import HandlerError, HeadwayError
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, TopicPartition
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from headway.parallel.supervision import Supervision
 
 log = logging.getLogger(__name__)
-
-_STORE_AGAIN_AFTER = 1.0  # seconds
 
 RecordWork = Work[ConsumerRecord]
 Job = Sequence[RecordWork]
@@ -44,10 +42,9 @@ Job = Sequence[RecordWork]
 class ParallelMetrics:
     """Counts since the start, and what is here now.
 
-    `done` are records, dead letters among them; `failed` are attempts; `dead_letters` count again where one was not
-    stored and its record was handled again. `running` records have a slot, `ready` ones
-    could have one, and `remaining` are all that were fetched and are not done. `abandoned` ones still ran when the run
-    ended, and come again.
+    `done` are records, dead letters among them; `failed` are attempts; `dead_letters` are stored, in transactions
+    committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
+    are not done. `abandoned` ones still ran when the run ended, and come again.
     """
 
     done: int
@@ -60,13 +57,13 @@ class ParallelMetrics:
 
 
 class Letters(Protocol):
-    """Where records go that failed for good; reports to `stored`."""
+    """Where records go that failed for good; reports to `stored`, or to `not_stored`."""
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
 class Schedules(Protocol):
-    """Where records go that are to be tried again after long; reports to `stored`, or to `not_scheduled`."""
+    """Where records go that are to be tried again after long; reports as `Letters`, or to `not_scheduled`."""
 
     def send(self, work: RecordWork, delay: Any) -> None: ...
 
@@ -101,6 +98,8 @@ class Dispatch:
         # are reported.
         self._running: dict[RecordWork, list[int] | None] = {}
         self._jobs = 0
+        self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
+        self._to_store: deque[RecordWork] = deque()  # those of them whose time has come
         self._control_is_due = False
         self._alarms = [-1] * levels
         self._watched = False
@@ -199,13 +198,22 @@ class Dispatch:
         """The log, or the topic for dead letters, or who runs the consumer."""
         if isinstance(verdict, Again):
             _log_retry(work, error, verdict, now)
-        elif isinstance(verdict, Later) and self.schedules:
-            self.schedules.send(work, verdict.delay)
-        elif self.letters:
-            _log_dead_letter(work, error, verdict.reason)
-            self.letters.send(work, error, verdict.reason)
+        elif self._is_stored(verdict):
+            if not isinstance(verdict, Later) or not self.schedules:
+                _log_dead_letter(work, error, verdict.reason)
+            self._store(work, Outcome(error, verdict))
         else:
             self.give_up(no_dead_letters(work, error, verdict.reason))
+
+    def _is_stored(self, verdict: DeadLetter | Later) -> bool:
+        return bool(self.letters or (self.schedules and isinstance(verdict, Later)))
+
+    def _store(self, work: RecordWork, outcome: Outcome) -> None:
+        error, verdict = outcome
+        if isinstance(verdict, Later) and self.schedules:
+            self.schedules.send(work, verdict.delay)
+        elif self.letters:
+            self.letters.send(work, error, verdict.reason)
 
     def refused(self, work: RecordWork, error: BaseException) -> None:
         """What a work came to could not be stored: the attempt failed."""
@@ -215,25 +223,38 @@ class Dispatch:
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """A work was to be tried again later, and the scheduler refuses that: it failed for this reason instead."""
         with self.lock:
+            work.outcome = None
             self._failed -= 1  # it is one attempt
         self.refused(work, error)
 
     def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """A work is done, but Kafka refuses what came of it, and a dead letter takes its place."""
-        with self.lock:
-            self._dead_letters += 1
         _log_dead_letter(work, error, reason)
 
-    def stored(self, work: RecordWork, refused: BaseException | None, outputs: Sequence[Any] = ()) -> None:
-        """What a work came to is in Kafka or in `outputs`; or its dead letter was refused, and it is made again."""
+    def letters_committed(self, count: int) -> None:
+        """So many dead letters that rode in `outputs` are in Kafka."""
+        with self.lock:
+            self._dead_letters += count
+
+    def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
+        """What a work came to is in Kafka, or in `outputs`."""
         now = time.monotonic()
         with self.lock:
-            if refused is None:
-                self._finish(work, outputs, now)
-            else:
-                self._end(work, now)
-                self.engine.retry(work, now + _STORE_AGAIN_AFTER, refused, now)
-                self._control_is_due = True  # its time is to be waited for
+            self._finish(work, outputs, now)
+        self._wake_control()
+        self.feed()
+
+    def not_stored(self, work: RecordWork, again_at: float) -> None:
+        """A work's dead letter or schedule was refused. It gives its slot back, and that is sent again at this time.
+
+        Its handler is not called again; its lane waits.
+        """
+        now = time.monotonic()
+        with self.lock:
+            self._end(work, now)
+            if self.engine.retry(work, again_at, None, now):
+                self._unstored += 1
+            self._control_is_due = True  # its time is to be waited for
         self._wake_control()
         self.feed()
 
@@ -269,6 +290,11 @@ class Dispatch:
         self._wake_control()
         if jobs and self.starts:
             self.starts(jobs)
+        while self._to_store:
+            with self.lock:
+                work = self._to_store.popleft() if self._to_store else None
+            if work and work.outcome:
+                self._store(work, work.outcome)
 
     # For the control thread
 
@@ -331,12 +357,8 @@ class Dispatch:
             return None
         if self.supervision and (waited := self.supervision.start_waiting(now)):
             return waited
-        if not (job := self.take(now)):
+        if not (job := self._take(now)):
             return None
-        left = [len(job)] if len(job) > 1 else None
-        for work in job:
-            self._running[work] = left
-        self._jobs += 1
         if self._is_paced:
             self._admission.started(len(job), self._jobs, now)
         level = job[0].assignment.level
@@ -344,6 +366,25 @@ class Dispatch:
             self._alarms[level] = -1
             self._control_is_due = True
         return self.supervision.start(job, self._jobs, now) if self.supervision else job
+
+    def _take(self, now: float) -> Job | None:
+        """Take the next job; what of it was handled already, and is to be stored elsewhere, is set aside."""
+        while self._free(now) > 0 and (job := self.take(now)):
+            left = [len(job)] if len(job) > 1 else None
+            for work in job:
+                self._running[work] = left
+            self._jobs += 1
+            if not self._unstored:
+                return job
+            unstored = [work for work in job if work.outcome]
+            if not unstored:
+                return job
+            self._to_store += unstored
+            self._unstored -= len(unstored)
+            self._control_is_due = True
+            if len(unstored) < len(job):
+                return [work for work in job if not work.outcome]
+        return None
 
     def _await_rate(self) -> None:
         if not self._rate_is_awaited and self._admission.next_change() is not None:
@@ -355,6 +396,8 @@ class Dispatch:
         self._end(work, now)
         if self.engine.finish(work, now, outputs):
             self._done += 1
+            if work.outcome and not outputs and isinstance(work.outcome.verdict, DeadLetter):
+                self._dead_letters += 1
 
     def _end(self, work: RecordWork, now: float) -> None:
         if self._watched:
@@ -376,10 +419,8 @@ class Dispatch:
         """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
-        if ours and isinstance(verdict, Later) and self.schedules:
-            return True
-        if ours and isinstance(verdict, DeadLetter | Later) and self.letters:
-            self._dead_letters += 1
+        if ours and not isinstance(verdict, Again) and self._is_stored(verdict):
+            work.outcome = Outcome(without_frames(error), verdict)
         else:
             self._end(work, now)
             self._control_is_due = True  # its next attempt has a time

@@ -1,15 +1,19 @@
 """Records that are to be tried again after long: stored as schedules, so that nothing of them stays in memory."""
 
 import logging
+import random
+import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from headway.config import Config
+from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.kafka.closing import counting_down
-from headway.kafka.producer_client import cause_of, is_too_large
+from headway.kafka.producer_client import cause_of, is_of_the_topic, is_too_large
 from headway.letters import connection_of
 from headway.parallel.dispatch import RecordWork
 
@@ -19,8 +23,11 @@ log = logging.getLogger(__name__)
 class Reports(Protocol):
     """Who is told what became of a record that was to be tried again later."""
 
-    def stored(self, work: RecordWork, refused: BaseException | None) -> None:
-        """It is in Kafka; or not, as its brokers were away, and is handled again soon."""
+    def stored(self, work: RecordWork) -> None:
+        """It is in Kafka."""
+
+    def not_stored(self, work: RecordWork, again_at: float) -> None:
+        """Kafka does not take it now; it is to be sent again at this time, by the monotonic clock."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """It can never be scheduled as it is asked for."""
@@ -39,6 +46,8 @@ class RetriesLater:
         self._thread = ThreadPoolExecutor(1, "headway-retries-later")
         self._sending = set[Future[None]]()
         self._scheduler: Scheduler | None = None
+        self._breaker = CircuitBreaker()
+        self._lock = threading.Lock()  # for the breaker
 
     def send(self, work: RecordWork, delay: Any) -> None:
         """Store a record, to come to its partition again; the delay is as a handler gave it."""
@@ -54,10 +63,14 @@ class RetriesLater:
             if error is not None and cause is not None and is_too_large(cause):  # now and later
                 self._reports.not_scheduled(work, _refused(error))
                 return
-            if error is not None:
-                log.warning("A record to be tried again later was not stored, and is handled again: %s", error)
-            self._reports.stored(work, error)
+            if error is None:
+                self._reports.stored(work)
+            else:
+                self._not_stored(work, error)
 
+        if not self._breaker.allows(time.monotonic()):
+            self._reports.not_stored(work, self._breaker.again_at)
+            return
         try:
             self._scheduler = self._scheduler or Scheduler(self._config, name=self._name)
             self._scheduler.send_later(
@@ -70,11 +83,20 @@ class RetriesLater:
                 on_stored=report,
             )
         except BaseException as error:  # of the delay's own code, too: the record is not stored, and keeps no slot
-            kind = type(error)
-            if issubclass(kind, KafkaError) and not issubclass(kind, DeliveryError):
-                report(error, None)  # type: ignore[arg-type]  # the brokers are away
+            if _may_pass(error):
+                self._not_stored(work, error)  # type: ignore[arg-type]
             else:
                 self._reports.not_scheduled(work, _refused(error))
+
+    def _not_stored(self, work: RecordWork, error: Exception) -> None:
+        with self._lock:
+            is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
+        if is_told:
+            log.warning(
+                "Records to be tried again later cannot be stored now. They wait, and are not handled before: %s",
+                error,
+            )
+        self._reports.not_stored(work, self._breaker.again_at)
 
     def close(self, timeout: float) -> None:
         """Store what is on its way, within `timeout` seconds; the record of what is not stays undone."""
@@ -83,6 +105,14 @@ class RetriesLater:
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._scheduler:
             self._scheduler.close(left_over())
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the same record may be stored later: brokers or topics are away, or the right to write."""
+    if not issubclass(type(error), KafkaError):
+        return False
+    cause = cause_of(error)  # type: ignore[arg-type]
+    return not issubclass(type(error), DeliveryError) or (cause is not None and is_of_the_topic(cause))
 
 
 def _refused(error: BaseException) -> ConfigError:

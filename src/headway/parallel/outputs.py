@@ -198,7 +198,7 @@ class _Pending:
             if self._left:
                 return
         if self._refused is None:
-            self._dispatch.stored(self._work, None)
+            self._dispatch.stored(self._work)
         else:
             self._dispatch.refused(self._work, self._refused)
 

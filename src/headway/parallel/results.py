@@ -49,7 +49,7 @@ class Results:
             with on_terminate(self._stop):
                 while (item := items.get()) and not self._has_ended:
                     yield self._result(item)
-                    self._dispatch.stored(item[0], None)
+                    self._dispatch.stored(item[0])
         finally:
             self._leave()
             running.join()
@@ -65,7 +65,7 @@ class Results:
             with on_terminate(self._stop):
                 while (item := await items.get()) and not self._has_ended:
                     yield self._result(item)
-                    self._dispatch.stored(item[0], None)
+                    self._dispatch.stored(item[0])
         finally:
             self._leave()
             await asyncio.shield(asyncio.to_thread(running.join))

@@ -26,12 +26,13 @@ from headway.kafka.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.membership import not_a_member
 from headway.kafka.producer_client import (
     ProducerClient,
+    error_name,
     in_background,
     in_slices,
     is_fatal,
     is_out_of_place,
+    is_purged,
     is_the_records_own,
-    is_too_large,
     refuses_all,
 )
 from headway.kafka.wake import Wake
@@ -45,9 +46,12 @@ Refusals = Mapping[int, KafkaError]
 
 _NO_ANSWER_WITHIN = 10.0  # seconds: no output is acknowledged, or a level's offsets are not taken
 _LOOK_EVERY = 0.05
+_CAUSE_WITHIN = 0.5  # seconds after what was given up for its sake
 _END_WITHIN = 2.0  # seconds for an open transaction when the run ends
 
 _REASON = "Kafka refuses an output"
+_FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
+_OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
@@ -57,10 +61,10 @@ class OutcomeUnknownError(KafkaError):
 class _RefusedError(KafkaError):
     """An output was refused for good: which, if that is certain, since Kafka refuses whole batches."""
 
-    def __init__(self, index: int | None, error: str, *, too_large: bool = False) -> None:
+    def __init__(self, index: int | None, error: str, name: str = "") -> None:
         super().__init__(error)
         self.index = index
-        self.too_large = too_large
+        self.name = name  # as librdkafka calls the error
 
 
 class _LevelsError(KafkaError):
@@ -119,6 +123,7 @@ class Transactions:
         *,
         dead_letter_topic: str | None,
         own_id: bool,
+        why_not: Callable[[str], str | None],
     ) -> None:
         self._client = client
         self._outputs = outputs
@@ -127,6 +132,7 @@ class Transactions:
         self._wake = wake
         self._dead_letter_topic = dead_letter_topic
         self._own_id = own_id
+        self._why_not = why_not  # a topic may not be written, in a sentence
         self._sent: SentTransaction | None = None
         self._given_up = threading.Event()  # of the one that is carried out
         self._closing = False
@@ -151,7 +157,7 @@ class Transactions:
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """A work's dead letter rides with its offset."""
-        self._dispatch.stored(work, None, (self._letter(work, error, reason),))
+        self._dispatch.stored(work, (self._letter(work, error, reason),))
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
         letter = Letter.of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
@@ -212,6 +218,8 @@ class Transactions:
         except BaseException as error:
             if not self._was_committed(error):
                 raise
+        if letters := sum(output.output is None for output in outputs):
+            self._dispatch.letters_committed(letters)
         for output, message in delivered:
             self._outputs.delivered(output, message)
         return None
@@ -227,6 +235,7 @@ class Transactions:
 
     def _send(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> None:
         refused: list[HeadwayError] = []
+        purged: list[float] = []  # at these times
         certain = self._client.batches_of_one or len(outputs) == 1
         stalled = _Stalled()
         for index, output in enumerate(outputs):
@@ -236,25 +245,42 @@ class Transactions:
                     delivered.append((output, message))
                 elif is_the_records_own(error):
                     which = index if certain else None
-                    refused.insert(0, _RefusedError(which, error.str(), too_large=is_too_large(error)))
+                    refused.insert(0, _RefusedError(which, error.str(), error.name()))
+                elif is_purged(error):
+                    purged.append(time.monotonic())
                 else:
                     lost = KafkaError(f"A record for {output.letter.topic}: {error.str()}.")
                     refused.append(_LevelsError({output.work.level: lost}))
 
             try:
-                while not refused and not _queued(self._client, output.letter, report):
+                while not refused and not purged and not _queued(self._client, output.letter, report):
                     self._client.serve(_LOOK_EVERY)
                     self._raise_if_stalled(stalled, outputs, delivered)
             except (DeliveryError, SerializationError) as error:
                 if not refuses_all(error):
                     raise _RefusedError(index, str(error)) from error
-                refused.append(error)  # the cause is in a report that is still to come
-            if refused:
+                purged.append(time.monotonic())
+            if refused or purged:
                 break
         while self._client.flush(_LOOK_EVERY) and not refused:
+            if purged and time.monotonic() > purged[0] + _CAUSE_WITHIN:
+                break
             self._raise_if_stalled(stalled, outputs, delivered)
         if refused:
             raise refused[0]
+        if purged:
+            raise self._forbidden(outputs)
+
+    def _forbidden(self, outputs: Sequence[Output]) -> KafkaError:
+        """Return the error for the first output whose topic may not be written: librdkafka gave all up for its sake."""
+        cause = self._client.why_aborted() or KafkaError("The transaction was aborted by the client.")
+        if error_name(cause) == _FORBIDDEN:
+            for topic, index in {
+                each.letter.topic: index for index, each in reversed(list(enumerate(outputs)))
+            }.items():
+                if reason := self._why_not(topic):
+                    return _RefusedError(index, reason, _FORBIDDEN)
+        return _LevelsError({output.work.level: cause for output in outputs})
 
     def _raise_if_stalled(
         self, stalled: "_Stalled", outputs: Sequence[Output], delivered: Sequence[tuple[Output, Any]]
@@ -339,17 +365,36 @@ class Transactions:
         ) from error
 
     def _without(self, outputs: Sequence[Output], index: int, refusal: _RefusedError) -> Sequence[Output]:
-        """The same without the refused one: in the place of its record's outputs a dead letter."""
+        """The same without the refused one: in the place of its record's outputs a dead letter.
+
+        Where the whole topic is refused, this is done with all outputs for it.
+
+        Raises:
+            HandlerError: There is no dead-letter topic.
+            _LevelsError: A dead letter is refused: its level waits, later and later, until the topic takes it.
+        """
         refused = outputs[index]
-        if refused.output is None and refusal.too_large and (smaller := refused.letter.smaller()):
-            return [*outputs[:index], refused._replace(letter=smaller), *outputs[index + 1 :]]
-        error = DeliveryError(f"An output for {refused.letter.topic} was refused: {refusal}")
-        if self._dead_letter_topic is None or refused.output is None:
-            raise no_dead_letters(refused.work, error, _REASON)
-        self._dispatch.undeliverable(refused.work, error, _REASON)
-        letter = self._letter(refused.work, error, _REASON)
-        first = next(place for place, output in enumerate(outputs) if output.work is refused.work)
-        return [*outputs[:first], letter, *(output for output in outputs[first:] if output.work is not refused.work)]
+        topic = refused.letter.topic
+        if refused.output is None:
+            if refusal.name in _OF_THE_SIZE and (smaller := refused.letter.smaller()):
+                return [*outputs[:index], refused._replace(letter=smaller), *outputs[index + 1 :]]
+            error = KafkaError(f"A dead letter cannot be stored in {topic}, and nothing is committed before: {refusal}")
+            raise _LevelsError({each.work.level: error for each in outputs if each.letter.topic == topic})
+        likewise = [refused]
+        if refusal.name == _FORBIDDEN:
+            likewise = [each for each in outputs if each.output is not None and each.letter.topic == topic]
+        for work in dict.fromkeys(each.work for each in likewise):
+            outputs = self._with_letter_for(outputs, work, f"An output for {topic} was refused: {refusal}")
+        return outputs
+
+    def _with_letter_for(self, outputs: Sequence[Output], work: RecordWork, said: str) -> Sequence[Output]:
+        error = DeliveryError(said)
+        if self._dead_letter_topic is None:
+            raise no_dead_letters(work, error, _REASON)
+        self._dispatch.undeliverable(work, error, _REASON)
+        letter = self._letter(work, error, _REASON)
+        first = next(place for place, output in enumerate(outputs) if output.work is work)
+        return [*outputs[:first], letter, *(output for output in outputs[first:] if output.work is not work)]
 
 
 class _Stalled:

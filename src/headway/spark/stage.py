@@ -212,7 +212,7 @@ class Stage:
             self._failed_lanes.add(work.lane)
         row: StageRow = work.record
         self._put(row, Outcome("failed", work.attempt, None, 0, failure(error, reason), row.started, time.time()))
-        self._dispatch.stored(work, None)
+        self._dispatch.stored(work)
 
     def _put(self, row: StageRow, outcome: Outcome) -> None:
         self._outcomes.append((row, outcome))

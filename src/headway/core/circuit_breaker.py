@@ -1,0 +1,44 @@
+"""When to try again what was refused as a whole, such as writing to a topic without the right to.
+
+Invariants: nothing is tried while a back-off lasts, and a back-off doubles with each refusal in a row, up to a bound;
+refusals of what was on its way together count as one; a warning is due at the first of them, and then seldom.
+"""
+
+import math
+
+_FIRST_BACK_OFF = 0.2  # seconds
+_LONGEST_BACK_OFF = 10.0
+_WARN_EVERY = 10.0
+_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal that comes later than that after a back-off is the first again
+
+
+class CircuitBreaker:
+    """Keeps calls back from what refuses them; times are in seconds.
+
+    >>> breaker = CircuitBreaker()
+    >>> breaker.refused(100.0, chance=1.0), breaker.allows(100.1), breaker.allows(100.2)
+    (True, False, True)
+    >>> breaker.refused(100.2, chance=1.0), breaker.allows(100.5), breaker.allows(100.6)
+    (False, False, True)
+    """
+
+    def __init__(self) -> None:
+        self.again_at = -math.inf
+        self._refusals = 0  # in a row
+        self._warned_at = -math.inf
+
+    def allows(self, now: float) -> bool:
+        """Return whether to try now."""
+        return now >= self.again_at
+
+    def refused(self, now: float, chance: float) -> bool:
+        """Note a refusal, and return whether to warn of it; `chance`, from 0 to 1, spreads what failed together."""
+        if self.allows(now):
+            in_a_row = now - self.again_at < _IN_A_ROW
+            self._refusals = self._refusals + 1 if in_a_row else 1
+            longest = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2 ** min(self._refusals - 1, 10))
+            self.again_at = now + longest * (1 + chance) / 2
+        is_due = now - self._warned_at >= _WARN_EVERY
+        if is_due:
+            self._warned_at = now
+        return is_due
