@@ -17,9 +17,9 @@ settings.load_profile("headway")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever takes the broker needs Kafka: `-m "not kafka"` leaves those out."""
+    """Mark the tests that take a broker, so that `-m "not kafka"` leaves them out."""
     for item in items:
-        if "headway_broker" in getattr(item, "fixturenames", ()):
+        if {"headway_broker", "headway_secure_broker"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")
 
 

@@ -89,6 +89,6 @@ def test_the_local_broker_is_found_without_being_told(
     headway_broker: "LocalBroker", headway_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS")
-    monkeypatch.setattr("headway.broker.data_dir.default_data_dir", lambda ephemeral=False: headway_broker.data_dir)
+    monkeypatch.setattr("headway.broker.data_dir.default_data_dir", lambda *args, **kwargs: headway_broker.data_dir)
     assert topics("create", headway_topic, "--levels", "1").exit_code == 0
     assert connect(None, [], None).config["bootstrap.servers"] == headway_broker.bootstrap_servers

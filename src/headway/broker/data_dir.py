@@ -23,9 +23,15 @@ _FREED_WITHIN = 2.0  # a killed process is a zombie a little before its last thr
 _LOOK_AGAIN_AFTER = 0.02
 
 
-def default_data_dir(ephemeral: bool = False) -> Path:
-    """Where `headway broker start` keeps its broker when not told otherwise."""
-    return platformdirs.user_data_path("headway") / ("ephemeral-broker" if ephemeral else "broker")
+def default_data_dir(ephemeral: bool = False, secure: bool = False) -> Path:
+    """Return where `headway broker start` keeps its broker when not told otherwise."""
+    name = f"{'ephemeral-' * ephemeral}{'secure-' * secure}broker"
+    return platformdirs.user_data_path("headway") / name
+
+
+def security_dir(data_dir: Path) -> Path:
+    """Return the directory of a secured broker's certificates, passwords and files of settings."""
+    return data_dir / "security"
 
 
 def canonical(data_dir: str | PathLike[str]) -> Path:
@@ -49,6 +55,7 @@ class NodeDescription:
     id: int
     port: int
     controller_port: int
+    tls_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Description:
     ephemeral: bool
     class_data: str
     nodes: Sequence[NodeDescription]
+    secure: bool = False
 
     def write(self, data_dir: Path) -> None:
         """Note it, whole or not at all."""
@@ -69,7 +77,9 @@ class Description:
 
     def nodes_in(self, data_dir: Path) -> list[Node]:
         """The nodes, with the processes that run them."""
-        return [Node(n.id, n.port, n.controller_port, data_dir / f"node-{n.id}") for n in self.nodes]
+        return [
+            Node(n.id, n.port, n.controller_port, data_dir / f"node-{n.id}", tls_port=n.tls_port) for n in self.nodes
+        ]
 
 
 def read_description(data_dir: Path) -> Description | None:
@@ -159,6 +169,7 @@ def claim(data_dir: Path, ephemeral: bool) -> Description | None:
     if earlier.ephemeral:  # whoever started it died; nothing in it is meant to be kept
         for node in earlier.nodes_in(data_dir):
             remove(node.directory)
+        remove(security_dir(data_dir))
         return None
     if ephemeral:
         raise LocalBrokerError(

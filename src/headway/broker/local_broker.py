@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from headway.broker.data_dir import (
     Description,
@@ -20,6 +20,7 @@ from headway.broker.data_dir import (
     read_description,
     remove,
     remove_stopped,
+    security_dir,
     starting_in,
 )
 from headway.broker.guard import Guard
@@ -27,7 +28,9 @@ from headway.broker.node import Node
 from headway.broker.ports import choose_ports
 from headway.broker.properties import HOST, render, server_properties
 from headway.broker.runtime import ClassData, Runtime, find_runtime
+from headway.broker.security import ADMIN, APP, Security, new_password
 from headway.errors import ConfigError, LocalBrokerError, PortTakenError
+from headway.kafka.acls import Acl, SecurityAdmin
 from headway.kafka.admin import Admin
 
 _LAST_PORT = 65_500  # leaves room for the further nodes' ports
@@ -49,6 +52,9 @@ class LocalBroker:
     properties   Kafka's broker settings on top of ours, as {"message.max.bytes": "2000000"}. Topics are not
                  created on first use ("auto.create.topics.enable" is "false").
     java_options for the JVM, on top of ours, as ["-Xmx2g"]
+    secure       whether clients need TLS and a login (SCRAM-SHA-512, or a certificate), and rights for all they do.
+                 There are two users: `admin`, who may do everything, and `app`, who may do nothing until `grant`.
+                 `client_config` and `admin_config` are their settings. By default as `data_dir` is, or else not.
     background   whether the broker outlives this process. By default it does not, however the process ends.
 
     The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. What cannot be started
@@ -64,6 +70,7 @@ class LocalBroker:
         ephemeral: bool | None = None,
         properties: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
+        secure: bool | None = None,
         background: bool = False,
     ) -> None:
         if nodes is not None and nodes < 1:
@@ -77,6 +84,8 @@ class LocalBroker:
         self._port = port
         self._properties = dict(properties or {})
         self._java_options = tuple(java_options)
+        self._secure = secure
+        self._security: Security | None = None
         self._background = background
         self._class_data: ClassData | None = None
         self._guard: Guard | None = None
@@ -97,6 +106,83 @@ class LocalBroker:
         if not self.nodes:
             raise LocalBrokerError("The broker was not started yet. Call start(), or use it in a `with`.")
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def secure(self) -> bool:
+        """Whether clients need TLS, a login and rights."""
+        return self._security is not None
+
+    @property
+    def admin_config(self) -> dict[str, Any]:
+        """The settings of a client that may do everything; of a secured broker they hold a password."""
+        return self._security.client_config(ADMIN, self.bootstrap_servers) if self._security else self.client_config()
+
+    def client_config(self, user: str | None = None, *, certificate: bool = False) -> dict[str, Any]:
+        """Return the settings of a client, for the constructors of Headway's clients and librdkafka's.
+
+        user         whose login it is; by default `app` where the broker is secured
+        certificate  whether to log in by a client certificate (mutual TLS) rather than by password
+
+        Those of a secured broker hold a password or name a file with a key.
+        """
+        if not self._security:
+            if user is not None or certificate:
+                raise self._not_secured()
+            return {"bootstrap.servers": self.bootstrap_servers}
+        if certificate:
+            return self._security.certificate_config(user or APP, self._tls_servers)
+        return self._security.client_config(user or APP, self.bootstrap_servers)
+
+    def config_file(self, user: str = APP) -> Path:
+        """Return the file with a user's settings, as for `--config-file`; only its owner may read it."""
+        return self._secured().properties_file(user)
+
+    def add_user(self, user: str) -> dict[str, Any]:
+        """Make a user without rights, with a random password and a certificate; return its `client_config`."""
+        security = self._secured()
+        security.require_new(user)
+        password = new_password()
+        self._for_security().add_user(user, password)
+        security.keep_password(user, password)
+        security.write_client_files(user, self.bootstrap_servers, self._tls_servers)
+        return self.client_config(user)
+
+    def grant(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
+        """Allow a user an operation, as in `grant("app", "Write", "Topic", "orders-", prefixed=True)`.
+
+        operation  Kafka's word: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, All …
+        resource   Topic, Group, TransactionalId or Cluster, whose name is kafka-cluster
+        prefixed   whether `name` is the beginning of names; "*" is all names
+
+        Returns when the broker knows. Raises `ConfigError` for a word that is none of Kafka's.
+        """
+        self._for_security().grant(Acl(user, operation, resource, name, prefixed))
+
+    def revoke(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
+        """Take back what `grant` with the same arguments gave; return when the broker knows.
+
+        Raises `KafkaError` where the user does not have it.
+        """
+        self._for_security().revoke(Acl(user, operation, resource, name, prefixed))
+
+    def _for_security(self) -> SecurityAdmin:
+        self._secured()
+        return SecurityAdmin(self.admin_config, [f"{HOST}:{node.port}" for node in self.nodes])
+
+    def _secured(self) -> Security:
+        if not self._security:
+            raise self._not_secured()
+        return self._security
+
+    def _not_secured(self) -> LocalBrokerError:
+        return LocalBrokerError(
+            f"The broker in {self.data_dir} has no users and no rights. Start one with secure=True "
+            "(`headway broker start --secure`)."
+        )
+
+    @property
+    def _tls_servers(self) -> str:
+        return ",".join(f"{HOST}:{node.tls_port}" for node in self.nodes)
 
     @property
     def running(self) -> bool:
@@ -161,11 +247,16 @@ class LocalBroker:
 
     def _prepare(self, earlier: Description | None, runtime: Runtime) -> Description:
         cluster_id = earlier.cluster_id if earlier else _new_cluster_id()
-        nodes = self._describe_nodes(earlier)
-        description = Description(cluster_id, self.ephemeral, str(runtime.class_data.unfinished), nodes)
+        secure = self._require_as_before(earlier)
+        nodes = self._describe_nodes(earlier, secure)
+        description = Description(cluster_id, self.ephemeral, str(runtime.class_data.unfinished), nodes, secure)
         self._adopt(description)
+        if self._security:
+            if not earlier:
+                self._security.make()
+            self._security.renew(self.bootstrap_servers, self._tls_servers)
         for node in self.nodes:
-            _configure(node, self.nodes, runtime, cluster_id, self._properties)
+            _configure(node, self.nodes, runtime, cluster_id, self._security, self._properties)
         description.write(self.data_dir)
         return description
 
@@ -173,8 +264,18 @@ class LocalBroker:
         self.ephemeral = description.ephemeral
         self.nodes = description.nodes_in(self.data_dir)
         self._class_data = ClassData(Path(description.class_data))
+        self._security = Security(security_dir(self.data_dir)) if description.secure else None
 
-    def _describe_nodes(self, earlier: Description | None) -> list[NodeDescription]:
+    def _require_as_before(self, earlier: Description | None) -> bool:
+        """Return whether the cluster is to be secured; raise where it was the other way before."""
+        if earlier and self._secure not in (None, earlier.secure):
+            raise LocalBrokerError(
+                f"{self.data_dir} holds a cluster made with secure={earlier.secure}, and secure={self._secure} was asked "
+                "for. Choose another data directory."
+            )
+        return earlier.secure if earlier else bool(self._secure)
+
+    def _describe_nodes(self, earlier: Description | None, secure: bool) -> list[NodeDescription]:
         held = len(earlier.nodes) if earlier else None
         count = self._node_count or held or 1
         if held not in (None, count):
@@ -182,8 +283,12 @@ class LocalBroker:
                 f"{self.data_dir} holds a cluster with nodes={held}, and nodes={count} was asked for. Ask for {held}, "
                 "or choose another data directory."
             )
-        listeners, controllers = choose_ports(count, self._port, [n.port for n in earlier.nodes] if earlier else [])
-        return [NodeDescription(i + 1, listeners[i], controllers[i]) for i in range(count)]
+        before = (
+            [*(n.port for n in earlier.nodes), *(n.tls_port for n in earlier.nodes if n.tls_port)] if earlier else []
+        )
+        ports, controllers = choose_ports(2 * count if secure else count, self._port, before)
+        tls_ports: Sequence[int | None] = ports[count:] or [None] * count
+        return [NodeDescription(i + 1, ports[i], controllers[i], tls_ports[i]) for i in range(count)]
 
     def _launch(self, deadline: float) -> None:
         self._guard = Guard(self.data_dir)
@@ -208,7 +313,7 @@ class LocalBroker:
         A client that is told of fewer brokers in between gives up what it asked of the one that is missing.
         """
         # A client of its own for each question: one that knows more brokers would ask any of them.
-        while Admin({"bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
+        while Admin({**self.admin_config, "bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
             if time.monotonic() > deadline:
                 raise LocalBrokerError(f"Node {node.id} did not find all the others in time. Its log: {node.log_file}")
             time.sleep(_ASK_AGAIN_AFTER)
@@ -232,13 +337,24 @@ def _new_cluster_id() -> str:
 
 
 def _configure(
-    node: Node, nodes: Sequence[Node], runtime: Runtime, cluster_id: str, properties: Mapping[str, str]
+    node: Node,
+    nodes: Sequence[Node],
+    runtime: Runtime,
+    cluster_id: str,
+    security: Security | None,
+    properties: Mapping[str, str],
 ) -> None:
     """Write the node's properties file and give it the commands that run it."""
     node.directory.mkdir(exist_ok=True)
-    settings = server_properties(node, nodes, node.data_dir, properties)
+    secured = security.server_properties() if security else {}
+    settings = server_properties(node, nodes, node.data_dir, {**secured, **properties})
     node.properties_file.write_text(render(settings), encoding="utf-8")
     file = str(node.properties_file)
-    format_ = "format", "--ignore-formatted", "-t", cluster_id, "-c", file
+    format_ = ["format", "--ignore-formatted", "-t", cluster_id]
+    if security:
+        node.format_arguments = node.directory / "format.arguments"
+        security.write_format_arguments(node.format_arguments)
+        format_.append(f"@{node.format_arguments}")
+    format_ += ["-c", file]  # the file last, by which a node knows its process
     node.format_command = runtime.command("kafka.tools.StorageTool", *format_)
     node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

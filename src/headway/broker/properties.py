@@ -17,12 +17,14 @@ class Address(Protocol):
     def port(self) -> int: ...
     @property
     def controller_port(self) -> int: ...
+    @property
+    def tls_port(self) -> int | None: ...
 
 
 def server_properties(
     node: Address, nodes: Sequence[Address], data_dir: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """All properties of `node` in a cluster of `nodes`; `extra` wins."""
+    """All properties of `node` in a cluster of `nodes`, secured where they have a `tls_port`; `extra` wins."""
     several = _replication(len(nodes)) | _patience(len(nodes))
     return _identity(node, nodes, data_dir) | _quick_and_small() | several | dict(extra)
 
@@ -38,14 +40,17 @@ def render(properties: Mapping[str, str]) -> str:
 
 
 def _identity(node: Address, nodes: Sequence[Address], data_dir: Path) -> dict[str, str]:
-    listener = f"PLAINTEXT://{HOST}:{node.port}"
+    if node.tls_port is None:
+        listeners = f"PLAINTEXT://{HOST}:{node.port}"
+    else:
+        listeners = f"SASL_SSL://{HOST}:{node.port},SSL://{HOST}:{node.tls_port}"
     return {
         "process.roles": "broker,controller",
         "node.id": str(node.id),
         "controller.quorum.voters": ",".join(f"{n.id}@{HOST}:{n.controller_port}" for n in nodes),
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"{listener},CONTROLLER://{HOST}:{node.controller_port}",
-        "advertised.listeners": listener,
+        "listeners": f"{listeners},CONTROLLER://{HOST}:{node.controller_port}",
+        "advertised.listeners": listeners,
         "log.dirs": str(data_dir),
     }
 

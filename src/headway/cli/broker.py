@@ -1,7 +1,9 @@
 """`headway broker`: a local Apache Kafka from the command line."""
 
 import json
+import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ def broker() -> None:
     \b
       headway broker start               one node, at 127.0.0.1:9092
       headway broker start --nodes 3     three nodes, every record on each of them
+      headway broker start --secure      with TLS, logins and rights that are to be granted
       headway broker status
       headway broker stop
     """
@@ -45,8 +48,16 @@ def broker() -> None:
 )
 @_DATA_DIR
 @click.option("--ephemeral", is_flag=True, help="Delete the records at `stop`.")
+@click.option("--secure", is_flag=True, help="TLS, logins and ACLs that deny by default.")
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker setting of Kafka's.")
-def start(nodes: int | None, port: int, data_dir: Path | None, ephemeral: bool, properties: tuple[str, ...]) -> None:
+def start(
+    nodes: int | None,
+    port: int,
+    data_dir: Path | None,
+    ephemeral: bool,
+    secure: bool,
+    properties: tuple[str, ...],
+) -> None:
     """Start a broker in the background and wait until it is ready.
 
     Topics are not created on first use: a misspelt name is an error. Create them with `headway topics create`, or
@@ -54,22 +65,30 @@ def start(nodes: int | None, port: int, data_dir: Path | None, ephemeral: bool, 
 
     \b
       headway broker start --nodes 3 --port 19092 --ephemeral
+
+    With `--secure` there are two users: `admin`, who may do everything, and `app`, who may do nothing until it is
+    granted. Each has a file for `--config-file` with its password, which only you can read. Another file has settings
+    for a client certificate instead (mutual TLS), on a port of its own. Without `--data-dir` a secured broker has other
+    records than one that is not.
     """
     begin = time.monotonic()
     started = LocalBroker(
         nodes,
         port=port,
-        data_dir=data_dir or default_data_dir(ephemeral),
+        data_dir=data_dir or default_data_dir(ephemeral, secure),
         ephemeral=ephemeral,
         properties=dict(map(_parse_property, properties)),
+        secure=secure or None,
         background=True,
     ).start()
     click.echo(f"Apache Kafka {KAFKA_VERSION} is ready after {time.monotonic() - begin:.1f} s.")
-    click.echo(f"  bootstrap.servers  {started.bootstrap_servers}")
-    click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if ephemeral else ''}")
+    for key, value in _shown(started):
+        click.echo(f"  {key:<17}  {value}")
+    click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if started.ephemeral else ''}")
     click.echo("Next:")
-    click.echo("  headway topics create orders --levels 3 --partitions 6")
-    click.echo("  headway broker stop")
+    as_admin = f" --config-file {shlex.quote(str(started.config_file('admin')))}" if started.secure else ""
+    click.echo(f"  headway topics create orders --levels 3 --partitions 6{as_admin}")
+    click.echo(f"  headway broker stop{f' --data-dir {shlex.quote(str(started.data_dir))}' if data_dir else ''}")
 
 
 @broker.command()
@@ -103,8 +122,17 @@ def _brokers(data_dir: Path | None) -> list[LocalBroker]:
     """The broker in `data_dir`, or those that `start` keeps in the user's directories."""
     if data_dir:
         return [LocalBroker.attach(data_dir)]
-    directories = (default_data_dir(), default_data_dir(ephemeral=True))
+    directories = [default_data_dir(ephemeral, secure) for secure in (False, True) for ephemeral in (False, True)]
     return [LocalBroker.attach(directory) for directory in directories if read_description(directory)]
+
+
+def _shown(started: LocalBroker) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a client to paste; a password stays in its file."""
+    for key, value in started.client_config().items():
+        yield key, f"(in {started.config_file()})" if key == "sasl.password" else value
+    if started.secure:
+        yield "config file", f"{started.config_file()} (may do nothing until granted)"
+        yield "admin's", f"{started.config_file('admin')} (may do everything)"
 
 
 def _describe(each: LocalBroker) -> dict[str, Any]:
@@ -113,6 +141,7 @@ def _describe(each: LocalBroker) -> dict[str, Any]:
         "running": each.running,
         "data_dir": str(each.data_dir),
         "ephemeral": each.ephemeral,
+        "secure": each.secure,
         "nodes": [{"id": node.id, "port": node.port, "pid": node.pid} for node in each.nodes],
     }
 
@@ -121,7 +150,9 @@ def _show(brokers: list[LocalBroker]) -> None:
     if not any(each.running for each in brokers):
         click.echo("No broker is running. Start one with `headway broker start`.")
     for each in brokers:
-        click.echo(f"{each.bootstrap_servers}{' (ephemeral)' if each.ephemeral else ''}, data in {each.data_dir}")
+        click.echo(
+            f"{each.bootstrap_servers}{' (ephemeral)' if each.ephemeral else ''}{' (secure)' if each.secure else ''}, data in {each.data_dir}"
+        )
         for node in each.nodes:
             process = f"process {node.pid}" if node.running else "not running"
             click.echo(f"  node {node.id}  port {node.port}  {process}  log {node.log_file}")

@@ -27,6 +27,18 @@ def headway_broker() -> Iterator["LocalBroker"]:
         yield broker
 
 
+@pytest.fixture(scope="session")
+def headway_secure_broker() -> Iterator["LocalBroker"]:
+    """A running Apache Kafka with TLS, logins and rights, for the whole test session.
+
+    A test that grants rights makes a user of its own with `add_user`, so that others do not have them.
+    """
+    from headway.broker import LocalBroker  # noqa: PLC0415 - a test session without it starts quicker
+
+    with LocalBroker(secure=True) as broker:
+        yield broker
+
+
 @pytest.fixture
 def headway_topic(request: pytest.FixtureRequest) -> str:
     """The name of a topic that no other test uses; it does not exist yet."""

@@ -1,0 +1,150 @@
+"""TLS, logins and rights of a secured local broker: its files, and the settings of its nodes and clients."""
+
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.broker.certificates import Authority, write_private
+from headway.broker.properties import HOST
+from headway.errors import ConfigError, LocalBrokerError
+
+ADMIN = "admin"
+APP = "app"
+
+_NODES = "headway-broker"  # the brokers' and controllers' own name
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+_MECHANISM = "SCRAM-SHA-512"
+_PASSWORD_BYTES = 24
+
+
+class Security:
+    """The authority, the users and their passwords in `directory`; `make` makes those of a new cluster.
+
+    Every file is readable by its owner only. A user is the same one with a password (SCRAM) and with a certificate.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority(directory)
+
+    def make(self) -> None:
+        """Make the authority, `admin` and `app`, where an interrupted start has not made them already."""
+        self.directory.mkdir(mode=0o700, exist_ok=True)
+        self.authority.make()
+        for user in (ADMIN, APP):
+            if not self._password_file(user).exists():
+                self.keep_password(user, new_password())
+
+    @property
+    def users(self) -> list[str]:
+        """The names of all users."""
+        return sorted(file.stem for file in self.directory.glob("*.password"))
+
+    def renew(self, servers: str, tls_servers: str) -> None:
+        """Write new certificates for the nodes and the users, and the users' files of settings."""
+        self.authority.issue(_NODES, self.directory / "broker.pem", hosts=[HOST, "localhost"])
+        for user in self.users:
+            self.write_client_files(user, servers, tls_servers)
+
+    def write_client_files(self, user: str, servers: str, tls_servers: str) -> None:
+        """Write a user's certificate, and its two files of settings for `--config-file`."""
+        self.authority.issue(user, self._certificate_of(user))
+        self._write_properties(self.properties_file(user), self.client_config(user, servers))
+        mutual = self.directory / f"{user}.mtls.properties"
+        self._write_properties(mutual, self.certificate_config(user, tls_servers))
+
+    def properties_file(self, user: str) -> Path:
+        """Return the file of settings with which `user` logs in by password."""
+        return self.directory / f"{user}.properties"
+
+    def client_config(self, user: str, servers: str) -> dict[str, Any]:
+        """Return librdkafka's settings of a client that logs in by password."""
+        return {
+            "bootstrap.servers": servers,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.authority.certificate),
+            "sasl.mechanism": _MECHANISM,
+            "sasl.username": user,
+            "sasl.password": self._password(user),
+        }
+
+    def certificate_config(self, user: str, servers: str) -> dict[str, Any]:
+        """Return librdkafka's settings of a client that logs in by certificate (mutual TLS)."""
+        self._password(user)
+        certificate = str(self._certificate_of(user))
+        return {
+            "bootstrap.servers": servers,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.authority.certificate),
+            "ssl.certificate.location": certificate,
+            "ssl.key.location": certificate,
+        }
+
+    def require_new(self, user: str) -> None:
+        """Raise for the name of a user that exists, or that cannot be a file's, a certificate's and a principal's."""
+        if not _NAME.fullmatch(user):
+            raise ConfigError(
+                f"A user's name must be 1 to 60 letters, digits, - and _, the first a letter or digit; it is {user!r}."
+            )
+        if user in self.users or user == _NODES:
+            raise LocalBrokerError(f"The local broker has a user {user!r} already. Choose another name.")
+
+    def keep_password(self, user: str, password: str) -> None:
+        """Write a user's password to its file."""
+        write_private(self._password_file(user), password.encode())
+
+    def server_properties(self) -> dict[str, str]:
+        """Return the properties that all nodes share; the passwords and keys stay in files of their own."""
+        store = str(self.directory / "broker.pem")
+        return {
+            "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": store,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.certificate),
+            "listener.name.ssl.ssl.client.auth": "required",
+            "listener.name.controller.ssl.client.auth": "required",
+            # CN=app is User:app, as with a password.
+            "ssl.principal.mapping.rules": "RULE:^CN=([A-Za-z0-9_-]+)$/$1/",
+            "sasl.enabled.mechanisms": _MECHANISM,
+            f"listener.name.sasl_ssl.{_MECHANISM.lower()}.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+            ),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "false",
+            "super.users": f"User:{ADMIN};User:{_NODES}",
+        }
+
+    def write_format_arguments(self, file: Path) -> None:
+        """Write the arguments with which Kafka's storage tool makes the users: others see a command line, not this."""
+        lines = [
+            line
+            for user in self.users
+            for line in ("--add-scram", f"{_MECHANISM}=[name={user},password={self._password(user)}]")
+        ]
+        write_private(file, "".join(f"{line}\n" for line in lines).encode())
+
+    def _certificate_of(self, user: str) -> Path:
+        return self.directory / f"{user}.pem"
+
+    def _password_file(self, user: str) -> Path:
+        return self.directory / f"{user}.password"
+
+    def _password(self, user: str) -> str:
+        if user not in self.users:
+            raise LocalBrokerError(
+                f"The local broker has no user {user!r}, only {', '.join(self.users)}. Make one with add_user()."
+            )
+        return self._password_file(user).read_text(encoding="utf-8")
+
+    @staticmethod
+    def _write_properties(file: Path, settings: Mapping[str, Any]) -> None:
+        write_private(file, "".join(f"{key}={value}\n" for key, value in settings.items()).encode())
+
+
+def new_password() -> str:
+    """Return a random password."""
+    return secrets.token_urlsafe(_PASSWORD_BYTES)

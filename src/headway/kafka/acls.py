@@ -1,0 +1,149 @@
+"""The users and the rights of a Kafka that has them: ACLs and SCRAM logins."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.admin import describe
+from headway.kafka.making import make_client
+
+_WITHIN = 20.0
+_ASK_AGAIN_AFTER = 0.02
+_ITERATIONS = 4096  # Kafka's least; the passwords are random
+
+_OPERATIONS = [each for each in AclOperation if each not in (AclOperation.UNKNOWN, AclOperation.ANY)]
+# librdkafka calls the cluster a broker.
+_RESOURCES = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactionalid": ResourceType.TRANSACTIONAL_ID,
+    "cluster": ResourceType.BROKER,
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One right of one user from any host, in the words of `kafka-acls`."""
+
+    user: str
+    operation: str
+    resource: str
+    name: str
+    prefixed: bool = False
+
+    def binding(self, kind: type[AclBinding] = AclBinding) -> AclBinding:
+        """Return it for the admin client; raises `ConfigError` for a word that Kafka does not know."""
+        return kind(
+            _known("resource", self.resource, _RESOURCES),
+            self.name,
+            ResourcePatternType.PREFIXED if self.prefixed else ResourcePatternType.LITERAL,
+            f"User:{self.user}",
+            "*",
+            _known("operation", self.operation, {_plain(each.name): each for each in _OPERATIONS}),
+            AclPermissionType.ALLOW,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.resource} {self.name}{'*' * self.prefixed} for User:{self.user}"
+
+
+class SecurityAdmin:
+    """Makes users and rights, and waits until the brokers know them; `nodes` are the addresses of each."""
+
+    def __init__(self, config: Mapping[str, Any], nodes: Sequence[str]) -> None:
+        self._config = dict(config)
+        self._nodes = nodes
+
+    def grant(self, acl: Acl) -> None:
+        """Create an ACL. Raises `KafkaError` when Kafka refuses it."""
+        client = self._client()  # kept: what a client that is gone was asked fails
+        for future in client.create_acls([acl.binding()], request_timeout=_WITHIN).values():
+            _result(future, f"grant {acl}")
+        self._wait_until(lambda client: _has(client, acl), f"{acl} was granted")
+
+    def revoke(self, acl: Acl) -> None:
+        """Delete an ACL. Raises `KafkaError` when there is none such, or Kafka refuses."""
+        pattern = acl.binding(AclBindingFilter)
+        client = self._client()
+        for future in client.delete_acls([pattern], request_timeout=_WITHIN).values():  # type: ignore[list-item]
+            if not _result(future, f"revoke {acl}"):
+                raise KafkaError(f"Nothing was revoked: there is no {acl}. Name it as it was granted.")
+        self._wait_until(lambda client: not _has(client, acl), f"{acl} was revoked")
+
+    def add_user(self, user: str, password: str) -> None:
+        """Give a user a password for SCRAM-SHA-512."""
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
+        made = UserScramCredentialUpsertion(user, info, password.encode())
+        client = self._client()
+        for future in client.alter_user_scram_credentials([made], request_timeout=_WITHIN).values():
+            _result(future, f"add the user {user}")
+        self._wait_until(lambda client: _knows(client, user), f"the user {user} was added")
+
+    def _wait_until(self, holds: Callable[[AdminClient], bool], what: str) -> None:
+        """Ask at each node: a broker hears of a change a little after the controller has made it.
+
+        The answer is of a broker that librdkafka chooses, at first mostly of the one that was named.
+        """
+        deadline = time.monotonic() + _WITHIN
+        for node in self._nodes:
+            while not holds(self._client(node)):
+                if time.monotonic() > deadline:
+                    raise KafkaError(f"The broker at {node} did not hear within {_WITHIN:.0f} s that {what}.")
+                time.sleep(_ASK_AGAIN_AFTER)
+
+    def _client(self, node: str | None = None) -> AdminClient:
+        servers = {"bootstrap.servers": node} if node else {}
+        return make_client(AdminClient, {"log_level": 2, **self._config, **servers})
+
+
+def _has(client: AdminClient, acl: Acl) -> bool:
+    found = client.describe_acls(acl.binding(AclBindingFilter), request_timeout=_WITHIN)  # type: ignore[arg-type]
+    return bool(_result(found, f"describe {acl}"))
+
+
+def _knows(client: AdminClient, user: str) -> bool:
+    answers: Any = client.describe_user_scram_credentials([user], request_timeout=_WITHIN)
+    try:
+        return bool(answers[user].result().scram_credential_infos)
+    except ck.KafkaException as error:
+        if error.args[0].code() == ck.KafkaError.RESOURCE_NOT_FOUND:
+            return False
+        raise KafkaError(f"Kafka did not describe the user {user}: {describe(error.args[0])}.") from error
+
+
+def _result(future: Future[T], what: str) -> T:
+    try:
+        return future.result()
+    except ck.KafkaException as error:
+        raise KafkaError(f"Kafka did not {what}: {describe(error.args[0])}.") from error
+
+
+def _known(what: str, word: str, words: Mapping[str, Enum]) -> Any:
+    if (found := words.get(_plain(word))) is None:
+        raise ConfigError(f"The {what} of a right cannot be {word!r}. Choose one of {', '.join(words)}.")
+    return found
+
+
+def _plain(word: str) -> str:
+    """Kafka's words are written IdempotentWrite, IDEMPOTENT_WRITE and idempotent-write."""
+    return word.replace("_", "").replace("-", "").lower()
