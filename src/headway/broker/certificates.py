@@ -50,7 +50,7 @@ class Authority:
 
     def __init__(self, directory: Path) -> None:
         self._key = directory / "ca.key"
-        self.certificate = directory / "ca.pem"
+        self.certificate = directory / "ca.crt"
 
     def issue(self, name: str, file: Path, *, hosts: Sequence[str] = (), lifetime: timedelta = _LIFETIME) -> None:
         """Write a new private key and its certificate for the common name `name` into one PEM file.
@@ -85,9 +85,13 @@ class Authority:
 def write_private(file: Path, content: bytes) -> None:
     """Write a file that only its owner may read, whole or not at all."""
     unfinished = file.with_name(f".{file.name}.{os.urandom(6).hex()}")
-    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(content)
-    unfinished.replace(file)
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(content)
+        unfinished.replace(file)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _begin(work: Path, name: str, hosts: Sequence[str] = ()) -> bytes:

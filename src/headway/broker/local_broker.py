@@ -6,6 +6,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -270,8 +271,8 @@ class LocalBroker:
         """Return whether the cluster is to be secured; raise where it was the other way before."""
         if earlier and self._secure not in (None, earlier.secure):
             raise LocalBrokerError(
-                f"{self.data_dir} holds a cluster made with secure={earlier.secure}, and secure={self._secure} was asked "
-                "for. Choose another data directory."
+                f"{self.data_dir} holds a cluster made with secure={earlier.secure}, and secure={self._secure} was "
+                "asked for. Choose another data directory."
             )
         return earlier.secure if earlier else bool(self._secure)
 
@@ -293,10 +294,11 @@ class LocalBroker:
     def _launch(self, deadline: float) -> None:
         self._guard = Guard(self.data_dir)
         atexit.register(self.stop)
-        for node in self.nodes:
-            node.spawn_format()
-        for node in self.nodes:
-            node.finish_format()
+        with self._security.format_arguments() if self._security else nullcontext():
+            for node in self.nodes:
+                node.spawn_format()
+            for node in self.nodes:
+                node.finish_format()
         for node in self.nodes:
             node.spawn()
         for node in self.nodes:
@@ -352,9 +354,7 @@ def _configure(
     file = str(node.properties_file)
     format_ = ["format", "--ignore-formatted", "-t", cluster_id]
     if security:
-        node.format_arguments = node.directory / "format.arguments"
-        security.write_format_arguments(node.format_arguments)
-        format_.append(f"@{node.format_arguments}")
+        format_.append(f"@{security.format_file}")
     format_ += ["-c", file]  # the file last, by which a node knows its process
     node.format_command = runtime.command("kafka.tools.StorageTool", *format_)
     node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

@@ -23,8 +23,7 @@ _POLL_SECONDS = 0.01
 class Node:
     """A node that can be started, stopped and killed on its own; its data stay.
 
-    `port` is the clients', `tls_port` that of a secured broker for logins by certificate. `format_arguments` is a file
-    with secrets that the format command reads, and that is deleted when it has ended.
+    `port` is the clients', `tls_port` that of a secured broker for logins by certificate.
 
     A node that another process started has no commands: it can be watched and stopped, not started.
     """
@@ -36,7 +35,6 @@ class Node:
     format_command: Sequence[str] = ()
     run_command: Sequence[str] = ()
     tls_port: int | None = None
-    format_arguments: Path | None = None
     _process: psutil.Process | None = field(default=None, repr=False)
 
     @property
@@ -96,12 +94,8 @@ class Node:
 
     def finish_format(self) -> None:
         """Return when the data directory can be used."""
-        try:
-            if self._process and self._process.wait() != 0:
-                raise diagnose(self)
-        finally:
-            if self.format_arguments:
-                self.format_arguments.unlink(missing_ok=True)
+        if self._process and self._process.wait() != 0:
+            raise diagnose(self)
 
     def wait_until_ready(self, deadline: float) -> None:
         """Return when the node serves clients: Kafka opens its port once it has joined the cluster."""

@@ -2,7 +2,8 @@
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Security:
 
     def renew(self, servers: str, tls_servers: str) -> None:
         """Write new certificates for the nodes and the users, and the users' files of settings."""
-        self.authority.issue(_NODES, self.directory / "broker.pem", hosts=[HOST, "localhost"])
+        self.authority.issue(_NODES, self._certificate_of(_NODES), hosts=[HOST, "localhost"])
         for user in self.users:
             self.write_client_files(user, servers, tls_servers)
 
@@ -97,12 +98,11 @@ class Security:
 
     def server_properties(self) -> dict[str, str]:
         """Return the properties that all nodes share; the passwords and keys stay in files of their own."""
-        store = str(self.directory / "broker.pem")
         return {
             "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "SSL",
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": store,
+            "ssl.keystore.location": str(self._certificate_of(_NODES)),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority.certificate),
             "listener.name.ssl.ssl.client.auth": "required",
@@ -118,14 +118,21 @@ class Security:
             "super.users": f"User:{ADMIN};User:{_NODES}",
         }
 
-    def write_format_arguments(self, file: Path) -> None:
-        """Write the arguments with which Kafka's storage tool makes the users: others see a command line, not this."""
-        lines = [
-            line
-            for user in self.users
-            for line in ("--add-scram", f"{_MECHANISM}=[name={user},password={self._password(user)}]")
-        ]
-        write_private(file, "".join(f"{line}\n" for line in lines).encode())
+    @property
+    def format_file(self) -> Path:
+        """The file of `format_arguments`."""
+        return self.directory / "format.arguments"
+
+    @contextmanager
+    def format_arguments(self) -> Iterator[None]:
+        """Keep the arguments by which Kafka's storage tool makes the users in a file: others see a command line."""
+        users = ((user, self._password(user)) for user in self.users)
+        lines = (f"--add-scram\n{_MECHANISM}=[name={user},password={password}]\n" for user, password in users)
+        write_private(self.format_file, "".join(lines).encode())
+        try:
+            yield
+        finally:
+            self.format_file.unlink(missing_ok=True)
 
     def _certificate_of(self, user: str) -> Path:
         return self.directory / f"{user}.pem"

@@ -48,7 +48,7 @@ def broker() -> None:
 )
 @_DATA_DIR
 @click.option("--ephemeral", is_flag=True, help="Delete the records at `stop`.")
-@click.option("--secure", is_flag=True, help="TLS, logins and ACLs that deny by default.")
+@click.option("--secure", is_flag=True, help="TLS, logins and rights that are to be granted.")
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker setting of Kafka's.")
 def start(
     nodes: int | None,
@@ -146,13 +146,16 @@ def _describe(each: LocalBroker) -> dict[str, Any]:
     }
 
 
+def _kind(each: LocalBroker) -> str:
+    kinds = [*["ephemeral"] * each.ephemeral, *["secure"] * each.secure]
+    return f" ({', '.join(kinds)})" if kinds else ""
+
+
 def _show(brokers: list[LocalBroker]) -> None:
     if not any(each.running for each in brokers):
         click.echo("No broker is running. Start one with `headway broker start`.")
     for each in brokers:
-        click.echo(
-            f"{each.bootstrap_servers}{' (ephemeral)' if each.ephemeral else ''}{' (secure)' if each.secure else ''}, data in {each.data_dir}"
-        )
+        click.echo(f"{each.bootstrap_servers}{_kind(each)}, data in {each.data_dir}")
         for node in each.nodes:
             process = f"process {node.pid}" if node.running else "not running"
             click.echo(f"  node {node.id}  port {node.port}  {process}  log {node.log_file}")
