@@ -27,7 +27,7 @@ def security(tmp_path: Path) -> Security:
 
 
 def verify(authority: Authority, certificate: Path, *options: str) -> bool:
-    command = ["openssl", "verify", "-CAfile", authority.certificate, *options, certificate]
+    command = ["openssl", "verify", "-CAfile", str(authority.certificate), *options, str(certificate)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

@@ -68,7 +68,7 @@ def start(
 
     With `--secure` there are two users: `admin`, who may do everything, and `app`, who may do nothing until it is
     granted. Each has a file for `--config-file` with its password, which only you can read. Another file has settings
-    for a client certificate instead (mutual TLS), on a port of its own. Without `--data-dir` a secured broker has other
+    for a client certificate instead (mutual TLS), on a port behind those of all nodes. Without `--data-dir` a secured broker has other
     records than one that is not.
     """
     begin = time.monotonic()
@@ -142,7 +142,9 @@ def _describe(each: LocalBroker) -> dict[str, Any]:
         "data_dir": str(each.data_dir),
         "ephemeral": each.ephemeral,
         "secure": each.secure,
-        "nodes": [{"id": node.id, "port": node.port, "pid": node.pid} for node in each.nodes],
+        "nodes": [
+            {"id": node.id, "port": node.port, "tls_port": node.tls_port, "pid": node.pid} for node in each.nodes
+        ],
     }
 
 
@@ -158,7 +160,8 @@ def _show(brokers: list[LocalBroker]) -> None:
         click.echo(f"{each.bootstrap_servers}{_kind(each)}, data in {each.data_dir}")
         for node in each.nodes:
             process = f"process {node.pid}" if node.running else "not running"
-            click.echo(f"  node {node.id}  port {node.port}  {process}  log {node.log_file}")
+            certificates = f" (certificates: {node.tls_port})" if node.tls_port else ""
+            click.echo(f"  node {node.id}  port {node.port}{certificates}  {process}  log {node.log_file}")
 
 
 def _parse_property(text: str) -> tuple[str, str]:
