@@ -79,9 +79,13 @@ def test_each_user_has_a_password_of_its_own(security: Security) -> None:
 
 
 def test_the_arguments_of_the_format_are_gone_when_it_was_interrupted(security: Security) -> None:
-    with pytest.raises(KeyboardInterrupt), security.format_arguments():
-        assert security.client_config("app", "")["sasl.password"] in security.format_file.read_text()
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with security.format_arguments():
+            assert security.client_config("app", "")["sasl.password"] in security.format_file.read_text()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert not security.format_file.exists()
 
 
@@ -138,7 +142,7 @@ def test_a_broker_without_security_has_no_users(tmp_path: Path) -> None:
         lambda: broker.grant("app", "Read", "Topic", "orders"),
         lambda: broker.add_user("relay"),
         lambda: broker.client_config("app"),
-        lambda: broker.config_file(),
+        broker.config_file,
     ):
         with pytest.raises(LocalBrokerError, match=r"Start one with secure=True \(`headway broker start --secure`\)"):
             call()
