@@ -21,6 +21,7 @@ from headway.broker.certificates import Authority
 from headway.errors import KafkaError as HeadwayKafkaError
 from headway.errors import LocalBrokerError
 from headway.kafka.admin import Admin
+from tests.broker.delay_cluster import MISSED_SOON
 
 pytestmark = pytest.mark.kafka
 
@@ -215,7 +216,7 @@ def test_a_kept_broker_keeps_users_and_rights_and_says_no_secret(
 
 @pytest.mark.slow
 def test_three_secured_nodes_work_while_one_is_away() -> None:
-    with LocalBroker(nodes=3, secure=True) as broker:
+    with LocalBroker(nodes=3, secure=True, properties=MISSED_SOON) as broker:
         Admin(broker.admin_config).create(["orders"], 3)
         broker.grant("app", "Write", "Topic", "orders")
         broker.grant("app", "Read", "Topic", "orders")
@@ -227,7 +228,7 @@ def test_three_secured_nodes_work_while_one_is_away() -> None:
         broker.nodes[0].start()
         broker.nodes[1].stop()
         broker.nodes[1].start()
-        consumer = Consumer({**broker.client_config(), "group.id": "none", "log_level": 0})
+        consumer = Consumer({**broker.client_config(), "group.id": "none", "enable.auto.commit": False, "log_level": 0})
         consumer.assign([TopicPartition("orders", partition, 0) for partition in range(3)])
         assert [record.value() for record in consumer.consume(2, PATIENCE)] == [b"one", b"one"]
         consumer.close()

@@ -69,7 +69,7 @@ def start(
     With `--secure` there are two users: `admin`, who may do everything, and `app`, who may do nothing until it is
     granted. Each has a file for `--config-file` with its password, which only you can read. Another file has settings
     for a client certificate instead (mutual TLS), on a port behind those of all nodes. Without `--data-dir` a secured
-    broker has other records than one that is not.
+    broker has other records than one that is not. docs/broker.md says how to grant.
     """
     begin = time.monotonic()
     started = LocalBroker(
