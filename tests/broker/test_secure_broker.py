@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -127,6 +128,16 @@ def test_a_broker_is_known_by_its_certificate_and_a_client_by_its_secret(
             Admin(config).broker_count()
 
 
+def test_the_page_about_the_broker_shows_a_test_that_passes(
+    headway_secure_broker: LocalBroker, headway_topic: str
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "broker.md"
+    program = next(text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "def " in text)
+    found: dict[str, Any] = {}
+    exec(compile(program, page.name, "exec"), found)  # noqa: S102 - our own text
+    found["test_orders_need_a_right"](headway_secure_broker, headway_topic)
+
+
 @contextmanager
 def command_lines() -> Iterator[set[str]]:
     """Watch the command lines and environments of all that this process starts, as often as possible."""
@@ -204,10 +215,9 @@ def test_a_kept_broker_keeps_users_and_rights_and_says_no_secret(
         assert produce(broker.client_config("relay", certificate=True), "orders") is None
     secrets = secrets_of(data_dir)
     others = [file for file in data_dir.rglob("*") if file.is_file() and file.parent.name != "security"]
-    told = {file.name: file.read_bytes().decode("latin-1") for file in others}
+    told = {str(file): file.read_bytes().decode("latin-1") for file in others}
     told |= {"printed": printed, "logged": caplog.text, "seen": "\n".join(seen)}
     assert "kafka.tools.StorageTool" in told["seen"]
-    assert "openssl" in told["seen"]
     assert [(where, secret) for where, text in told.items() for secret in secrets if secret in text] == []
     files = list((data_dir / "security").iterdir())
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}

@@ -204,8 +204,10 @@ def test_an_ephemeral_broker_does_not_take_over_records_that_are_kept(tmp_path: 
 
 def test_what_a_dead_ephemeral_broker_left_is_removed(tmp_path: Path) -> None:
     describe(tmp_path, ephemeral=True)
+    (tmp_path / "security").mkdir()
     assert claim(tmp_path, ephemeral=False) is None
     assert not (tmp_path / "node-1").exists()
+    assert not (tmp_path / "security").exists()
 
 
 def test_a_damaged_description_is_one_sentence(tmp_path: Path) -> None:

@@ -72,6 +72,12 @@ def test_authority_and_passwords_stay_when_certificates_are_renewed(security: Se
     assert changed == {"headway-broker.pem", "admin.pem", "app.pem"}
 
 
+def test_an_authority_that_was_lost_is_not_made_anew_behind_the_users_back(security: Security) -> None:
+    (security.directory / "ca.key").unlink()
+    with pytest.raises(LocalBrokerError, match=r"are missing\. Restore .* from a backup, or delete it"):
+        security.renew("127.0.0.1:9001", "127.0.0.1:9002")
+
+
 def test_each_user_has_a_password_of_its_own(security: Security) -> None:
     passwords = {security.client_config(user, "")["sasl.password"] for user in security.users}
     assert len(passwords) == len(security.users) == 2

@@ -13,6 +13,7 @@ _AUTHORITY_YEARS = 10
 _LIFETIME = timedelta(days=365)
 _BACKDATED = timedelta(minutes=5)  # containers and virtual machines beside this one may have clocks of their own
 
+_NAMED = "-pkeyopt", "ec_param_enc:named_curve"  # LibreSSL would write the curve's numbers, which Java does not read
 _CONFIG, _KEY, _REQUEST = "openssl.cnf", "key.pem", "request.pem"
 
 # One file for all commands: what the system's own openssl.cnf says must not matter.
@@ -70,9 +71,14 @@ class Authority:
             signer = "-keyfile", str(self._key), "-cert", str(self.certificate)
             write_private(file, key + _openssl(work, "ca", *options, *dates, *signer))
 
+    @property
+    def complete(self) -> bool:
+        """Whether key and certificate are there."""
+        return self._key.exists() and self.certificate.exists()
+
     def make(self) -> None:
         """Make the authority's key and its own certificate, unless they are there."""
-        if self.certificate.exists():
+        if self.complete:
             return
         with tempfile.TemporaryDirectory(dir=self._key.parent) as work:
             key = _begin(Path(work), "Headway local broker")
@@ -99,7 +105,7 @@ def _begin(work: Path, name: str, hosts: Sequence[str] = ()) -> bytes:
     alternatives = ", ".join(f"{'IP' if host[0].isdigit() else 'DNS'}:{host}" for host in hosts)
     text = _SETTINGS.format(name=name, alternatives=f"subjectAltName = {alternatives}" if alternatives else "")
     (work / _CONFIG).write_text(text, encoding="utf-8")
-    key = _openssl(str(work), "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+    key = _openssl(str(work), "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", *_NAMED)
     write_private(work / _KEY, key)
     return key
 

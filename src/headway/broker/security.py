@@ -45,6 +45,11 @@ class Security:
 
     def renew(self, servers: str, tls_servers: str) -> None:
         """Write new certificates for the nodes and the users, and the users' files of settings."""
+        if not (self.users and self.authority.complete):
+            raise LocalBrokerError(
+                f"The authority or the passwords in {self.directory} are missing. Restore {self.directory.parent} from "
+                "a backup, or delete it to begin anew without its records."
+            )
         self.authority.issue(_NODES, self._certificate_of(_NODES), hosts=[HOST, "localhost"])
         for user in self.users:
             self.write_client_files(user, servers, tls_servers)
