@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECORDS ?=
 # Tests wait more than they compute, so more run at a time than there are cores; each process has its own broker.
-TESTERS ?= 4
+TESTERS ?= 5
 
 .PHONY: help setup demo test test-slow lint bench lock clean
 
