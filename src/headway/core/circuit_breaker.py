@@ -18,7 +18,7 @@ class CircuitBreaker:
     >>> breaker = CircuitBreaker()
     >>> breaker.refused(100.0, chance=1.0), breaker.allows(100.1), breaker.allows(100.2)
     (True, False, True)
-    >>> breaker.refused(100.2, chance=1.0), breaker.allows(100.5), breaker.allows(100.6)
+    >>> breaker.refused(100.2, chance=1.0), breaker.allows(100.5), breaker.allows(100.7)
     (False, False, True)
     """
 
