@@ -415,6 +415,35 @@ def test_a_member_that_missed_a_heartbeats_answer_reads_on_what_it_was_given(
     assert "has missed what its group was told" in caplog.text
 
 
+@pytest.mark.kafka
+def test_a_member_that_missed_the_first_partitions_that_it_was_given_joins_anew(
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-848: it is a member by then, and was never told of any partition."""
+    topic = kafka_cluster.topic()
+    config = kafka_cluster.consumer_config(topic) | _CONSUMER_PROTOCOL | {"max.priority": 1, "log_level": 2}
+    del config["heartbeat.interval.ms"], config["session.timeout.ms"]
+    with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy:
+        behind = PriorityConsumer(config | {"bootstrap.servers": proxy.bootstrap_servers}, policy="fair")
+        other = PriorityConsumer(config, policy="fair")
+        with behind, other:
+            other.subscribe(topic)
+            until(other, lambda: len(other.assignment()) == PARTITIONS)
+            behind.subscribe(topic)
+            shared = group_shares(kafka_cluster, f"{topic}-0")
+            until(behind, shared.done)  # it has joined, and the other one has not given anything up
+            proxy.hold(_CONSUMER_GROUP_HEARTBEAT)
+            until(other, lambda: len(other.assignment()) == PARTITIONS // 2)
+            since = time.monotonic()
+            until(behind, lambda: time.monotonic() > since + 3)
+            assert not behind.assignment()
+            proxy.hold()
+            do_until(
+                lambda: len(behind.assignment()) == PARTITIONS // 2, lambda: (behind.poll(0.02), other.poll(0.02))
+            )
+    assert "has missed what its group was told" in caplog.text
+
+
 def test_commits_in_a_callback_while_closing_are_those_of_its_level(cluster: Cluster) -> None:
     topic = cluster.topic()
     count = fill(cluster, topic, 5)
