@@ -438,9 +438,7 @@ def test_a_member_that_missed_the_first_partitions_that_it_was_given_joins_anew(
             until(behind, lambda: time.monotonic() > since + 3)
             assert not behind.assignment()
             proxy.hold()
-            do_until(
-                lambda: len(behind.assignment()) == PARTITIONS // 2, lambda: (behind.poll(0.02), other.poll(0.02))
-            )
+            do_until(lambda: len(behind.assignment()) == PARTITIONS // 2, lambda: (behind.poll(0.02), other.poll(0.02)))
     assert "has missed what its group was told" in caplog.text
 
 

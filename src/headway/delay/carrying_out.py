@@ -110,9 +110,8 @@ def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
 
     Raises `KafkaError` where nobody answers.
     """
-    return Admin({key: value for key, value in config.items() if not key.startswith("transaction")}).why_not_writable(
-        topic
-    )
+    reach = {key: value for key, value in config.items() if not key.startswith("transaction")}
+    return Admin(reach).why_not_writable(topic)
 
 
 def send(client: ProducerClient, out: Out, report: Callable[[Any, Any], None]) -> None:

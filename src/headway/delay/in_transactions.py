@@ -87,6 +87,7 @@ class InTransactions:
         except KafkaError:
             self._close(0)
             raise
+        self._why_not = partial(why_not_writable, config)
         self._writing = Writing(names, ladder, self._partitions, self._why_not)
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
@@ -97,9 +98,6 @@ class InTransactions:
 
     def _partitions(self, topic: str, within: float) -> int:
         return self._clients[0].partitions(topic, within)
-
-    def _why_not(self, topic: str) -> str | None:
-        return why_not_writable(self._config, topic)
 
     @property
     def wants_state(self) -> bool:

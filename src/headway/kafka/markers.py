@@ -20,6 +20,7 @@ import confluent_kafka as ck
 from headway.errors import KafkaError, UnreadableError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.closing import Closable
+from headway.kafka.log_bounds import fetched_end
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
 
@@ -195,9 +196,7 @@ class Markers(Closable):
     def _high_watermark(self, partition: int) -> int | None:
         """Return the end of the log as the last fetch had it, or None if that is not known."""
         # Unlike the answer to a request for it, it counts what is not decided yet.
-        at = ck.TopicPartition(self._topic, partition)
-        _, end = self._consumer.get_watermark_offsets(at, cached=True)
-        return end if end >= 0 else None
+        return fetched_end(self._consumer, (self._topic, partition))
 
     def _await_topic(self) -> None:
         """Wait until the broker has heard of the topic, and create it if it is gone."""

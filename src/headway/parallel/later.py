@@ -60,11 +60,10 @@ class RetriesLater:
 
         def report(error: Exception | None, _: Any) -> None:
             cause = cause_of(error) if isinstance(error, HeadwayError) else None
-            if error is not None and cause is not None and is_too_large(cause):  # now and later
-                self._reports.not_scheduled(work, _refused(error))
-                return
             if error is None:
                 self._reports.stored(work)
+            elif cause is not None and is_too_large(cause):  # now and later
+                self._reports.not_scheduled(work, _refused(error))
             else:
                 self._not_stored(work, error)
 
