@@ -18,6 +18,8 @@ _FIRST_STEP = 2.0  # until more slots do not pay for the first time
 _STEP = 1.25
 # More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
 _PAYS = 0.5
+# At the most allowed nothing else is tried, so a throughput that changed by this factor has fewer tried again.
+_ANOTHER_SERVICE = 2.0
 
 
 class Admission:
@@ -88,6 +90,7 @@ class AdaptiveLimit:
         self._most = most
         self._step = _FIRST_STEP
         self._last: tuple[int, float] | None = None  # a limit and the throughput that it had
+        self._at_most: float | None = None  # the throughput when the limit came to be the most
         self._running = 0
         self._at = 0.0
         self._begin()
@@ -119,6 +122,12 @@ class AdaptiveLimit:
 
     def _look(self, throughput: float) -> None:
         up = self._last is None or _pays(self._last, (self.limit, throughput))
+        if self.limit < self._most:
+            self._at_most = None
+        elif self._at_most is None:
+            self._at_most = throughput
+        elif abs(math.log(throughput / self._at_most)) > math.log(_ANOTHER_SERVICE):
+            up = False  # what fewer could do was true of a service that is not the same any more
         if not up:
             self._step = _STEP
         step = self._step if up or self.limit == 1 else 1 / self._step
