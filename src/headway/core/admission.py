@@ -19,7 +19,7 @@ _STEP = 1.25
 # More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
 _PAYS = 0.5
 # At the most allowed nothing else is tried, so a throughput that changed by this factor has fewer tried again.
-_ANOTHER_SERVICE = 2.0
+_ANOTHER_SERVICE = 1.2
 
 
 class Admission:
