@@ -135,7 +135,7 @@ class _BaseProducer(Closable):
             return known
         kafka_topic = self._kafka_topic(topic, level)
         queues = self._sender.topic(kafka_topic, level)
-        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues)
+        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues, self.client)
         return self._destinations[level].setdefault(topic, new)
 
     def forked(self) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,9 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from headway.errors import ConfigError, LocalBrokerError
-from headway.kafka.admin import Admin, describe
-
-log = logging.getLogger(__name__)
+from headway.kafka.admin import Admin
 
 _VARIABLE = "HEADWAY_BOOTSTRAP_SERVERS"
 _LAST_RESORT = "localhost:9092"
@@ -27,10 +24,6 @@ class Connection:
     """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them."""
 
     config: dict[str, Any] = field(repr=False)
-
-    def client_config(self) -> dict[str, Any]:
-        """For a producer or consumer: what happens to its connections is logged as warnings of ours."""
-        return {"log_level": 2, "error_cb": _warn} | self.config
 
     def admin(self) -> Admin:
         """Who lists, creates and deletes topics."""
@@ -113,10 +106,6 @@ def read_properties(file: Path) -> dict[str, str]:
                 raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or begin it with #.")
             settings[key.strip()] = value.strip()
     return settings
-
-
-def _warn(error: Any) -> None:
-    log.warning("Kafka: %s.", describe(error))
 
 
 def _local_broker() -> str | None:

@@ -30,7 +30,7 @@ from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, read_layout, usable
 from headway.delay.transactions import end_transactions, ids_begin_with
 from headway.delay.writing import command_from, fetched_from
-from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
@@ -117,7 +117,10 @@ class Relay(Closable):
         self._carrier: Carrier | None = None
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until `stop` is called, or this says so; raises `ClosedError` after `close`."""
+        """Work until `stop` is called, or this says so.
+
+        Raises `ClosedError` after `close`, and `AuthenticationError` when the brokers do not let it in any more.
+        """
         if self._closed:
             raise ClosedError("The relay is closed. Make a new one to go on.")
         self._subscribe()
@@ -125,6 +128,8 @@ class Relay(Closable):
             try:
                 if not self._turn():
                     self._wait()
+            except AuthenticationError:
+                raise
             except KafkaError as error:
                 self._begin_anew(error)
         self._store_rest()

@@ -265,8 +265,10 @@ class Scheduler(Closable):
     def _lines_of(self, layout: Layout) -> _Lines:
         ladder = layout.usable
         topics = {line: self._names.line(line) for line in (MEMORY, *ladder.lines)}
-        serve = self._client.serve_until
-        return _Lines(layout, ladder, {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()})
+        return _Lines(layout, ladder, {line: self._destination(topic) for line, topic in topics.items()})
+
+    def _destination(self, topic: str) -> Destination:
+        return Destination(topic, 0, topic, self._client.serve_until, client=self._client)
 
     def _look_again(self) -> None:
         """Look in a thread which lines there are by now: nobody who schedules waits for it."""
@@ -304,7 +306,7 @@ class Scheduler(Closable):
         return self._asking.ask(parts, to)
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
-        future = DeliveryFuture.of(Destination(topic, 0, topic, self._client.serve_until), None)
+        future = DeliveryFuture.of(self._destination(topic), None)
         self._send(topic, value, key, partition, future, None)
         return future
 

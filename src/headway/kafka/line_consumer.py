@@ -14,6 +14,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
+from headway.kafka.connection import Connection
 from headway.kafka.making import make_client
 from headway.kafka.native import Partition, wake_on_events
 from headway.kafka.wake import Wake
@@ -45,7 +46,8 @@ class LineConsumer:
     """Fetches from the lines, and tells when the partitions that are ours have changed."""
 
     def __init__(self, config: Mapping[str, Any], wake: Wake) -> None:
-        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS})
+        self._connection = Connection()
+        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS}, self._connection)
         self._wake = wake
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
@@ -103,7 +105,11 @@ class LineConsumer:
         self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
 
     def fetch(self, most: int) -> list[ck.Message]:
-        """What has come; never waits. Rebalances happen in here."""
+        """What has come; never waits. Rebalances happen in here.
+
+        Raises `AuthenticationError` when no broker lets this member in, or none does any more.
+        """
+        self._connection.check(self._consumer)
         try:
             messages = self._consumer.consume(most, 0)
         except ck.KafkaException as error:
