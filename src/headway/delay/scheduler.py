@@ -25,6 +25,7 @@ from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.connection import change_credentials
 from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.headers import header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient, closed_in_callback
@@ -188,6 +189,13 @@ class Scheduler(Closable):
     ) -> Future[Settled]:
         """As `reschedule`, without waiting for the answer; only for the schedule itself, as `ask_to_cancel` does."""
         return self._ask(handle, due_at(when, time.time()), timeout)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on; raises `ConfigError` for what librdkafka does not take."""
+        self._check_open()
+        self._client.set_sasl_credentials(username, password)
+        change_credentials(self._connection, username, password)
+        self._asking.set_sasl_credentials(username, password)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all that was scheduled is stored; how many are not, after `timeout` seconds."""

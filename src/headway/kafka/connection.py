@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from headway.core.refusals import Refusals
-from headway.errors import AuthenticationError
+from headway.errors import AuthenticationError, ConfigError
 from headway.kafka import native
 from headway.kafka.client_log import ClientLog
 
@@ -26,6 +26,11 @@ _ANSWER_WITHIN = 0.5
 _ASK_TIMES = 2
 
 _LOST_HEARTBEAT = "Timed out ConsumerGroupHeartbeatRequest"
+
+
+def change_credentials(config: dict[str, Any], username: str, password: str) -> None:
+    """Note credentials in the settings that further clients are made with."""
+    config.update({"sasl.username": username, "sasl.password": password})
 
 
 class Connection:
@@ -72,19 +77,26 @@ class Connection:
         self._unanswered = 0
         self._refusals.forget()
 
-    def refusal(self, client: native.Client) -> AuthenticationError | None:
-        """Return the error, if brokers have refused this client for so long that it is told; then begin anew."""
+    def never_let_in(self, client: native.Client) -> AuthenticationError | None:
+        """Return the error, if brokers have refused this client for some seconds and never let it in; begin anew."""
         found = self._refusals.longest()
-        if found is None:
-            return None
-        seconds = found.last - found.since
-        if seconds < NEVER_LET_IN_AFTER:
-            return None
-        was_let_in = native.was_connected(client)
-        if was_let_in and not (found.certain and seconds >= LET_IN_NO_MORE_AFTER and self._is_unanswered(client)):
+        if found is None or found.last - found.since < NEVER_LET_IN_AFTER or native.was_connected(client):
             return None
         self.forget()
-        return AuthenticationError(found.sentence(), was_connected=was_let_in)
+        return AuthenticationError(found.sentence())
+
+    def refusal(self, client: native.Client) -> AuthenticationError | None:
+        """Return the same, or the error that brokers let this client in no more, which may take half a second."""
+        found = self._refusals.longest()
+        if found is None or found.last - found.since < LET_IN_NO_MORE_AFTER or not native.was_connected(client):
+            return self.never_let_in(client)
+        if not (found.certain and self._is_unanswered(client)):
+            return None
+        self.forget()
+        return AuthenticationError(
+            f"{found.sentence()} It was connected before: its credentials were changed, or have ended.",
+            was_connected=True,
+        )
 
     def refusal_so_far(self) -> AuthenticationError | None:
         """Return the error for who waits no longer, if brokers have refused this client twice or more."""
@@ -95,6 +107,17 @@ class Connection:
         """Raise what `refusal` returns."""
         if error := self.refusal(client):
             raise error
+
+    def set_credentials(self, client: native.Client, username: str, password: str) -> None:
+        """Have the client log in with these from now on, at once where it is not connected.
+
+        Raises `ConfigError` for what librdkafka does not take.
+        """
+        try:
+            client.set_sasl_credentials(username, password)
+        except (ck.KafkaException, TypeError) as error:  # which do not show the password
+            raise ConfigError(f"Kafka's client does not take these credentials: {error}.") from error
+        self.forget()
 
     def _is_unanswered(self, client: native.Client) -> bool:
         """Ask all brokers, now and some seconds later: one may refuse this client while the others serve it."""

@@ -137,6 +137,11 @@ class LevelConsumer:
         self.errors.append(FetchError(self.level, reason))
         self._set_wake()
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on; from any thread. Raises `ConfigError` for what librdkafka does not take."""
+        self._connection.set_credentials(self._consumer, username, password)
+        self._watch.set_sasl_credentials(username, password)
+
     # Subscription
 
     def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:

@@ -105,11 +105,7 @@ class LineConsumer:
         self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
 
     def fetch(self, most: int) -> list[ck.Message]:
-        """What has come; never waits. Rebalances happen in here.
-
-        Raises `AuthenticationError` when no broker lets this member in, or none does any more.
-        """
-        self._connection.check(self._consumer)
+        """What has come; never waits. Rebalances happen in here."""
         try:
             messages = self._consumer.consume(most, 0)
         except ck.KafkaException as error:
@@ -133,6 +129,10 @@ class LineConsumer:
                 self.ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
             else:
                 log.warning("Fetching failed, and goes on: %s", error.str())
+
+    def check(self) -> None:
+        """Raise `AuthenticationError` when no broker lets this member in, or none does any more."""
+        self._connection.check(self._consumer)
 
     def hold(self, partitions: Collection[Partition]) -> None:
         """Fetch nothing from these, and from all others again."""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import confluent_kafka as ck
 
 from headway.errors import AuthenticationError, DeliveryError, HeadwayError, KafkaError, SerializationError
-from headway.kafka.connection import Connection
+from headway.kafka.connection import Connection, change_credentials
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.forks import keep_for_ever, made_before_fork, tell_of_forks
 from headway.kafka.headers import size_of_headers
@@ -257,8 +257,8 @@ class ProducerClient:
 
     def _heed_refusal(self) -> None:
         """Fail what is queued of a client that was never let in: nothing of it is on its way."""
-        refusal = self._connection.refusal(self._producer)
-        if refusal is None or refusal.was_connected:
+        refusal = self._connection.never_let_in(self._producer)
+        if refusal is None:
             return
         self._refusal = refusal
         self._producer.purge()
@@ -274,6 +274,13 @@ class ProducerClient:
         if is_purged(error) and (refusal := self._still_refused()):
             return _within(refusal)
         return error.str() + (self.because() if error.code() in _NO_ANSWER or is_purged(error) else "")
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on; raises `ConfigError` for what librdkafka does not take."""
+        with self._asking:  # another thread may `renew`
+            self._connection.set_credentials(self._producer, username, password)
+            change_credentials(self._config, username, password)
+            self._refusal = None
 
     def _still_refused(self) -> AuthenticationError | None:
         return self._refusal if self._refusal and not was_connected(self._producer) else None
@@ -512,7 +519,7 @@ class ProducerClient:
             except KafkaError as error:
                 if refusal := self._still_refused():
                     raise AuthenticationError(str(refusal)) from error
-                if left <= SLICE or not _is_unanswered(error):
+                if left <= SLICE or not (is_retriable(error) or _is_unanswered(error)):
                     raise
 
     def _remember(self, error: ck.KafkaException) -> None:
