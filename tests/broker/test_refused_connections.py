@@ -38,6 +38,7 @@ from headway.broker.certificates import Authority
 from headway.errors import AuthenticationError, KafkaError
 from headway.kafka import connection
 from headway.kafka.admin import Admin
+from headway.kafka.onlooker import Onlooker
 
 pytestmark = pytest.mark.kafka
 
@@ -53,7 +54,7 @@ _PROPERTIES = {
     "listener.name.sasl_ssl.connections.max.reauth.ms": "2000",
 }
 PATIENCE = 60.0
-AT_A_TIME = 16
+AT_A_TIME = 48
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def bad_token(_: str) -> tuple[str, float]:
-    return "no token", time.time() + 3600
+    return "no-token", time.time() + 3600
 
 
 @contextlib.contextmanager
@@ -132,15 +133,14 @@ def mistakes(
     by_password, by_certificate = broker.client_config(), broker.client_config(certificate=True)
     servers = {"bootstrap.servers": broker.bootstrap_servers}
     tls = {key: by_password[key] for key in ("bootstrap.servers", "ssl.ca.location")} | {"security.protocol": "SSL"}
+    token = {**tls, "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": bad_token}
     login = "sasl.username, sasl.password"
     with tls_server(expired_server) as late, tls_server(other_host) as elsewhere:
         made = [
             Mistake({**by_password, "sasl.password": "guessed"}, "invalid credentials", login),
             Mistake({**by_password, "sasl.username": "nobody"}, "invalid credentials", login),
             Mistake({**by_password, "sasl.mechanism": "PLAIN"}, "Unsupported SASL mechanism", "Set sasl.mechanism"),
-            Mistake(
-                {**by_password, "sasl.mechanism": "OAUTHBEARER", "oauth_cb": bad_token}, "invalid_token", "oauth_cb"
-            ),
+            Mistake(token, "SASL authentication error", "oauth_cb"),
             Mistake(
                 {**by_password, "ssl.ca.location": str(stranger.certificate)},
                 "certificate verify failed",
@@ -312,15 +312,18 @@ def test_a_client_that_is_not_let_in_says_why_and_what_to_check(
     assert mistakes[mistake].reason in str(error)
     assert mistakes[mistake].advice in str(error)
     assert "guessed" not in str(error)
-    assert len(lines) <= 1 + seconds // 10
+    assert len([line for line in lines if line.startswith("FAIL")]) <= 1 + seconds // 10
     assert seconds < 5 * 3  # 3 s on a machine that does nothing else
 
 
-def test_librdkafka_writes_nothing_to_stderr_itself(
+def test_librdkafka_writes_nothing_to_stderr_and_a_users_error_cb_is_called(
     mistakes: dict[str, Mistake], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    heard = list[str]()
+    config = {**mistakes["wrong password"].config, "error_cb": lambda error: heard.append(error.name())}
     with caplog.at_level(logging.INFO, "headway.librdkafka"), pytest.raises(AuthenticationError):
-        poll(mistakes["wrong password"].config)
+        poll(config)
+    assert "_AUTHENTICATION" in heard
     assert len([each for each in caplog.records if each.name == "headway.librdkafka"]) <= 1
     assert "rdkafka" not in capfd.readouterr().err
 
@@ -332,17 +335,10 @@ def test_a_result_that_does_not_come_in_time_says_what_hinders_it(mistakes: dict
             future.result(1)
 
 
-def test_a_users_error_cb_is_called_as_well(mistakes: dict[str, Mistake]) -> None:
-    heard = list[str]()
-    with pytest.raises(AuthenticationError):
-        poll({**mistakes["wrong password"].config, "error_cb": lambda error: heard.append(error.name())})
-    assert "_AUTHENTICATION" in heard
-
-
 def test_a_port_where_nobody_listens_is_no_refusal() -> None:
     with PriorityConsumer(consumer_config({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) as consumer:
         consumer.subscribe("orders")
-        assert consumer.poll(2 * connection.NEVER_LET_IN_AFTER) == []
+        assert consumer.poll(1.5 * connection.NEVER_LET_IN_AFTER) == []
 
 
 # Credentials that change
@@ -387,7 +383,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
 ) -> None:
     ended: list[BaseException] = []
     handled = list[bytes | None]()
-    groups = {"group.id": headway_topic, "max.priority": 1}
+    groups = {"group.id": headway_topic, "max.priority": 1, "session.timeout.ms": 6000}
 
     def run(config: Config) -> ParallelConsumer:
         consumer = ParallelConsumer({**config, **groups})
@@ -412,7 +408,8 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
     with run(user.config) as first:
         wait_for(lambda: len(handled) == 50)
         first.request_commit()
-        wait_for(lambda: first.metrics().lag is not None)
+        with Onlooker(user.config, f"{headway_topic}-0") as group:
+            wait_for(lambda: group.committed([(f"{headway_topic}-0", 0)]) != {})
         user.set_password("another")
         wait_for(lambda: bool(ended))
     [error] = ended
@@ -426,7 +423,9 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
     assert sorted(handled, key=lambda value: int(value or b"")) == before + after
 
 
-def test_a_consumer_and_a_producer_go_on_with_credentials_that_they_are_told(user: User, headway_topic: str) -> None:
+def test_clients_that_are_let_in_no_more_say_so_and_go_on_with_the_credentials_that_they_are_told(
+    user: User, headway_topic: str, impatient: None
+) -> None:
     config = {**user.config, "max.priority": 1}
     consumer_settings = {**config, "group.id": headway_topic, "max.poll.records": 10}
     with PriorityProducer(config) as producer, PriorityConsumer(consumer_settings) as consumer:
@@ -434,28 +433,15 @@ def test_a_consumer_and_a_producer_go_on_with_credentials_that_they_are_told(use
         producer.send(headway_topic, b"before").result(PATIENCE)
         assert next(consumer).value == b"before"
         user.set_password("another")
-        time.sleep(3)  # until the broker has asked both for their login
-        future = producer.send(headway_topic, b"after")
-        for client in (producer, consumer):
-            client.set_sasl_credentials(user.name, "another")
-        future.result(PATIENCE)
-        assert next(consumer).value == b"after"
-
-
-def test_a_consumer_that_is_let_in_no_more_says_so_and_goes_on_when_it_is(
-    user: User, headway_topic: str, impatient: None
-) -> None:
-    settings = {**user.config, "max.priority": 1, "group.id": headway_topic, "max.poll.records": 10}
-    with PriorityConsumer(settings) as consumer:
-        consumer.subscribe(headway_topic)
-        wait_for(lambda: not consumer.poll(0.1) and bool(consumer.assignment()))
-        user.set_password("another")
         with pytest.raises(AuthenticationError, match="It was connected before") as raised:
             consumer.poll(PATIENCE)
         assert raised.value.was_connected
+        future = producer.send(headway_topic, b"after")  # and waits, as credentials may come
+        with pytest.raises(TimeoutError, match="invalid credentials"):
+            future.result(0.5)
+        producer.set_sasl_credentials(user.name, "another")
         consumer.set_sasl_credentials(user.name, "another")
-        with PriorityProducer({**user.config, "sasl.password": "another", "max.priority": 1}) as producer:
-            producer.send(headway_topic, b"after").result(PATIENCE)
+        future.result(PATIENCE)
         assert next(consumer).value == b"after"
 
 

@@ -141,8 +141,9 @@ class Admin:
                 self._client.poll(0)  # serves the error callback, which knows the cause
                 self._connection.check(self._client)
                 within = self._patience if self._none_is_up else max(self._patience, _GIVE_UP_AFTER)
-                if time.monotonic() - began > within:
+                if time.monotonic() - began > max(within, _ASK_FOR):
                     raise self._unreachable() from error
+                time.sleep(_ASK_AGAIN_AFTER)
             else:
                 self._none_is_up = False
                 return metadata
