@@ -62,7 +62,10 @@ class _Turns:
     def is_too_soon(self, about: str, now: float) -> bool:
         with self._lock:
             self._last = {each: at for each, at in self._last.items() if now - at < _AGAIN_AFTER}
-            return self._last.setdefault(about, now) != now
+            if about in self._last:
+                return True
+            self._last[about] = now
+            return False
 
 
 _turns = _Turns()
