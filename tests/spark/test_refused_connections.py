@@ -11,7 +11,7 @@ from headway.spark import run_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-HANDLER = "tests.spark.programs.handlers:handle"
+HANDLER = "tests.spark.programs.handlers:local"
 
 
 def read(spark: SparkSession, options: dict[str, str]) -> None:
@@ -33,9 +33,7 @@ def test_a_wrong_password_is_told(
     assert "guessed" not in str(raised.value)
 
 
-def test_workers_with_a_wrong_password_are_not_started(
-    spark: SparkSession, headway_secure_broker: LocalBroker
-) -> None:
+def test_workers_with_a_wrong_password_are_not_started(spark: SparkSession, headway_secure_broker: LocalBroker) -> None:
     config: dict[str, Any] = {**headway_secure_broker.client_config(), "sasl.password": "guessed"}
     with pytest.raises(Exception, match=r"refuses this client: .*invalid credentials"):
         run_workers(spark, HANDLER, 1, config)
