@@ -50,6 +50,7 @@ class AsyncPriorityConsumer:
         self.subscription = self._consumer.subscription
         self.paused = self._consumer.paused
         self.wakeup = self._consumer.wakeup
+        self.set_sasl_credentials = self._consumer.set_sasl_credentials
 
     def subscribe(
         self,
@@ -294,6 +295,7 @@ class AsyncPriorityProducer:
         )
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
         self.purge: Callable[..., int] = self._producer.purge
+        self.set_sasl_credentials: Callable[[str, str], None] = self._producer.set_sasl_credentials
 
     def send(
         self,

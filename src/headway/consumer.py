@@ -141,6 +141,15 @@ class PriorityConsumer:
             level.unsubscribe()
         self._subscription = ()
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+
+        Connections that there are go on. From any thread. Raises `ConfigError` for what librdkafka does not take.
+        """
+        self._check_open()
+        for level in self._levels:
+            level.set_sasl_credentials(username, password)
+
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
         """What was subscribed to."""
         return self._subscription

@@ -1,6 +1,7 @@
 """The future of a record that was sent."""
 
 import logging
+import math
 import os
 import threading
 import time
@@ -14,6 +15,9 @@ from headway.records import UNKNOWN_OFFSET, RecordMetadata
 log = logging.getLogger(__name__)
 
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], Any]
+
+_AGAIN_AFTER = 10.0
+_MOST_SENTENCES = 100
 
 _making_watchers = threading.Lock()
 _counting = threading.Lock()
@@ -39,6 +43,16 @@ class Report(Protocol):
 
 ServeUntil = Callable[[Callable[[], bool], float | None], None]
 """Take the client's reports on this thread until something is so, at most so many seconds."""
+
+
+class Explains(Protocol):
+    """A client that knows why it is not connected."""
+
+    def because(self) -> str:
+        """Return why, as the end of a sentence; empty where that is not known."""
+
+    def reason_of(self, error: Any) -> str:
+        """Return what the error of a report says, with its cause where that is known."""
 
 
 class Tally:
@@ -74,10 +88,19 @@ class Destination:
     waits for what was sent before waits for nothing that is sent meanwhile.
     """
 
-    __slots__ = ("_earlier", "_settled", "kafka_topic", "level", "queues", "serve_until", "tally", "topic")
+    __slots__ = ("_earlier", "_settled", "client", "kafka_topic", "level", "queues", "serve_until", "tally", "topic")
 
-    def __init__(self, topic: str, level: int, kafka_topic: str, serve_until: ServeUntil, queues: Any = None) -> None:
+    def __init__(
+        self,
+        topic: str,
+        level: int,
+        kafka_topic: str,
+        serve_until: ServeUntil,
+        queues: Any = None,
+        client: Explains | None = None,
+    ) -> None:
         self.serve_until = serve_until
+        self.client = client
         self.queues = queues
         self.topic = topic
         self.level = level
@@ -119,7 +142,27 @@ class Destination:
 def not_delivered(destination: Destination, error: Any) -> DeliveryError:
     """What the Kafka client reported instead of a place."""
     topic, level = destination.topic, destination.level
-    return DeliveryError(f"A record for {topic} at level {level} was not delivered: {error.str()}.")
+    reason = destination.client.reason_of(error) if destination.client else error.str()
+    return DeliveryError(f"A record for {topic} at level {level} was not delivered: {reason}.")
+
+
+class _Failures:
+    """What was logged in the last seconds, so that a thousand records that fail alike are not a thousand lines."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def is_news(self, sentence: str, now: float) -> bool:
+        with _counting:
+            last = self._said.pop(sentence, -math.inf)
+            is_news = now - last >= _AGAIN_AFTER
+            self._said[sentence] = now if is_news else last
+            while len(self._said) > _MOST_SENTENCES:
+                self._said.pop(next(iter(self._said)))
+            return is_news
+
+
+_failures = _Failures()
 
 
 class _Watchers:
@@ -227,11 +270,14 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._announce()
 
     def fail(self, error: Exception) -> None:
-        """The record was not delivered; without a callback the log says so, since nobody may ask the future."""
+        """The record was not delivered; without a callback the log says so, since nobody may ask the future.
+
+        Of many that fail in the same words the log says it every ten seconds: they are counted in the metrics.
+        """
         self.tally.count_failure()
         self._exception = error
         self._state = "FINISHED"
-        if self._on_delivery is None:
+        if self._on_delivery is None and _failures.is_news(str(error), time.monotonic()):
             log.error("%s", error)
         self._announce()
 
@@ -240,14 +286,20 @@ class DeliveryFuture(Future[RecordMetadata]):
         left = timeout if self._state == "FINISHED" else self._wait(timeout)
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
-        return super().result(left)
+        try:
+            return super().result(left)
+        except TimeoutError as error:
+            raise self._late(error, timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What hindered the record's delivery, None if it was delivered; waits up to `timeout` seconds."""
         if self._state != "FINISHED":
             left = self._wait(timeout)
             if self._state != "FINISHED":
-                return super().exception(left)
+                try:
+                    return super().exception(left)
+                except TimeoutError as error:
+                    raise self._late(error, timeout) from None
         return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
@@ -255,6 +307,17 @@ class DeliveryFuture(Future[RecordMetadata]):
         start = time.monotonic()
         self.destination.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
+
+    def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
+        """Return a `TimeoutError` that says what for; an error of the record's own is raised as it is."""
+        if error is self._exception or timeout is None:
+            return error
+        to = self.destination
+        because = to.client.because() if to.client else ""
+        return TimeoutError(
+            f"A record for {to.topic} at level {to.level} was not delivered within {timeout:g} s; it may still be"
+            f"{because}."
+        )
 
     def cancel(self) -> bool:
         """A record that was sent cannot be called back."""

@@ -5,6 +5,7 @@ HeadwayError
 ├── LocalBrokerError      the local Apache Kafka cannot be installed, started or stopped
 │   └── PortTakenError    another process has the port that it is to listen on
 ├── KafkaError            Kafka refused a call
+│   ├── AuthenticationError   the brokers do not let this client in
 │   ├── FetchError        a level could not fetch; the other levels go on
 │   └── DeliveryError     a record was not delivered
 │       └── NoRoomError   there was no room for it; it was not sent
@@ -49,6 +50,19 @@ class PortTakenError(LocalBrokerError):
 
 class KafkaError(HeadwayError):
     """Kafka refused a call."""
+
+
+class AuthenticationError(KafkaError):
+    """The brokers do not let this client in: for its password, a certificate, or the port that it connects to.
+
+    Attributes:
+        was_connected: Whether they did before. If so, credentials were changed or have ended, and a new client may be
+            let in, as it reads the files of certificates and keys anew.
+    """
+
+    def __init__(self, message: str, *, was_connected: bool = False) -> None:
+        super().__init__(message)
+        self.was_connected = was_connected
 
 
 class FetchError(KafkaError):

@@ -16,6 +16,7 @@ from headway.delay.times import When
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, NoRoomError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.connection import change_credentials
 from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.headers import header_list
 from headway.kafka.producer_client import is_fatal
@@ -127,6 +128,18 @@ class _BaseProducer(Closable):
                 self._scheduler = Scheduler(self._scheduler_config, name=self._scheduler_name)
             return self._scheduler
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+
+        Connections that there are go on. Raises `ConfigError` for what librdkafka does not take.
+        """
+        self.check_open()
+        self.client.set_sasl_credentials(username, password)
+        with self._making_scheduler:
+            change_credentials(self._scheduler_config, username, password)
+            if self._scheduler:
+                self._scheduler.set_sasl_credentials(username, password)
+
     def destination(self, topic: str, level: int) -> Destination:
         """Where records of a topic and level go; raises for a level that is none."""
         self._check(level)
@@ -135,7 +148,7 @@ class _BaseProducer(Closable):
             return known
         kafka_topic = self._kafka_topic(topic, level)
         queues = self._sender.topic(kafka_topic, level)
-        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues)
+        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues, self.client)
         return self._destinations[level].setdefault(topic, new)
 
     def forked(self) -> None:

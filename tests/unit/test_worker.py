@@ -15,7 +15,7 @@ import pytest
 
 from headway import ConsumerRecord, Ordering, Retries, worker, workers
 from headway.cli.workers import messages
-from headway.cli.workers.logs import JsonLines, Seldom, TextLines, handled_record
+from headway.cli.workers.logs import JsonLines, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, Warn, from_line, order_from_line, to_line
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.topics import require_topics
@@ -400,17 +400,6 @@ def test_what_a_handler_logs_names_the_record_it_handles() -> None:
     handled_record.reset(token)
     assert line.endswith(" WARNING m:f[3] shop: late [orders-2, partition 4, offset 7]")
     assert "partition" not in TextLines("m:f[3]", over_progress=False).format(event("late"))
-
-
-def test_what_kafkas_client_says_again_and_again_is_written_now_and_then() -> None:
-    seldom, moments = Seldom(), []
-    for moment in range(0, 100, 10):
-        said = logging.makeLogRecord({"name": "headway.cli.connection", "msg": "Kafka: refused.", "created": moment})
-        if seldom.filter(said):
-            moments.append(moment)
-    assert moments == [0, 30, 60, 90]
-    assert seldom.filter(event("late"))
-    assert seldom.filter(event("late"))
 
 
 def test_an_error_is_a_field_of_json_and_below_a_line_of_text() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from headway.errors import ConfigError, LocalBrokerError
-from headway.kafka.admin import Admin, describe
+from headway.kafka.admin import Admin
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +27,17 @@ class Connection:
     """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them."""
 
     config: dict[str, Any] = field(repr=False)
+    read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
-    def client_config(self) -> dict[str, Any]:
-        """For a producer or consumer: what happens to its connections is logged as warnings of ours."""
-        return {"log_level": 2, "error_cb": _warn} | self.config
+    def renewed(self) -> dict[str, Any]:
+        """Return the settings as their file has them now: a password may have been renewed there."""
+        if self.read_again is None:
+            return self.config
+        try:
+            return self.read_again()
+        except ConfigError as error:
+            log.warning("The settings that were read before are used again. %s", error)
+            return self.config
 
     def admin(self) -> Admin:
         """Who lists, creates and deletes topics."""
@@ -89,10 +96,14 @@ def kafka_options(command: F) -> F:
 
 def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None) -> Connection:
     """The settings of a client: an option wins over -X, that over the file, and that over the environment."""
-    config = read_properties(config_file) if config_file else {}
-    config |= dict(settings)
-    servers = bootstrap_servers or config.get("bootstrap.servers") or os.environ.get(_VARIABLE)
-    return Connection(config | {"bootstrap.servers": servers or _local_broker() or _LAST_RESORT})
+    options = dict(settings)
+
+    def read() -> dict[str, Any]:
+        config = (read_properties(config_file) if config_file else {}) | options
+        servers = bootstrap_servers or config.get("bootstrap.servers") or os.environ.get(_VARIABLE)
+        return config | {"bootstrap.servers": servers or _local_broker() or _LAST_RESORT}
+
+    return Connection(read(), read if config_file else None)
 
 
 def read_properties(file: Path) -> dict[str, str]:
@@ -113,10 +124,6 @@ def read_properties(file: Path) -> dict[str, str]:
                 raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or begin it with #.")
             settings[key.strip()] = value.strip()
     return settings
-
-
-def _warn(error: Any) -> None:
-    log.warning("Kafka: %s.", describe(error))
 
 
 def _local_broker() -> str | None:

@@ -90,7 +90,7 @@ def consume(
     """
     levels = require_common_levels(topics, connection.admin().topics(), levels)
     ours = {"group.id": group, "max.priority": levels, "max.poll.records": capacity, "enable.auto.commit": False}
-    config = {"auto.offset.reset": "earliest"} | connection.client_config() | ours
+    config = {"auto.offset.reset": "earliest"} | connection.config | ours
     encode = text_line if format == "text" else json_line
     with complaints() as complaint, writing(output) as file:
         consumer = PriorityConsumer(config, distributor=distributor, policy=policy)

@@ -186,7 +186,7 @@ def _send(
     if not sent_too:  # somebody may have been quicker than the answer
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.sent_again().items()})
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
-    config = {key: value for key, value in connection.client_config().items() if key not in OWN_KEYS}
+    config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
     own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
     client = ProducerClient(own | config)
     sending = SendingAgain(dead, plan, client, complaint)

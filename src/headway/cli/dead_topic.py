@@ -147,5 +147,5 @@ def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: Connectio
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
-    with Onlooker(connection.client_config(), f"headway-dead-{name}") as onlooker:
+    with Onlooker(connection.config, f"headway-dead-{name}") as onlooker:
         yield DeadTopic(name, kafka_topics[name], onlooker)

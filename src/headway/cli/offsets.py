@@ -128,7 +128,7 @@ def _stdin() -> bytes:
 
 
 def _read(connection: Connection, group: str) -> list[PartitionCommit]:
-    with Onlooker(connection.client_config(), group) as onlooker:
+    with Onlooker(connection.config, group) as onlooker:
         committed = onlooker.committed(onlooker.partitions())
         ends = onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
     return [
@@ -163,7 +163,7 @@ def _without_commit(
 def _read_uncommitted(connection: Connection, group: str, partitions: Sequence[Partition]) -> Iterator[PartitionCommit]:
     if not partitions:
         return
-    with Onlooker(connection.client_config(), group) as onlooker:
+    with Onlooker(connection.config, group) as onlooker:
         starts, ends = onlooker.starts(partitions), onlooker.ends(partitions)
     for each in partitions:
         if each in starts and each in ends:  # it may have been deleted since
@@ -175,7 +175,7 @@ def _read_uncommitted(connection: Connection, group: str, partitions: Sequence[P
 def _require_any(group: str, levels: int | None, found: Sequence[str], connection: Connection) -> None:
     if found:
         return
-    with Onlooker(connection.client_config(), group) as onlooker:
+    with Onlooker(connection.config, group) as onlooker:
         groups = onlooker.groups()
     name = group if levels is None else level_group(group, 0)
     if name in groups:

@@ -71,7 +71,7 @@ def produce(
         raise no_such_priority(priority, levels)
     parse = text_lines(priority) if format == "text" else JsonLines(priority, levels, priority_field, key_field)
     with complaints() as complaint:
-        producer = PriorityProducer(connection.client_config() | {"max.priority": levels})
+        producer = PriorityProducer(connection.config | {"max.priority": levels})
         longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # a number: the producer has taken it
         production = Production(
             producer, topic, parse, headers, complaint, stop_on_error=on_error == "stop", longest=longest

@@ -51,7 +51,7 @@ def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: Connec
     """
     log_to_stderr(style, command="relay")
     _give_all_to_the_relay()
-    with Relay(connection.client_config(), name=name, mode=mode, memory=memory * 2**20) as running:
+    with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20) as running:
         log.info("The relay of %s runs. Ctrl-C ends it.", name)
         with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
             running.run()

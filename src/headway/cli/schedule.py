@@ -130,7 +130,7 @@ def add(
     if sum(given is not None for given in (when, at, rule)) != 1:
         raise click.UsageError("Say when: one of --in, --at and --every.")
     more: dict[str, Any] = {"headers": list(headers), "priority": priority, "id": id_}
-    with Scheduler(connection.client_config(), name=name) as scheduler:
+    with Scheduler(connection.config, name=name) as scheduler:
         for place, line in read_lines(("-",), MAX_MESSAGE_BYTES):
             if isinstance(line, LongLine):
                 raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
@@ -190,7 +190,7 @@ def cancel(context: click.Context, handles: Sequence[str], timeout: float, name:
     """
     for handle in handles:
         HandleParts.read(handle)  # a mistake in one asks for none
-    with Scheduler(connection.client_config(), name=name) as scheduler:
+    with Scheduler(connection.config, name=name) as scheduler:
         # For all before the first answer is waited for: without a relay they are stored all the same.
         asked = [scheduler.ask_to_cancel(handle) for handle in handles]
         left = counting_down(timeout)

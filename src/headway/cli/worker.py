@@ -95,7 +95,7 @@ def worker(
         for index in range(processes)
     ]
     progress = ProgressLine(sys.stderr) if shown else None
-    outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress).run())
+    outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, connection.renewed).run())
     _tell(outcome, style)
     context.exit(outcome.code)
 

@@ -76,6 +76,11 @@ class Accumulator(Generic[R]):
         return found
 
     @property
+    def topics(self) -> list[TopicQueues[R]]:
+        """The queues of all topics."""
+        return list(self._topics.values())
+
+    @property
     def used(self) -> int:
         """The bytes of all that waits or is in flight."""
         return sum(level.used for level in self._levels)

@@ -47,6 +47,12 @@ class Asking:
         sent.add_done_callback(lambda sent: self._failed(command.token, sent.exception()))
         return answer
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Read answers with these from now on."""
+        with self._lock:
+            if self._reader:
+                self._reader.set_sasl_credentials(username, password)
+
     def _failed(self, token: str, error: BaseException | None) -> None:
         if error is not None and (answer := self._waiting.pop(token, None)):
             answer.set_exception(error)

@@ -23,13 +23,7 @@ _A_MOMENT = 0.1
 _ANSWER_WITHIN = 10.0
 
 
-def _note(error: Any) -> None:
-    """librdkafka goes on by itself, and what it cannot go on with is said by the call that fails."""
-    log.debug("Kafka: %s", error)
-
-
 DEFAULTS: Mapping[str, Any] = {
-    "error_cb": _note,
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,

@@ -30,10 +30,11 @@ from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, read_layout, usable
 from headway.delay.transactions import end_transactions, ids_begin_with
 from headway.delay.writing import command_from, fetched_from
-from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import read_compacted
+from headway.kafka.connection import LET_IN_NO_MORE_AFTER
 from headway.kafka.line_consumer import Deletion, LineConsumer
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.membership import Standing, standing
@@ -107,6 +108,7 @@ class Relay(Closable):
         self._begin_at: float | None = None
         self._failures = 0  # in a row
         self._failed_at = -math.inf
+        self._refused_since: float | None = None
         self.counts: Counter[str] = Counter()
         self._ladder, self._lines = self._layout()
         consumer = {key: value for key, value in config.items() if not key.startswith("transaction")}
@@ -117,14 +119,21 @@ class Relay(Closable):
         self._carrier: Carrier | None = None
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until `stop` is called, or this says so; raises `ClosedError` after `close`."""
+        """Work until `stop` is called, or this says so.
+
+        Raises `ClosedError` after `close`, and `AuthenticationError` when the brokers do not let it in any more.
+        """
         if self._closed:
             raise ClosedError("The relay is closed. Make a new one to go on.")
         self._subscribe()
         while not self._stopping.is_set() and not until():
+            self._consumer.check()
             try:
                 if not self._turn():
                     self._wait()
+            except AuthenticationError as error:  # of another client of ours, as those that are made at a take-over
+                self._require_patience(error)
+                self._begin_anew(error)
             except KafkaError as error:
                 self._begin_anew(error)
         self._store_rest()
@@ -248,6 +257,13 @@ class Relay(Closable):
             log.warning("The relay was expelled from its group, and joins it again.")
             self._consumer.rejoin()
 
+    def _require_patience(self, error: AuthenticationError) -> None:
+        """Raise an error that has come for half a minute, and no partition was taken over meanwhile."""
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since > LET_IN_NO_MORE_AFTER:
+            raise AuthenticationError(str(error), was_connected=True) from error
+
     def _forget(self, again_after: float) -> None:
         """Begin anew, a little later, from what is stored."""
         self._consumer.begin({})
@@ -305,6 +321,7 @@ class Relay(Closable):
             for place, (relay, line) in self._places.items()
         }
         self._consumer.begin({**self._fetched_to, self._ladder_place: 0})
+        self._refused_since = None
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:

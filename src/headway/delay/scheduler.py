@@ -25,6 +25,7 @@ from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics
 from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.closing import Closable, counting_down
+from headway.kafka.connection import change_credentials
 from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.headers import header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient, closed_in_callback
@@ -189,6 +190,13 @@ class Scheduler(Closable):
         """As `reschedule`, without waiting for the answer; only for the schedule itself, as `ask_to_cancel` does."""
         return self._ask(handle, due_at(when, time.time()), timeout)
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on; raises `ConfigError` for what librdkafka does not take."""
+        self._check_open()
+        self._client.set_sasl_credentials(username, password)
+        change_credentials(self._connection, username, password)
+        self._asking.set_sasl_credentials(username, password)
+
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all that was scheduled is stored; how many are not, after `timeout` seconds."""
         return self._client.flush(timeout)
@@ -265,8 +273,10 @@ class Scheduler(Closable):
     def _lines_of(self, layout: Layout) -> _Lines:
         ladder = layout.usable
         topics = {line: self._names.line(line) for line in (MEMORY, *ladder.lines)}
-        serve = self._client.serve_until
-        return _Lines(layout, ladder, {line: Destination(topic, 0, topic, serve) for line, topic in topics.items()})
+        return _Lines(layout, ladder, {line: self._destination(topic) for line, topic in topics.items()})
+
+    def _destination(self, topic: str) -> Destination:
+        return Destination(topic, 0, topic, self._client.serve_until, client=self._client)
 
     def _look_again(self) -> None:
         """Look in a thread which lines there are by now: nobody who schedules waits for it."""
@@ -304,7 +314,7 @@ class Scheduler(Closable):
         return self._asking.ask(parts, to)
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
-        future = DeliveryFuture.of(Destination(topic, 0, topic, self._client.serve_until), None)
+        future = DeliveryFuture.of(self._destination(topic), None)
         self._send(topic, value, key, partition, future, None)
         return future
 

@@ -1,9 +1,8 @@
 """The topics that Kafka has, to list, create and delete, and its brokers."""
 
 import contextlib
-import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,8 +11,10 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS
+from headway.core.refusals import without_counters
 from headway.core.topics import how_to_create
 from headway.errors import KafkaError
+from headway.kafka.connection import Connection
 from headway.kafka.making import make_client
 
 # While a broker restarts or a name resolves slowly, asking again helps; when every address refuses, it does not.
@@ -24,8 +25,6 @@ _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _MISSING = "does not exist"
 _FORBIDDEN = "may not be written"
-# " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
-_COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
 
 class Admin:
@@ -40,11 +39,11 @@ class Admin:
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._servers = kafka.get("bootstrap.servers")
         self._patience = patience
-        self._reason = "no answer"
+        self._connection = Connection()
         self._none_is_up = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
-        self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
-        self._client = make_client(AdminClient, self._settings)
+        self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": _both(self._note, kafka.get("error_cb"))}
+        self._client = make_client(AdminClient, self._settings, self._connection)
 
     def topics(self) -> dict[str, int]:
         """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""
@@ -140,9 +139,11 @@ class Admin:
                 metadata = self._client.list_topics(timeout=_ASK_FOR)
             except ck.KafkaException as error:
                 self._client.poll(0)  # serves the error callback, which knows the cause
+                self._connection.check(self._client)
                 within = self._patience if self._none_is_up else max(self._patience, _GIVE_UP_AFTER)
-                if time.monotonic() - began > within:
+                if time.monotonic() - began > max(within, _ASK_FOR):
                     raise self._unreachable() from error
+                time.sleep(_ASK_AGAIN_AFTER)
             else:
                 self._none_is_up = False
                 return metadata
@@ -150,19 +151,26 @@ class Admin:
     def _note(self, error: ck.KafkaError) -> None:
         if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
             self._none_is_up = True
-        else:
-            self._reason = describe(error)
 
     def _unreachable(self) -> KafkaError:
-        return KafkaError(
-            f"Kafka cannot be reached at {self._servers} ({self._reason}). Start a local one with `headway broker "
-            "start`, or say where yours is (--bootstrap-servers, or the setting bootstrap.servers)."
+        return self._connection.refusal_so_far() or KafkaError(
+            f"Kafka cannot be reached at {self._servers} ({self._connection.reason}). Start a local one with `headway "
+            "broker start`, or say where yours is (--bootstrap-servers, or the setting bootstrap.servers)."
         )
 
 
 def describe(error: ck.KafkaError) -> str:
     """What librdkafka says of a connection, without the counters that make each report another one."""
-    return _COUNTERS.sub("", error.str()).rstrip(". ")
+    return without_counters(error.str())
+
+
+def _both(ours: Callable[[ck.KafkaError], None], users: Callable[[ck.KafkaError], object] | None) -> Any:
+    def note(error: ck.KafkaError) -> None:
+        ours(error)
+        if users:
+            users(error)
+
+    return note
 
 
 def _wait(futures: Mapping[str, Future[None]], action: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
+from headway.kafka.connection import Connection
 from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 
@@ -31,7 +32,8 @@ class AnswerReader:
     ) -> None:
         self._answered = answered
         self._closing = False
-        self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
+        self._connection = Connection()
+        self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS}, self._connection)
         try:
             _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN)
         except KafkaError:
@@ -40,6 +42,10 @@ class AnswerReader:
         self._consumer.assign([ck.TopicPartition(topic, partition, end)])
         self._thread = threading.Thread(target=self._read, name="headway-answers", daemon=True)
         self._thread.start()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on."""
+        self._connection.set_credentials(self._consumer, username, password)
 
     def _read(self) -> None:
         while not self._closing:

@@ -141,7 +141,7 @@ class Catalog(Admin):
                 return answers
             time.sleep(_ASK_AGAIN_AFTER)
             # One that has lost a leader while it asked for offsets may not find it again.
-            self._client = make_client(AdminClient, self._settings)
+            self._client = make_client(AdminClient, self._settings, self._connection)
             self._none_is_up = False
 
     def _failure(self, failure: str, reason: ck.KafkaError) -> KafkaError:

@@ -1,16 +1,22 @@
 """What librdkafka's clients log, on its way to `logging`: never raw to stderr."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from headway.config import whole_number
 
 log = logging.getLogger("headway.librdkafka")
 
 # librdkafka's levels 0 to 7 as the binding translates them.
 _PYTHON_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _DEFAULT_LEVEL = 6
-_LEVEL_OF_LOST_REQUESTS = 5
-_LOST_HEARTBEAT = "Timed out ConsumerGroupHeartbeatRequest"
+_DEBUG_LEVEL = 7
+# Why a broker closed a connection is said at this level only, as is that a heartbeat was lost.
+_NEEDED_LEVEL = 6
+_AGAIN_AFTER = 10.0
 
 
 class Logger(Protocol):
@@ -22,23 +28,44 @@ class Logger(Protocol):
 class ClientLog:
     """A logger for one client, which passes on what the setting `log_level` asks for.
 
-    `on_lost_heartbeat` is called when librdkafka gave up waiting for the answer to a heartbeat (KIP-848), which it
-    only logs. The settings `logger` and `log_level` of the client come from `settings`.
+    `hear(line)` is told of every line, and returns whether it is about a connection. Such lines come up to 60 times a
+    second, for each client: of all that talk to the same brokers one is passed on every ten seconds. The settings
+    `logger` and `log_level` of the client come from `settings`.
     """
 
-    def __init__(self, config: Mapping[str, Any], on_lost_heartbeat: Callable[[], None]) -> None:
-        level = int(config.get("log_level", _DEFAULT_LEVEL))
+    def __init__(self, config: Mapping[str, Any], hear: Callable[[str], bool]) -> None:
+        default = _DEBUG_LEVEL if config.get("debug") else _DEFAULT_LEVEL
+        level = whole_number("log_level", config.get("log_level", default))
         self._least = _PYTHON_LEVELS[min(max(level, 0), len(_PYTHON_LEVELS) - 1)]
         self._logger: Logger = config.get("logger") or log
-        self._on_lost_heartbeat = on_lost_heartbeat
-        self.settings: Mapping[str, Any] = {"logger": self, "log_level": max(level, _LEVEL_OF_LOST_REQUESTS)}
+        self._about = f"{config.get('bootstrap.servers')} {id(self._logger)}"
+        self._hear = hear
+        self.settings: Mapping[str, Any] = {"logger": self, "log_level": max(level, _NEEDED_LEVEL)}
 
     def log(self, level: int, message: str, *args: Any) -> None:
         """Take a line; raises nothing, as the binding would drop the records that it is fetching."""
         try:
-            if args and _LOST_HEARTBEAT in str(args[-1]):
-                self._on_lost_heartbeat()
-            if level >= self._least:
+            is_of_connection = self._hear(str(args[-1]) if args else message)
+            if level >= self._least and not (is_of_connection and _turns.is_too_soon(self._about, time.monotonic())):
                 self._logger.log(level, message, *args)
         except Exception:
             log.exception("A line of librdkafka's log could not be passed on.")
+
+
+class _Turns:
+    """When a line about the connections to some brokers was passed on last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}
+
+    def is_too_soon(self, about: str, now: float) -> bool:
+        with self._lock:
+            self._last = {each: at for each, at in self._last.items() if now - at < _AGAIN_AFTER}
+            if about in self._last:
+                return True
+            self._last[about] = now
+            return False
+
+
+_turns = _Turns()

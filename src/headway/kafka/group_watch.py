@@ -13,6 +13,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from headway.config import OWN_KEYS
+from headway.kafka.connection import change_credentials
 from headway.kafka.coordinator import ask_for_members, coordinator_client
 from headway.kafka.native import Partition
 
@@ -37,6 +38,11 @@ class GroupWatch:
         self._look_at: float | None = None
         self._gap: frozenset[Partition] = frozenset()
         self._quiet = 0
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Ask with these from the next time on."""
+        change_credentials(self._config, username, password)
+        self._admin = None
 
     @property
     def is_on(self) -> bool:

@@ -19,7 +19,7 @@ import confluent_kafka as ck
 from headway.core.topics import LevelSubscription
 from headway.errors import FetchError, KafkaError
 from headway.kafka import native
-from headway.kafka.client_log import ClientLog
+from headway.kafka.connection import Connection
 from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.group_watch import GroupWatch
 from headway.kafka.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
@@ -102,8 +102,8 @@ class LevelConsumer:
         self._wake: Wake | None = None
         self._listener: RebalanceListener | None = None
         self._watch = GroupWatch(config)
-        own = ClientLog(config, self._watch.suspect).settings
-        self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config, **own})
+        self._connection = Connection(self._watch.suspect)
+        self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config}, self._connection)
         reset = str(config.get("auto.offset.reset", "latest"))
         self._starts = StartOffsets(self._consumer, reset, self._set_wake, self._cannot_start)
 
@@ -136,6 +136,11 @@ class LevelConsumer:
     def _cannot_start(self, reason: str) -> None:
         self.errors.append(FetchError(self.level, reason))
         self._set_wake()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on; from any thread. Raises `ConfigError` for what librdkafka does not take."""
+        self._connection.set_credentials(self._consumer, username, password)
+        self._watch.set_sasl_credentials(username, password)
 
     # Subscription
 
@@ -293,9 +298,12 @@ class LevelConsumer:
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
         try:
             messages = self._consumer.consume(count, timeout)
-        except ck.KafkaException as error:
-            self.errors.append(FetchError(self.level, str(error)))
+        except ck.KafkaException as failure:
+            self.errors.append(FetchError(self.level, str(failure)))
             return []
+        if error := self._connection.refusal(self._consumer):
+            self.errors.append(error)
+            self._set_wake()
         there_may_be_more = len(messages) == count
         if any(map(_message_error, messages)):
             messages = self._without_errors(messages)
@@ -555,7 +563,7 @@ class LevelConsumer:
             raise self._refused(error) from error
 
     def _refused(self, error: ck.KafkaException) -> KafkaError:
-        return KafkaError(f"Level {self.level}: {error.args[0].str()}")
+        return KafkaError(f"Level {self.level}: {error.args[0].str()}{self._connection.because()}")
 
     def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
         return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]

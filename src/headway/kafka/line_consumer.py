@@ -14,6 +14,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
+from headway.kafka.connection import Connection
 from headway.kafka.making import make_client
 from headway.kafka.native import Partition, wake_on_events
 from headway.kafka.wake import Wake
@@ -45,7 +46,8 @@ class LineConsumer:
     """Fetches from the lines, and tells when the partitions that are ours have changed."""
 
     def __init__(self, config: Mapping[str, Any], wake: Wake) -> None:
-        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS})
+        self._connection = Connection()
+        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS}, self._connection)
         self._wake = wake
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
@@ -127,6 +129,10 @@ class LineConsumer:
                 self.ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
             else:
                 log.warning("Fetching failed, and goes on: %s", error.str())
+
+    def check(self) -> None:
+        """Raise `AuthenticationError` when no broker lets this member in, or none does any more."""
+        self._connection.check(self._consumer)
 
     def hold(self, partitions: Collection[Partition]) -> None:
         """Fetch nothing from these, and from all others again."""

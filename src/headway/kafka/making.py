@@ -5,10 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
 
 from headway.config import explain_refused
 from headway.errors import ConfigError
+from headway.kafka.connection import Connection
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.served import serve
 
 T = TypeVar("T")
 
@@ -21,13 +24,23 @@ as its exception it calls the reports, in which then anything may fail."""
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
 
-def make_client(kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any]) -> T:
-    """A client of this kind; raises `ConfigError` for a setting that librdkafka does not know or take."""
+def make_client(
+    kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any], connection: Connection | None = None
+) -> T:
+    """Return a client of this kind, which tells `connection` of its connections, and logs through `logging`.
+
+    Raises `ConfigError` for a setting that librdkafka does not know or take.
+    """
+    guarded = {**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}}
+    guarded |= (connection or Connection()).settings(guarded)
     try:
         with ctrl_c_waits():  # it would be lost: the binding takes it for a setting without a name
-            return kind({**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}})
+            client = kind(guarded)
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+    if isinstance(client, AdminClient):
+        serve(client)
+    return client
 
 
 def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:

@@ -27,10 +27,11 @@ from ctypes import (
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, cimpl
+from confluent_kafka.admin import AdminClient
 
 from headway.errors import ClosedError, KafkaError
 
-Client = Consumer | Producer
+Client = Consumer | Producer | AdminClient
 Partition = tuple[str, int]  # Kafka's topic, partition
 Offsets = Mapping[Partition, tuple[int, bytes]]  # the offset to read next, and the commit's metadata
 
@@ -65,6 +66,10 @@ def _declare(name: str, result: Any, *arguments: Any) -> None:
 
 
 _declare("rd_kafka_opaque", c_void_p, c_void_p)
+_declare("rd_kafka_clusterid", c_void_p, c_void_p, c_int)
+_declare("rd_kafka_mem_free", None, c_void_p, c_void_p)
+_declare("rd_kafka_metadata", c_int, c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)
+_declare("rd_kafka_metadata_destroy", None, c_void_p)
 _declare("rd_kafka_mem_malloc", c_void_p, c_void_p, c_size_t)
 _declare("rd_kafka_err2str", c_char_p, c_int)
 _declare("rd_kafka_topic_partition_list_new", _List, c_int)
@@ -234,6 +239,24 @@ def is_of_a_member(group_metadata: bytes) -> bool:
     return bool(member) and generation >= 0
 
 
+def was_connected(client: Client) -> bool:
+    """Return whether any broker has ever answered the client about the cluster; asks nobody."""
+    handle = _handle(client)
+    cluster = _lib.rd_kafka_clusterid(handle, 0)
+    if cluster:
+        _lib.rd_kafka_mem_free(handle, cluster)
+    return bool(cluster)
+
+
+def is_answered(client: Client, timeout: float) -> bool:
+    """Ask any broker about the topics that the client knows, and return whether one answers in so many seconds."""
+    metadata = c_void_p()
+    code: int = _lib.rd_kafka_metadata(_handle(client), 0, None, byref(metadata), _milliseconds(timeout))
+    if metadata:
+        _lib.rd_kafka_metadata_destroy(metadata)
+    return code == 0
+
+
 def wake_on_events(client: Client, fd: int | None) -> None:
     """Write one byte to `fd` whenever the client's empty queue gets something to poll; None ends that.
 
@@ -264,7 +287,7 @@ def _handle(client: Client) -> int:
 
 
 def _handle_or_none(client: Client) -> int | None:
-    if not isinstance(client, (Consumer, Producer)):
+    if not isinstance(client, (Consumer, Producer, AdminClient)):
         raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
     return c_void_p.from_address(id(client) + object.__basicsize__).value
 

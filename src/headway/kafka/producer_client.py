@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import confluent_kafka as ck
 
-from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
+from headway.errors import AuthenticationError, DeliveryError, HeadwayError, KafkaError, SerializationError
+from headway.kafka.connection import Connection, change_credentials
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.forks import keep_for_ever, made_before_fork, tell_of_forks
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
-from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events
+from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events, was_connected
 from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,13 @@ HANGS_AFTER = 10.0
 
 # Asking for such a topic again does not help.
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
+_NO_ANSWER = {
+    ck.KafkaError._TRANSPORT,
+    ck.KafkaError._TIMED_OUT,
+    ck.KafkaError._MSG_TIMED_OUT,
+    ck.KafkaError._ALL_BROKERS_DOWN,
+}
 
 _NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
 
@@ -84,10 +92,21 @@ class ProducerClient:
     with it at every record (a sixth of the speed, measured). So a stream of sends serves the reports itself, and
     the thread does when it is quiet, woken by librdkafka at once; or an event loop does (`serve_in`). `after_reports`
     is called after each batch.
+
+    While no broker lets it in, all that is queued fails every few seconds. `on_refused(reason)` is called then, on the
+    thread that takes the reports; calls that ask brokers raise `AuthenticationError`.
     """
 
-    def __init__(self, config: Mapping[str, Any], after_reports: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        after_reports: Callable[[], None] = lambda: None,
+        on_refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._config = {**_DEFAULTS, **config}
+        self._connection = Connection()
+        self._on_refused = on_refused
+        self._refusal: AuthenticationError | None = None
         self._asking = threading.Lock()  # held while a call from any thread is in the producer
         self._is_forked = False
         self._make_producer()
@@ -110,7 +129,8 @@ class ProducerClient:
 
     def _make_producer(self, batches_of_one: bool = False) -> None:
         self.batches_of_one = batches_of_one
-        self._producer = make_client(ck.Producer, {**self._config, **(_BATCHES_OF_ONE if batches_of_one else {})})
+        settings = {**self._config, **(_BATCHES_OF_ONE if batches_of_one else {})}
+        self._producer = make_client(ck.Producer, settings, self._connection)
         self.raw_produce: Callable[..., None] = self._producer.produce
         self.purge: Callable[[], None] = self._producer.purge
         self._calling = threading.Lock()  # held within the call that may not return
@@ -227,12 +247,43 @@ class ProducerClient:
             try:
                 if self._producer.poll(max(0.0, timeout)):
                     self._after_reports()
+                self._heed_refusal()
             except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
                 self._remember(error)
                 log.debug("Kafka's producer cannot go on: %s", error)
                 self._wake.set()  # for the reports behind it, of which nobody is told again
             finally:
                 self._server = None
+
+    def _heed_refusal(self) -> None:
+        """Fail what is queued of a client that was never let in: nothing of it is on its way."""
+        refusal = self._connection.never_let_in(self._producer)
+        if refusal is None:
+            return
+        self._refusal = refusal
+        self._producer.purge()
+        self._on_refused(_within(refusal))
+        self._wake.set()  # for the reports
+
+    def because(self) -> str:
+        """Return why the last connection ended, as the end of a sentence; empty where that is not known."""
+        return self._connection.because()
+
+    def reason_of(self, error: ck.KafkaError) -> str:
+        """Return what the error of a report says, with its cause where that is known."""
+        if is_purged(error) and (refusal := self._still_refused()):
+            return _within(refusal)
+        return error.str() + (self.because() if error.code() in _NO_ANSWER or is_purged(error) else "")
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on; raises `ConfigError` for what librdkafka does not take."""
+        with self._asking:  # another thread may `renew`
+            self._connection.set_credentials(self._producer, username, password)
+            change_credentials(self._config, username, password)
+            self._refusal = None
+
+    def _still_refused(self) -> AuthenticationError | None:
+        return self._refusal if self._refusal and not was_connected(self._producer) else None
 
     def queued(self) -> int:
         """How many records are not yet reported on."""
@@ -255,6 +306,7 @@ class ProducerClient:
             self._server = threading.get_ident()
             try:
                 left: int = self._call(self._producer.flush, max(0.0, timeout))
+                self._heed_refusal()
                 return left
             finally:
                 self._after_reports()
@@ -290,13 +342,13 @@ class ProducerClient:
     def _ask(self, topic: str, timeout: float) -> Any:
         with self._asking:  # another thread may `renew`
             try:
-                return self._call(self._producer.list_topics, topic, timeout).topics[topic]
+                return self._in_slices(partial(self._producer.list_topics, topic), timeout).topics[topic]
             except (TypeError, ValueError, RuntimeError) as error:  # no string, not UTF-8, or too long
                 raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
 
     def init_transactions(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`."""
-        self._call(self._producer.init_transactions, timeout)
+        self._in_slices(self._producer.init_transactions, timeout)
 
     def begin_transaction(self) -> None:
         """Start a transaction."""
@@ -454,16 +506,36 @@ class ProducerClient:
             return function(*args)
         except ck.KafkaException as error:
             self._remember(error)
-            raise refused(error) from error
+            because = self.because() if error.args[0].code() in _NO_ANSWER else ""
+            raise refused(error, because) from error
+
+    def _in_slices(self, ask: Callable[[float], T], timeout: float) -> T:
+        """Ask brokers, again while none answers; raises `AuthenticationError` once they are known to let nobody in."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self._call(ask, max(0.0, min(SLICE, left)))  # type: ignore[no-any-return]
+            except KafkaError as error:
+                if refusal := self._still_refused():
+                    raise AuthenticationError(str(refusal)) from error
+                if left <= SLICE or not (is_retriable(error) or _is_unanswered(error)):
+                    raise
 
     def _remember(self, error: ck.KafkaException) -> None:
         if error.args[0].fatal():
             self._fatal = error
 
 
-def refused(error: ck.KafkaException) -> KafkaError:
+def refused(error: ck.KafkaException, because: str = "") -> KafkaError:
     """Return what librdkafka raised, in our words."""
-    return KafkaError(f"Kafka refused: {error.args[0].str()}.")
+    return KafkaError(f"Kafka refused: {error.args[0].str()}{because}.")
+
+
+def _within(refusal: AuthenticationError) -> str:
+    """Return a sentence for the midst of another one."""
+    sentence = str(refusal).rstrip(".")
+    return sentence[0].lower() + sentence[1:]
 
 
 def closed_in_callback(client: str) -> HeadwayError:
@@ -490,6 +562,11 @@ def is_retriable(error: KafkaError) -> bool:
     """Whether the same call may succeed when it is made again."""
     cause = cause_of(error)
     return cause is not None and bool(cause.retriable())
+
+
+def _is_unanswered(error: KafkaError) -> bool:
+    cause = cause_of(error)
+    return cause is not None and cause.code() in _NO_ANSWER
 
 
 def is_fatal(error: KafkaError) -> bool:

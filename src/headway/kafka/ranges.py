@@ -18,6 +18,7 @@ from headway.core.topics import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.closing import Closable
+from headway.kafka.connection import Connection
 from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 from headway.records import TopicPartition
@@ -121,9 +122,9 @@ class RangeReader(Closable):
 
     def __init__(self, config: Mapping[str, Any], *, skip_lost: bool = False) -> None:
         self._skip_lost = skip_lost
-        self._reason = "no answer"
-        ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error", "error_cb": self._note}
-        self._consumer = make_client(ck.Consumer, {**DEFAULTS, **config, **ours})
+        self._connection = Connection()
+        ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error"}
+        self._consumer = make_client(ck.Consumer, {**DEFAULTS, **config, **ours}, self._connection)
 
     def close(self) -> None:
         """Close the connections."""
@@ -133,7 +134,7 @@ class RangeReader(Closable):
         """The records of the ranges in batches of one partition, none of them empty, each partition in order.
 
         Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
-        nothing for `STALL_TIMEOUT_S`.
+        nothing for `STALL_TIMEOUT_S`; and `AuthenticationError` when the brokers do not let this client in.
         """
         if sum(item.length for item in wanted) <= TOGETHER:
             yield from self._read_together(wanted, TOGETHER)
@@ -150,6 +151,7 @@ class RangeReader(Closable):
         while unfinished:
             remaining = sum(item.length for item in unfinished.values())
             messages = self._consumer.consume(min(batch, remaining), 0.05)
+            self._connection.check(self._consumer)
             if has_errors := any(map(Message.error, messages)):
                 messages = self._about_partitions(messages)
             for place, group in _by_place(messages, alone=len(wanted) == 1):
@@ -224,13 +226,9 @@ class RangeReader(Closable):
     def _stalled(self, wanted: Range) -> KafkaError:
         return KafkaError(
             f"{_capitalised(name_of(wanted.partition))} gave nothing behind offset {wanted.start} for "
-            f"{STALL_TIMEOUT_S:g} s ({self._reason}). Check that its broker runs and can be reached from where the "
-            "tasks run."
+            f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
+            "where the tasks run."
         )
-
-    def _note(self, error: ck.KafkaError) -> None:
-        if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
-            self._reason = describe(error)
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:

@@ -4,6 +4,7 @@ No Python code runs for a record: `map` calls the client's own method with the c
 bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
 """
 
+import contextlib
 import operator
 import time
 import warnings
@@ -18,6 +19,7 @@ import confluent_kafka as ck
 
 from headway.errors import DeliveryError, FencedError, KafkaError, SerializationError, TransactionError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.connection import Connection
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.patience import patiently
@@ -107,13 +109,13 @@ class RowProducer:
         self._given_up_topics: set[str] = set()
         self._connection = config
         self._suspects: dict[str, Suspects] = {}
-        self._trouble = "no answer"
+        self._connected = Connection()
         self._is_transactional = transactional_id is not None
         self._known: dict[str, int] = {}
-        own: dict[str, Any] = {**_OURS, "on_delivery": self._note, "error_cb": self._note_trouble}
+        own: dict[str, Any] = {**_OURS, "on_delivery": self._note}
         if transactional_id is not None:
             own["transactional.id"] = transactional_id
-        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own})
+        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own}, self._connected)
 
     def __enter__(self) -> Self:
         if self._is_transactional:
@@ -188,10 +190,11 @@ class RowProducer:
         while left > records:
             # A flush sends what lingers; so it is not for who only waits for room.
             self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
+            self._connected.check(self._producer)
             if len(self._producer) < left:
                 left, deadline = len(self._producer), time.monotonic() + _WITHIN
             if time.monotonic() > deadline:
-                raise DeliveryError(f"Kafka stored none of {left} rows within {_WITHIN:g} s: {self._trouble}.")
+                raise DeliveryError(f"Kafka stored none of {left} rows within {_WITHIN:g} s: {self._connected.reason}.")
         self._call(partial(self._producer.poll, 0))
         if self._refused:
             raise self._refused
@@ -227,10 +230,6 @@ class RowProducer:
             )
         return ""
 
-    def _note_trouble(self, error: ck.KafkaError) -> None:
-        if error.code() != ck.KafkaError._ALL_BROKERS_DOWN:
-            self._trouble = describe(error)
-
     def _connect(self) -> None:
         # Without a connection librdkafka looks for the coordinator only every half a second. Any topic would do.
         self._while_retriable(lambda seconds: self._producer.list_topics("__transaction_state", timeout=seconds))
@@ -244,7 +243,13 @@ class RowProducer:
             time.sleep(_AGAIN_AFTER)
 
     def _while_retriable(self, call: Callable[[float], T]) -> T:
-        return self._call(partial(patiently, call, _WITHIN))
+        def call_if_let_in(seconds: float) -> T:
+            with contextlib.suppress(ck.KafkaException):  # a fatal error is raised by the call, too
+                self._producer.poll(0)  # who asks for metadata serves no reports
+            self._connected.check(self._producer)
+            return call(seconds)
+
+        return self._call(partial(patiently, call_if_let_in, _WITHIN))
 
     def _call(self, call: Callable[[], T]) -> T:
         try:

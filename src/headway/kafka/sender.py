@@ -90,7 +90,7 @@ class Sender:
         self._stirred = threading.Event()
         self._stopped = False
         self._partition_of = partitioner(config)
-        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle)
+        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
         self._produce = self.client.raw_produce
         self._watch = TopicWatch(self.client, config, self._learn, self._refuse)
         self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
@@ -274,7 +274,7 @@ class Sender:
         batches = self._accumulator.drain(_BITE_BYTES, now)
         if sum(batch.size for batch in batches) >= _BITE_BYTES:
             self._stirred.set()  # there may be more
-        late = "it waited longer than delivery.timeout.ms"
+        late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
         failed: list[tuple[Any, Exception]] = [
             (each, _not_delivered(each, late)) for each in self._accumulator.expired(now)
         ]
@@ -347,6 +347,10 @@ class Sender:
                 purged = self._accumulator.purge(topics)
             self._give_up(purged, why)
         return len(purged)
+
+    def _give_all_up(self, why: str) -> None:
+        """Fail what waits, as no broker lets this client in: whatever waits now would wait for ever."""
+        self.purge(self._accumulator.topics, why)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
         """Send what waits, fail what is left, and stop; how many records were not delivered."""

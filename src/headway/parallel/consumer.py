@@ -22,6 +22,7 @@ from headway.core.suspects import Suspect
 from headway.core.topics import LevelSubscription, by_level, by_priority, checked_topics, level_group
 from headway.errors import ClosedError, ConfigError
 from headway.kafka.admin import Admin
+from headway.kafka.connection import change_credentials
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient, in_background
@@ -73,10 +74,11 @@ _LEAST_BUFFER = 1000
 _RECORD_OVERHEAD = 512  # bytes that a record of nothing takes: librdkafka's, the binding's, the engine's
 
 
-class Closing(Protocol):
-    """What is to be closed at the end, and may take so many seconds."""
+class Sends(Protocol):
+    """What sends for a consumer: closed at the end, which may take so many seconds."""
 
     def close(self, timeout: float) -> Any: ...
+    def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class ParallelConsumer:
@@ -173,7 +175,7 @@ class ParallelConsumer:
         )
         self._committing = self._control.committing
         self._executor: Executor | None = None
-        self._producers: list[Closing] = []
+        self._producers: list[Sends] = []
         for level in self._levels:
             level.wake(self._wake)
         self._state = threading.Lock()
@@ -383,8 +385,18 @@ class ParallelConsumer:
                 steps.callback(level.wake, None)
             self._control.leave()
 
-    def _close_in_time(self, closing: Closing) -> None:
+    def _close_in_time(self, closing: Sends | Executor) -> None:
         closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+
+        Connections that there are go on. From any thread. Raises `ConfigError` for what librdkafka does not take.
+        """
+        self._check_open()
+        for client in (*self._levels, *self._producers):
+            client.set_sasl_credentials(username, password)
+        change_credentials(self._settings.kafka, username, password)
 
     def pause(self) -> None:
         """Start nothing and fetch nothing until `resume`; what runs goes on."""

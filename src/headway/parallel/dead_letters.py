@@ -13,6 +13,7 @@ from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.work import Work
 from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
+from headway.kafka.connection import change_credentials
 from headway.kafka.producer_client import ProducerClient, is_too_large
 from headway.letters import MOST_BYTES, Parts, connection_of, halved, letter_headers, shortened, size_of
 from headway.parallel.dispatch import RecordWork
@@ -176,6 +177,13 @@ class DeadLetters:
             "lasts; the letters are sent as soon as the topic takes them.",
             *(self._topic, reason.rstrip(".")),
         )
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on."""
+        for settings in (self._connection, self._settings):
+            change_credentials(settings, username, password)
+        for client in filter(None, (self._client, self._single)):
+            client.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
         """Send what is on its way, within `timeout` seconds; the record of what is not stays undone."""

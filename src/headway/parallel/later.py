@@ -13,6 +13,7 @@ from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.kafka.closing import counting_down
+from headway.kafka.connection import change_credentials
 from headway.kafka.producer_client import cause_of, is_of_the_topic, is_too_large
 from headway.letters import connection_of
 from headway.parallel.dispatch import RecordWork
@@ -96,6 +97,12 @@ class RetriesLater:
                 error,
             )
         self._reports.not_stored(work, self._breaker.again_at)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on."""
+        change_credentials(self._config, username, password)
+        if self._scheduler:
+            self._scheduler.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
         """Store what is on its way, within `timeout` seconds; the record of what is not stays undone."""

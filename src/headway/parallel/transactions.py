@@ -171,6 +171,9 @@ class Transactions:
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Nothing: the client is the consumer's, which tells it."""
+
     def close(self, timeout: float) -> None:
         """Abort what is open, within `timeout` seconds, or a few where that is less."""
         self._closing = True

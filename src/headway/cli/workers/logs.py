@@ -16,11 +16,9 @@ from typing import Any
 
 import click
 
-from headway.cli import connection
 from headway.cli.workers.messages import LogStyle
 from headway.records import ConsumerRecord
 
-_AGAIN_AFTER = 30.0
 CLEAR_LINE = "\r\x1b[K"
 
 handled_record: ContextVar[ConsumerRecord | None] = ContextVar("handled_record", default=None)
@@ -73,24 +71,6 @@ class JsonLines(logging.Formatter):
         return json.dumps(event | given, ensure_ascii=False, default=str)
 
 
-class Seldom(logging.Filter):
-    """Lets a sentence about a connection pass twice a minute; Kafka's client says it twenty times a second."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is to be written."""
-        if record.name != connection.__name__:
-            return True
-        sentence = record.getMessage()
-        if record.created - self._said.get(sentence, -_AGAIN_AFTER) < _AGAIN_AFTER:
-            return False
-        self._said[sentence] = record.created
-        return True
-
-
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that runs until it is told to end, which gets them as its `style`."""
 
@@ -130,7 +110,6 @@ def log_to_stderr(
         formatter = TextLines(source, over_progress=style.over_progress)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
-    handler.addFilter(Seldom())
     logging.basicConfig(level=style.level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     log = logging.getLogger("headway.worker")

@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headway.cli.connection import Connection
 from headway.cli.workers.codes import Code
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
 from headway.core.suspects import Suspect
-from headway.errors import ConfigError, HandlerError
+from headway.errors import AuthenticationError, ConfigError, HandlerError
 from headway.finding import find_workers
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
@@ -58,25 +57,35 @@ class Member:
         threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
         try:
             [worker] = find_workers([self._job.worker]).values()
-            config = Connection(self._job.config).client_config()
-            consumer = worker.consumer(config, self._job.concurrency, self._job.index)
+            consumer = worker.consumer(self._job.config, self._job.concurrency, self._job.index)
             with self._supervising:
                 self._supervision = consumer.supervise(self._table, self._suspects)
             self._consumer = consumer
             if worker.options.get("executor") == "process":
                 return self._handle(consumer, HandlingElsewhere(self._job.worker, self._job.index, self._job.logs))
             return self._handle(consumer, with_record_in_logs(worker.handler))
-        except ConfigError as error:
-            self._say(Report(mistake=str(error)[:_LONGEST_SENTENCE]))
-            return Code.MISTAKE
-        except HandlerError as error:
-            self._say(Report(mistake=f"{self._job.worker}: {error}"[:_LONGEST_SENTENCE]))
-            return Code.FAILED_FOR_GOOD
         except KeyboardInterrupt:
             return Code.INTERRUPTED
-        except Exception:
-            log.critical("This process ends, for:", exc_info=True)
-            return Code.CRASHED
+        except Exception as error:
+            return self._end_of(error)
+
+    def _end_of(self, error: Exception) -> Code:
+        """Tell the supervisor, or the log, why this process ends; return how."""
+        if isinstance(error, ConfigError):
+            return self._say_mistake(str(error), Code.MISTAKE)
+        if isinstance(error, HandlerError):
+            return self._say_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
+        if isinstance(error, AuthenticationError) and not error.was_connected:
+            return self._say_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
+        if isinstance(error, AuthenticationError):  # with files that were renewed the next process may be let in
+            log.critical("This process ends: %s", error)
+        else:
+            log.critical("This process ends, for:", exc_info=error)
+        return Code.CRASHED
+
+    def _say_mistake(self, sentence: str, code: Code) -> Code:
+        self._say(Report(mistake=sentence[:_LONGEST_SENTENCE]))
+        return code
 
     def _handle(self, consumer: ParallelConsumer, handler: Callable[..., Any]) -> Code:
         # What was loaded until here stays: looking through it again and again would take a tenth of the time.

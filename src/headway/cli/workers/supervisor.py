@@ -9,9 +9,9 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.cli.terminal import count
 from headway.cli.workers.codes import Code
@@ -96,12 +96,22 @@ class Process:
 
 
 class Supervisor:
-    """Runs jobs, each as a process; `drain_timeout` is how long what runs may take to end."""
+    """Runs jobs, each as a process.
 
-    def __init__(self, jobs: Sequence[Job], drain_timeout: float, progress: ProgressLine | None) -> None:
+    `drain_timeout` is how long what runs may take to end, `config` returns the settings for each process that starts.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        drain_timeout: float,
+        progress: ProgressLine | None,
+        config: Callable[[], dict[str, Any]],
+    ) -> None:
         self._jobs = jobs
         self._drain_timeout = drain_timeout
         self._progress = progress
+        self._config = config
         self._living: set[Process] = set()
         self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # of each worker
         self._dead = Report()
@@ -131,7 +141,7 @@ class Supervisor:
     async def _keep_alive(self, job: Job) -> None:
         deaths = Deaths()
         while not self._ending.is_set():
-            process = Process(replace(job, suspects=self._suspects[job.worker].all()))
+            process = Process(replace(job, config=self._config(), suspects=self._suspects[job.worker].all()))
             code, lived = await self._live(process)
             if self._ending.is_set():
                 self._conclude(_outcome(code, process.mistake))

@@ -1,0 +1,39 @@
+"""Spark whose login brokers refuse: a sentence with the reason, in seconds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headway.broker import LocalBroker
+from headway.spark import run_workers
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+HANDLER = "tests.spark.programs.handlers:local"
+
+
+def read(spark: SparkSession, options: dict[str, str]) -> None:
+    spark.read.format("headway").options(**options, subscribe="orders", levels="1").load().count()
+
+
+def write(spark: SparkSession, options: dict[str, str]) -> None:
+    rows = spark.createDataFrame([("one", "orders")], "value string, topic string")
+    rows.write.format("headway").mode("append").options(**options).save()
+
+
+@pytest.mark.parametrize("work", [read, write])
+def test_a_wrong_password_is_told(
+    spark: SparkSession, headway_secure_broker: LocalBroker, work: Callable[[SparkSession, dict[str, str]], None]
+) -> None:
+    config = {**headway_secure_broker.client_config(), "sasl.password": "guessed"}
+    with pytest.raises(Exception, match=r"refuses this client: .*invalid credentials") as raised:
+        work(spark, {f"kafka.{key}": str(value) for key, value in config.items()})
+    assert "guessed" not in str(raised.value)
+
+
+def test_workers_with_a_wrong_password_are_not_started(spark: SparkSession, headway_secure_broker: LocalBroker) -> None:
+    config: dict[str, Any] = {**headway_secure_broker.client_config(), "sasl.password": "guessed"}
+    with pytest.raises(Exception, match=r"refuses this client: .*invalid credentials"):
+        run_workers(spark, HANDLER, 1, config)
