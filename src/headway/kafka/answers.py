@@ -9,14 +9,12 @@ import confluent_kafka as ck
 
 from headway.errors import KafkaError
 from headway.kafka.log_bounds import watermarks
-from headway.kafka.making import make_client
+from headway.kafka.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
 
 _READY_WITHIN = 20.0
 _SETTINGS: Mapping[str, Any] = {
-    "group.id": "headway-reads-without-a-group",
-    "enable.auto.commit": False,
     "auto.offset.reset": "latest",
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
@@ -31,7 +29,7 @@ class AnswerReader:
     ) -> None:
         self._answered = answered
         self._closing = False
-        self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
+        self._consumer = unjoined_consumer({**config, **_SETTINGS})
         try:
             _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN)
         except KafkaError:
