@@ -4,7 +4,7 @@ import functools
 import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -183,18 +183,15 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET…")
 @_LEVELS
 @_NAME
-@click.option("--mode", type=click.Choice(["exactly-once", "low-latency"]), default="exactly-once", show_default=True)
 @_role
-def relay(
-    targets: Sequence[str], levels: int | None, scheduler: str, mode: Literal["exactly-once", "low-latency"]
-) -> Iterable[Right]:
-    """Rights of a relay that delivers to TARGETS, for `Relay` and `headway relay`.
+def relay(targets: Sequence[str], levels: int | None, scheduler: str) -> Iterable[Right]:
+    """Rights of a relay that delivers to TARGETS, for `Relay` and `headway relay`, in both modes.
 
     \b
       headway acls relay orders --levels 3 --principal User:relay
     """
     names = {"scheduler": [_named(scheduler)], "topic": _kafka_topics(targets, levels)}
-    return rights_of("relay", [mode], names)
+    return rights_of("relay", [], names)
 
 
 @acls.group()

@@ -136,9 +136,9 @@ ROLES: Final[Mapping[str, Role]] = {
                     *(f"Write Topic <scheduler>.{each}" for each in ("answers", "line-*", "state", "dead")),
                     *(f"Delete Topic <scheduler>.{each}" for each in ("line-*", "commands")),
                     "Write Topic <topic>",
+                    "Write TransactionalId <scheduler>-relay-*",
                 ),
             ),
-            Part("exactly-once", "exactly once, the default", ("Write TransactionalId <scheduler>-relay-*",)),
         ),
     ),
     "spark source": Role(

@@ -97,6 +97,13 @@ class Onlooker(Closable):
                     f"The coordinator of the group {self.group} did not say within {_ANSWER_WITHIN:g} s what is "
                     "committed. Check that its broker runs, and try again."
                 ) from None
+            except ck.KafkaException as error:
+                if error.args[0].code() != ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise
+                raise KafkaError(
+                    f"This client may not see what the group {self.group} has committed. Grant Describe on the group "
+                    f"{self.group} to its principal."
+                ) from error
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
         """The group's committed offset of each partition and its exact metadata, where there is one."""

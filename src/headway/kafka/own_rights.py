@@ -1,5 +1,7 @@
 """Asking the brokers which rights one's own login has, without a right to see ACLs."""
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from enum import Enum
@@ -28,6 +30,9 @@ _NOT_AUTHORIZED = (
 )
 _NO_SUCH_TOPIC = "no such topic exists, and brokers tell only of topics that do"
 _NOT_TOLD = "the brokers do not tell which operations are allowed"
+
+
+_silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is what is asked for
 
 
 class Held(Enum):
@@ -134,7 +139,7 @@ class OwnRights:
     def _of_transactional_id(self, right: Right) -> Answer:
         if not right.prefixed:
             return Answer(right, Held.UNKNOWN, "to try it would end the transactions of whoever uses this id")
-        own = {"transactional.id": f"{right.name}{_PROBE}", "log_level": 0, "error_cb": lambda error: None}
+        own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
             producer.init_transactions(_WITHIN)
@@ -143,7 +148,8 @@ class OwnRights:
                 return Answer(right, Held.NO)
             raise _not_answered(right, error) from error
         finally:
-            producer.close()
+            with contextlib.suppress(ck.KafkaException):  # the same again
+                producer.close()
         return Answer(right, Held.YES)
 
 
