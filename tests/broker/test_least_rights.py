@@ -143,7 +143,9 @@ def test_a_consumer_reads_its_topics_in_its_groups(broker: LocalBroker, name: st
     assert user.denied() == []
 
 
-@pytest.mark.parametrize("commit_mode", [pytest.param("sync", marks=pytest.mark.slow), "async", "transactional"])
+@pytest.mark.parametrize(
+    "commit_mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("sync", "async")), "transactional"]
+)
 def test_a_parallel_consumer_writes_outputs_and_dead_letters_and_schedules(
     broker: LocalBroker, name: str, commit_mode: Any
 ) -> None:
@@ -276,7 +278,7 @@ def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: L
     user = user_with(broker, [Right("Read", "Topic", name)])
     said = headway(user, "dead", "list", name, code=1).output
     assert f"Grant Describe on the group headway-dead-{name}" in said
-    assert len(user.denied()) < 5
+    assert 1 <= len(user.denied()) < 5
 
 
 def right_of(described: Mapping[str, str]) -> Right:
@@ -287,6 +289,19 @@ def right_of(described: Mapping[str, str]) -> Right:
 # --check
 
 
+def test_check_says_what_is_missing_and_its_exit_code_too(broker: LocalBroker, name: str) -> None:
+    topic, group = Right("Read", "Topic", name), Right("Read", "Group", f"{name}-g")
+    create(broker, name)
+    user = user_with(broker, [topic, group])
+    asked = ("acls", "consumer", name, "--group", f"{name}-g", "--check")
+    assert headway(user, *asked).stderr == "2 of 2 rights there, 0 missing.\n"
+    user.revoke(group)
+    assert headway(user, *asked, code=1).stdout == f"missing: {group}\n"
+    said = json.loads(headway(user, *asked, "--json", code=1).stdout)
+    assert [(right_of(each), each["held"]) for each in said["rights"]] == [(topic, True), (group, False)]
+
+
+@pytest.mark.slow
 def test_check_finds_each_right_that_is_missing(broker: LocalBroker, name: str) -> None:
     create(broker, f"{name}-target")
     delayed(broker, name)
@@ -298,10 +313,6 @@ def test_check_finds_each_right_that_is_missing(broker: LocalBroker, name: str) 
         [answer] = OwnRights(user.config).check([right])
         assert (answer.right, answer.held) == (right, Held.NO)
         user.grant(right)
-    asked = ("acls", "relay", f"{name}-target", "--name", name, "--check")
-    assert headway(user, *asked).stderr == f"{len(rights)} of {len(rights)} rights there, 0 missing.\n"
-    user.revoke(rights[0])
-    assert headway(user, *asked, code=1).stdout == f"missing: Read on Group {name}\n"
 
 
 def test_check_says_what_cannot_be_known(broker: LocalBroker, name: str) -> None:
