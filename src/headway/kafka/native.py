@@ -96,6 +96,8 @@ _declare("rd_kafka_queue_destroy", None, c_void_p)
 _declare("rd_kafka_queue_forward", None, c_void_p, c_void_p)
 _declare("rd_kafka_consumer_close_queue", c_void_p, c_void_p, c_void_p)
 _declare("rd_kafka_consumer_closed", c_int, c_void_p)
+_declare("rd_kafka_metadata", c_int, c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)
+_declare("rd_kafka_metadata_destroy", None, c_void_p)
 _declare("rd_kafka_topic_new", c_void_p, c_void_p, c_char_p, c_void_p)
 _declare("rd_kafka_topic_destroy", None, c_void_p)
 _declare("rd_kafka_consume_start_queue", c_int, c_void_p, c_int32, c_int64, c_void_p)
@@ -259,6 +261,19 @@ def wake_on_events(client: Client, fd: int | None) -> None:
         raise KafkaError("The consumer has no queue to wait on, since it has no group.id.")
     _lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
     _lib.rd_kafka_queue_destroy(queue)  # gives back our reference only; the client keeps its queue and the event
+
+
+def await_connection(client: Client, timeout: float) -> None:
+    """Wait until a broker has answered; of no topic, so that no right is needed.
+
+    Raises:
+        KafkaException: The binding's, when none did within `timeout` seconds.
+    """
+    found = c_void_p()
+    code = _lib.rd_kafka_metadata(_handle(client), 0, None, byref(found), _milliseconds(timeout))
+    if code:
+        raise KafkaException(cimpl.KafkaError(code))
+    _lib.rd_kafka_metadata_destroy(found)
 
 
 def close_membership(consumer: Consumer) -> None:
