@@ -12,7 +12,7 @@ from headway.config import OWN_KEYS
 from headway.errors import KafkaError
 from headway.kafka import native
 from headway.kafka.closing import Closable
-from headway.kafka.coordinator import ask_for_offsets, coordinator_client
+from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
@@ -83,6 +83,7 @@ class Onlooker(Closable):
 
     def partitions(self) -> list[Partition]:
         """Those of which the group has committed an offset."""
+        self._require_right()
         found = _patiently(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
@@ -97,13 +98,6 @@ class Onlooker(Closable):
                     f"The coordinator of the group {self.group} did not say within {_ANSWER_WITHIN:g} s what is "
                     "committed. Check that its broker runs, and try again."
                 ) from None
-            except ck.KafkaException as error:
-                if error.args[0].code() != ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    raise
-                raise KafkaError(
-                    f"This client may not see what the group {self.group} has committed. Grant Describe on the group "
-                    f"{self.group} to its principal."
-                ) from error
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
         """The group's committed offset of each partition and its exact metadata, where there is one."""
@@ -118,10 +112,29 @@ class Onlooker(Closable):
         librdkafka tells nobody of a missing right who asks for commits: it looks for the coordinator until the end.
         """
         if self._committer is None:
-            self._committed_partitions()
+            self._require_right()
             ours = {"enable.auto.commit": False, "group.id": self.group}
             self._committer = make_client(ck.Consumer, {"log_level": 2, **self._kafka, **ours})
         return self._committer
+
+    def _require_right(self) -> None:
+        """Raise `KafkaError` if this client may not see the group.
+
+        By its description: librdkafka 2.16 ends the process where an admin client asks for the offsets of a group whose
+        coordinator has just begun (`rd_kafka_cgrp_op`, called with no group).
+        """
+        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        answer = ask_for_members(client, self.group)
+        try:
+            answer.result(_ANSWER_WITHIN)
+        except TimeoutError:
+            pass  # whoever asks next is told
+        except ck.KafkaException as error:
+            if error.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise KafkaError(
+                    f"This client may not see what the group {self.group} has committed. Grant Describe on the group "
+                    f"{self.group} to its principal."
+                ) from error
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still holds; without the partitions that do not exist."""
