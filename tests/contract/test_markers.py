@@ -15,6 +15,7 @@ from headway.errors import DeliveryError, KafkaError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.markers import Markers, create_marker_topic
 from headway.kafka.row_producer import Columns, RowProducer
+from headway.kafka.unjoined_consumer import UnjoinedConsumer
 from headway.spark.sink_markers import Marker, read_marker
 
 
@@ -159,10 +160,10 @@ def test_a_topic_that_is_gone_is_created_anew_as_it_was(
     assert settings_of(config, topic)["cleanup.policy"] == policy
 
 
-def forgetful(times: int) -> type[ck.Consumer]:
+def forgetful(times: int) -> type[UnjoinedConsumer]:
     """A consumer whose leader does not say at first where its log ends, as one that takes over from a dead one."""
 
-    class Forgetful(ck.Consumer):
+    class Forgetful(UnjoinedConsumer):
         asked = 0
 
         def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> Any:
@@ -176,10 +177,10 @@ def test_a_log_whose_end_is_not_known_is_not_empty(
     config: dict[str, str], headway_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark(config, headway_topic, b"job/0", b"1")
-    monkeypatch.setattr(ck, "Consumer", forgetful(times=3))
+    monkeypatch.setattr("headway.kafka.unjoined_consumer.UnjoinedConsumer", forgetful(times=3))
     with Markers(config, headway_topic) as markers:
         assert markers.last(b"job/0") == b"1"
-    monkeypatch.setattr(ck, "Consumer", forgetful(times=1_000))
+    monkeypatch.setattr("headway.kafka.unjoined_consumer.UnjoinedConsumer", forgetful(times=1_000))
     with (
         Markers(config, headway_topic, patience=0.2) as markers,
         pytest.raises(KafkaError, match=f"The markers in {headway_topic} cannot be read: "),

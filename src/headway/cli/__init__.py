@@ -28,6 +28,7 @@ SUMMARIES = {
     "dead": "List dead letters, look into them, and send them again.",
     "pipeline": "Run pipelines on Spark, and start your own from them.",
     "report": "Show throughput, waits and lag of what a pipeline did, as a page with plots.",
+    "acls": "Show the smallest rights (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared over levels.",
 }
 """The subcommands, each in the module of its name, and what the help says of them without importing them."""

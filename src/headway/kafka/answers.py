@@ -10,14 +10,12 @@ import confluent_kafka as ck
 from headway.errors import KafkaError
 from headway.kafka.connection import Connection
 from headway.kafka.log_bounds import watermarks
-from headway.kafka.making import make_client
+from headway.kafka.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
 
 _READY_WITHIN = 20.0
 _SETTINGS: Mapping[str, Any] = {
-    "group.id": "headway-reads-without-a-group",
-    "enable.auto.commit": False,
     "auto.offset.reset": "latest",
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
@@ -33,7 +31,7 @@ class AnswerReader:
         self._answered = answered
         self._closing = False
         self._connection = Connection()
-        self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS}, self._connection)
+        self._consumer = unjoined_consumer({**config, **_SETTINGS}, self._connection)
         try:
             _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN)
         except KafkaError:

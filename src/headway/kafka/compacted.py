@@ -9,7 +9,7 @@ import confluent_kafka as ck
 
 from headway.errors import KafkaError
 from headway.kafka.log_bounds import LogBounds
-from headway.kafka.making import make_client
+from headway.kafka.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +18,6 @@ _AT_ONCE = 1000
 _STUCK_AFTER = 1.0
 _SLICE = 0.1
 _SETTINGS: Mapping[str, Any] = {
-    "group.id": "headway-reads-without-a-group",
-    "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
     "isolation.level": "read_committed",
@@ -49,7 +47,7 @@ def read_compacted(
     ends = _ends(config, topic, partitions, within)
     # Partitions with all that they will have said; the others are read until they have.
     missing = {partition for partition, end in ends.items() if end > 0}
-    consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
+    consumer = unjoined_consumer({**config, **_SETTINGS})
     try:
         consumer.assign([ck.TopicPartition(topic, partition, ck.OFFSET_BEGINNING) for partition in missing])
         began = time.monotonic()

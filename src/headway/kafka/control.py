@@ -15,6 +15,7 @@ from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
+from headway.kafka.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 
 _A_DAY = {"retention.ms": "86400000"}
 _WITHIN = 20.0
@@ -82,6 +83,5 @@ def listening(
         consumer.close()
 
 
-def _reader(config: Mapping[str, Any]) -> ck.Consumer:
-    own = {"group.id": "headway-control", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    return make_client(ck.Consumer, {"log_level": 2, **config, **own})
+def _reader(config: Mapping[str, Any]) -> UnjoinedConsumer:
+    return unjoined_consumer({"log_level": 2, **config, "auto.offset.reset": "earliest"})

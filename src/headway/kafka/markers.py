@@ -21,8 +21,8 @@ from headway.errors import KafkaError, UnreadableError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.closing import Closable
 from headway.kafka.log_bounds import fetched_end
-from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
+from headway.kafka.unjoined_consumer import unjoined_consumer
 
 T = TypeVar("T")
 
@@ -97,8 +97,6 @@ class Markers(Closable):
         patience: float = _ANSWER_WITHIN,
     ) -> None:
         own = {
-            "group.id": "headway-markers",  # never joined
-            "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -109,7 +107,7 @@ class Markers(Closable):
         self._read = read
         self._lasting = lasting
         self._patience = patience
-        self._consumer = make_client(ck.Consumer, {"log_level": 2, **config, **own})
+        self._consumer = unjoined_consumer({"log_level": 2, **config, **own})
         self._is_known = False
 
     def close(self) -> None:

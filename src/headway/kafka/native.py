@@ -9,6 +9,7 @@ queues, since the binding's callbacks only run inside the binding's own calls.
 
 import ctypes
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import (
@@ -56,6 +57,9 @@ class _TopicPartitionList(Structure):
 _List = POINTER(_TopicPartitionList)
 _OnCommit = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
 
+_MEMBERSHIP_ENDS_WITHIN = 10.0
+_LOOK_AGAIN_AFTER = 0.0001
+
 # The binding's module also finds the symbols of the librdkafka it is linked with, wherever that lies.
 _lib = ctypes.CDLL(cimpl.__file__)
 
@@ -94,6 +98,15 @@ _declare("rd_kafka_queue_get_main", c_void_p, c_void_p)
 _declare("rd_kafka_queue_io_event_enable", None, c_void_p, c_int, c_char_p, c_size_t)
 _declare("rd_kafka_queue_poll_callback", c_int, c_void_p, c_int)
 _declare("rd_kafka_queue_destroy", None, c_void_p)
+_declare("rd_kafka_queue_forward", None, c_void_p, c_void_p)
+_declare("rd_kafka_consumer_close_queue", c_void_p, c_void_p, c_void_p)
+_declare("rd_kafka_consumer_closed", c_int, c_void_p)
+_declare("rd_kafka_metadata", c_int, c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)
+_declare("rd_kafka_metadata_destroy", None, c_void_p)
+_declare("rd_kafka_topic_new", c_void_p, c_void_p, c_char_p, c_void_p)
+_declare("rd_kafka_topic_destroy", None, c_void_p)
+_declare("rd_kafka_consume_start_queue", c_int, c_void_p, c_int32, c_int64, c_void_p)
+_declare("rd_kafka_consume_stop", c_int, c_void_p, c_int32)
 
 
 def _answer(_handle: int, code: int, answered: Any, answers: list[tuple[int, dict[Partition, int]]]) -> None:
@@ -273,6 +286,57 @@ def wake_on_events(client: Client, fd: int | None) -> None:
     _lib.rd_kafka_queue_destroy(queue)  # gives back our reference only; the client keeps its queue and the event
 
 
+def await_connection(client: Client, timeout: float) -> None:
+    """Wait until a broker has answered; of no topic, so that no right is needed.
+
+    Raises:
+        KafkaException: The binding's, when none did within `timeout` seconds.
+    """
+    found = c_void_p()
+    code = _lib.rd_kafka_metadata(_handle(client), 0, None, byref(found), _milliseconds(timeout))
+    if code:
+        raise KafkaException(cimpl.KafkaError(code))
+    _lib.rd_kafka_metadata_destroy(found)
+
+
+def close_membership(consumer: Consumer) -> None:
+    """End what would be the member of a group in a consumer that was just made; the client itself goes on.
+
+    From then on librdkafka asks for no coordinator, and refuses to subscribe, assign and commit.
+
+    Raises:
+        KafkaError: It did not end.
+    """
+    handle = _handle(consumer)
+    queue = _lib.rd_kafka_queue_new(handle)
+    try:
+        _raise_if("The consumer could not be made", _lib.rd_kafka_consumer_close_queue(handle, queue))
+        # Not by polling the queue: that would call the binding's callbacks outside of the binding's calls.
+        deadline = time.monotonic() + _MEMBERSHIP_ENDS_WITHIN
+        while not _lib.rd_kafka_consumer_closed(handle):
+            if time.monotonic() > deadline:
+                raise KafkaError(f"The consumer was not ready within {_MEMBERSHIP_ENDS_WITHIN:g} s.")
+            time.sleep(_LOOK_AGAIN_AFTER)
+        # Meanwhile the client's errors went to this queue, and go to where the binding serves them.
+        with _consumer_queue(handle) as served:
+            _lib.rd_kafka_queue_forward(queue, served)
+    finally:
+        _lib.rd_kafka_queue_destroy(queue)
+
+
+def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool:
+    """Let an unjoined consumer fetch a partition from an offset on; return whether that is an offset to begin at."""
+    handle = _handle(consumer)
+    with _topic(handle, partition[0]) as topic, _consumer_queue(handle) as queue:
+        return bool(_lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue) == 0)
+
+
+def stop_reading(consumer: Consumer, partition: Partition) -> None:
+    """End what `start_reading` began: nothing that was fetched of the partition comes any more."""
+    with _topic(_handle(consumer), partition[0]) as topic:
+        _lib.rd_kafka_consume_stop(topic, partition[1])  # refused where it was not begun
+
+
 def _handle(client: Client) -> int:
     """The `rd_kafka_t *` of a client, checked before it is used."""
     handle = _handle_or_none(client)
@@ -294,6 +358,28 @@ def _handle_or_none(client: Client) -> int | None:
 
 def _milliseconds(timeout: float) -> int:
     return math.ceil(timeout * 1000)  # never 0, which means not to wait, for a short time
+
+
+@contextmanager
+def _consumer_queue(handle: int) -> Iterator[Any]:
+    """A reference to the queue that a consumer's `consume` polls."""
+    queue = _lib.rd_kafka_queue_get_consumer(handle)
+    try:
+        yield queue
+    finally:
+        _lib.rd_kafka_queue_destroy(queue)
+
+
+@contextmanager
+def _topic(handle: int, name: str) -> Iterator[Any]:
+    """librdkafka's object for a topic; what is read of it holds another reference."""
+    topic = _lib.rd_kafka_topic_new(handle, name.encode(), None)
+    if topic is None:
+        raise KafkaError(f"{name!r} is no name of a topic.")
+    try:
+        yield topic
+    finally:
+        _lib.rd_kafka_topic_destroy(topic)
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from headway.config import OWN_KEYS
 from headway.errors import KafkaError
 from headway.kafka import native
 from headway.kafka.closing import Closable
-from headway.kafka.coordinator import ask_for_offsets, coordinator_client
+from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
+from headway.kafka.unjoined_consumer import unjoined_consumer
 from headway.records import Message
 
 T = TypeVar("T")
@@ -44,8 +45,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "fetch.queue.backoff.ms": 1,
 }
 _OURS: Mapping[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     # What ages out while it is read is passed over.
     "auto.offset.reset": "earliest",
@@ -64,14 +63,17 @@ class Onlooker(Closable):
         self._kafka = kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
         self._bounds = LogBounds(kafka)
-        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **kafka, **_OURS, "group.id": group})
+        self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
+        self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made when that is needed
         # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
         with _explained("The topics could not be listed"):
             self._admin.list_topics(timeout=_ANSWER_WITHIN)
 
     def close(self) -> None:
         """Close the connections."""
-        self._consumer.close()
+        self._reader.close()
+        if self._committer:
+            self._committer.close()
 
     def groups(self) -> list[str]:
         """The groups that Kafka knows."""
@@ -81,6 +83,7 @@ class Onlooker(Closable):
 
     def partitions(self) -> list[Partition]:
         """Those of which the group has committed an offset."""
+        self._require_right()
         found = _patiently(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
@@ -100,8 +103,38 @@ class Onlooker(Closable):
         """The group's committed offset of each partition and its exact metadata, where there is one."""
         if not partitions:
             return {}
-        found = _patiently(lambda: native.committed(self._consumer, list(partitions), _ANSWER_WITHIN))
+        found = _patiently(lambda: native.committed(self._group_client(), list(partitions), _ANSWER_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
+
+    def _group_client(self) -> ck.Consumer:
+        """Return the client that reads and makes the group's commits; raise `KafkaError` without a right to see them.
+
+        librdkafka tells nobody of a missing right who asks for commits: it looks for the coordinator until the end.
+        """
+        if self._committer is None:
+            self._require_right()
+            ours = {"enable.auto.commit": False, "group.id": self.group}
+            self._committer = make_client(ck.Consumer, {"log_level": 2, **self._kafka, **ours})
+        return self._committer
+
+    def _require_right(self) -> None:
+        """Raise `KafkaError` if this client may not see the group.
+
+        By its description: librdkafka 2.16 ends the process where an admin client asks for the offsets of a group whose
+        coordinator has just begun (`rd_kafka_cgrp_op`, called with no group).
+        """
+        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        answer = ask_for_members(client, self.group)
+        try:
+            answer.result(_ANSWER_WITHIN)
+        except TimeoutError:
+            pass  # whoever asks next is told
+        except ck.KafkaException as error:
+            if error.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
+                raise KafkaError(
+                    f"This client may not see what the group {self.group} has committed. Grant Describe on the group "
+                    f"{self.group} to its principal."
+                ) from error
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still holds; without the partitions that do not exist."""
@@ -119,13 +152,10 @@ class Onlooker(Closable):
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
         """The records from `start` to before `end`, as far as they can be read: not into an open transaction."""
         topic, number = partition
-        # A topic that is new to a connected client would wait for up to a second.
-        with _explained(f"The partitions of {topic} could not be listed"):
-            self._consumer.list_topics(topic, timeout=_ANSWER_WITHIN)
-        self._consumer.assign([ck.TopicPartition(topic, number, start)])
+        self._reader.assign([ck.TopicPartition(topic, number, start)])
         moved = time.monotonic()
         while start < end:
-            messages = self._consumer.consume(_BATCH, _LOOK_EVERY)
+            messages = self._reader.consume(_BATCH, _LOOK_EVERY)
             for message in messages:
                 error, start = message.error(), (message.offset() or 0) + 1
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
@@ -147,7 +177,7 @@ class Onlooker(Closable):
         _patiently(lambda: self._commit(offsets))
 
     def _commit(self, offsets: Offsets) -> None:
-        refused = native.commit(self._consumer, offsets).refused(_ANSWER_WITHIN)
+        refused = native.commit(self._group_client(), offsets).refused(_ANSWER_WITHIN)
         if refused is None:
             raise KafkaError(f"Kafka did not answer a commit of the group {self.group} within {_ANSWER_WITHIN:g} s.")
         for error in refused.values():

@@ -20,7 +20,8 @@ from headway.kafka.admin import describe
 from headway.kafka.closing import Closable
 from headway.kafka.connection import Connection
 from headway.kafka.log_bounds import watermarks
-from headway.kafka.making import make_client
+from headway.kafka.unjoined_consumer import OURS as UNJOINED
+from headway.kafka.unjoined_consumer import unjoined_consumer
 from headway.records import TopicPartition
 
 __all__ = [
@@ -53,15 +54,13 @@ HOW_TO_GO_ON = (
 )
 
 OURS: Mapping[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
+    **UNJOINED,
     # The end of the log is the only sign that the rest of a range holds no records.
     "enable.partition.eof": True,
 }
 """What reading by offset rests on; a caller cannot set it."""
 
 DEFAULTS: Mapping[str, Any] = {
-    "group.id": "headway-ranges",
     # With the default of 1,000 a full queue stops fetching for a second.
     "fetch.queue.backoff.ms": 1,
     # The broker says at once that nothing follows: the end of a range, and the move to the next, wait for that.
@@ -124,7 +123,7 @@ class RangeReader(Closable):
         self._skip_lost = skip_lost
         self._connection = Connection()
         ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error"}
-        self._consumer = make_client(ck.Consumer, {**DEFAULTS, **config, **ours}, self._connection)
+        self._consumer = unjoined_consumer({**DEFAULTS, **config, **ours}, self._connection)
 
     def close(self) -> None:
         """Close the connections."""
@@ -139,8 +138,6 @@ class RangeReader(Closable):
         if sum(item.length for item in wanted) <= TOGETHER:
             yield from self._read_together(wanted, TOGETHER)
             return
-        # The metadata of all topics in one request: a topic that is new to a connected client waits for up to 1 s.
-        self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
         for item in wanted:
             yield from self._read_together([item], batch)
 
@@ -152,8 +149,7 @@ class RangeReader(Closable):
             remaining = sum(item.length for item in unfinished.values())
             messages = self._consumer.consume(min(batch, remaining), 0.05)
             self._connection.check(self._consumer)
-            if has_errors := any(map(Message.error, messages)):
-                messages = self._about_partitions(messages)
+            has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(wanted) == 1):
                 if (item := unfinished.get(place)) is None:
                     continue  # what follows a range was fetched with it
@@ -167,15 +163,6 @@ class RangeReader(Closable):
                 moved = time.monotonic()  # and not by what follows other ranges
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(unfinished.values())))
-
-    def _about_partitions(self, messages: list[Message]) -> list[Message]:
-        """Without errors that name no topic: those are of the group, such as not to be permitted to use it."""
-        for message in messages:
-            if message.topic() is None and (error := message.error()) is not None:
-                if error.fatal():
-                    raise KafkaError(f"Kafka cannot be read: {describe(error)}.")
-                log.info("Reading needs no group and goes on: %s.", describe(error))
-        return [message for message in messages if message.topic() is not None]
 
     def _advance(
         self, unfinished: dict[_Place, Range], item: Range, messages: list[Message], errors: list[Message]

@@ -22,6 +22,7 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.connection import Connection
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
+from headway.kafka.native import await_connection
 from headway.kafka.patience import patiently
 
 T = TypeVar("T")
@@ -231,8 +232,8 @@ class RowProducer:
         return ""
 
     def _connect(self) -> None:
-        # Without a connection librdkafka looks for the coordinator only every half a second. Any topic would do.
-        self._while_retriable(lambda seconds: self._producer.list_topics("__transaction_state", timeout=seconds))
+        # Without a connection librdkafka looks for the coordinator only every half a second.
+        self._while_retriable(lambda seconds: await_connection(self._producer, seconds))
 
     def _count_partitions(self, topic: str) -> int:
         deadline = time.monotonic() + _KNOWN_WITHIN

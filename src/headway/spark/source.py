@@ -45,8 +45,7 @@ highest level |
     | `group.id` | none | the progress of the query is also committed to the level groups of this group |
     | `includeHeaders` | `false` | whether there is a column `headers` |
 
-    No group is joined. librdkafka asks brokers about one all the same, `headway-ranges`; where access control refuses
-    that, reading goes on.
+    No group is joined, and without the option `group.id` no right on a group is needed.
     """
 
     @classmethod

@@ -1,0 +1,169 @@
+"""Asking the brokers which rights one's own login has, without a right to see ACLs."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from enum import Enum
+from typing import Any, NamedTuple
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headway.config import OWN_KEYS
+from headway.core.rights import Right
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin, describe
+from headway.kafka.coordinator import coordinator_client
+from headway.kafka.making import make_client
+
+_WITHIN = 20.0
+_PROBE = "headway-acls-check"
+"""The end of names that begin as asked for: of a topic that is not created, and of a transactional id of nobody's."""
+
+_NOT_AUTHORIZED = (
+    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
+    ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+_NO_SUCH_TOPIC = "no such topic exists, and brokers tell only of topics that do"
+_NOT_TOLD = "the brokers do not tell which operations are allowed"
+
+
+_silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is what is asked for
+
+
+class Held(Enum):
+    """Whether a right is there."""
+
+    YES = "there"
+    NO = "missing"
+    UNKNOWN = "not known"
+
+
+class Answer(NamedTuple):
+    """What was found out about a right, and why no more."""
+
+    right: Right
+    held: Held
+    reason: str = ""
+
+
+class OwnRights:
+    """Finds out which rights the login of `config` has. It changes nothing that exists.
+
+    A topic that might be created is only validated. The right to write under a prefix of transactional ids is tried
+    with an id under it that nobody has; that to write under one id cannot be tried without fencing its owner off.
+
+    Every method raises `KafkaError` for brokers that do not answer.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        self._admin = make_client(AdminClient, {"log_level": 2, **self._kafka})
+        self._visible = Admin(config).topics()  # a login that is refused is told of here
+
+    def check(self, rights: Iterable[Right]) -> list[Answer]:
+        """Return what is known of each right."""
+        return [self._ask(right) for right in rights]
+
+    def _ask(self, right: Right) -> Answer:
+        if right.resource == "TransactionalId":
+            return self._of_transactional_id(right)
+        if right.resource == "Group":
+            return _answer(right, self._operations(right, self._of_group))
+        if right.operation == "Create":
+            return self._of_creation(right)
+        if not right.prefixed and right.name != "*":
+            return _answer(right, self._operations(right, self._of_topic))
+        return self._of_all_topics(right)
+
+    def _of_all_topics(self, right: Right) -> Answer:
+        """Return the worst that is known of the topics that there are."""
+        beginning = right.name if right.prefixed else ""
+        found = [name for name in self._visible if name.startswith(beginning) and not name.startswith("__")]
+        answers = [self._ask(Right(right.operation, right.resource, name)) for name in found]
+        for answer in answers:
+            if answer.held is Held.NO:
+                return Answer(right, Held.NO, f"not for {answer.right.name}")
+        if not answers:
+            return Answer(right, Held.UNKNOWN, "no topic whose name begins so can be seen")
+        return next((Answer(right, each.held, each.reason) for each in answers if each.held is Held.UNKNOWN), None) or (
+            Answer(right, Held.YES)
+        )
+
+    def _operations(self, right: Right, ask: Callable[[str], Any]) -> Held | str | frozenset[str]:
+        """Return the operations that are allowed; or that none is, or the reason why they are not known."""
+        try:
+            allowed = ask(right.name)
+        except ck.KafkaException as error:
+            code = error.args[0].code()
+            if code in _NOT_AUTHORIZED:
+                return Held.NO
+            if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return _NO_SUCH_TOPIC
+            raise _not_answered(right, error) from error
+        return _NOT_TOLD if allowed is None else frozenset(_plain(each.name) for each in allowed)
+
+    def _of_topic(self, name: str) -> Any:
+        asked: Any = self._admin.describe_topics(
+            ck.TopicCollection([name]), include_authorized_operations=True, request_timeout=_WITHIN
+        )
+        return asked[name].result().authorized_operations
+
+    def _of_group(self, name: str) -> Any:
+        client = coordinator_client(self._kafka)
+        asked: Any = client.describe_consumer_groups([name], include_authorized_operations=True, request_timeout=3600.0)
+        try:
+            return asked[name].result(_WITHIN).authorized_operations
+        except TimeoutError:
+            raise KafkaError(f"The coordinator of the group {name} did not answer within {_WITHIN:g} s.") from None
+
+    def _of_creation(self, right: Right) -> Answer:
+        name = f"{right.name}{_PROBE}" if right.prefixed else right.name
+        asked: Mapping[str, Future[None]] = self._admin.create_topics(
+            [NewTopic(name, 1)], validate_only=True, request_timeout=_WITHIN
+        )
+        try:
+            asked[name].result()
+        except ck.KafkaException as error:
+            code = error.args[0].code()
+            if code in _NOT_AUTHORIZED:
+                return Answer(right, Held.NO)
+            if code != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise _not_answered(right, error) from error
+        return Answer(right, Held.YES)
+
+    def _of_transactional_id(self, right: Right) -> Answer:
+        if not right.prefixed:
+            return Answer(right, Held.UNKNOWN, "to try it would end the transactions of whoever uses this id")
+        own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
+        producer = make_client(ck.Producer, {**self._kafka, **own})
+        try:
+            producer.init_transactions(_WITHIN)
+        except ck.KafkaException as error:
+            if error.args[0].code() in _NOT_AUTHORIZED:
+                return Answer(right, Held.NO)
+            raise _not_answered(right, error) from error
+        finally:
+            with contextlib.suppress(ck.KafkaException):  # the same again
+                producer.close()
+        return Answer(right, Held.YES)
+
+
+def _answer(right: Right, allowed: Held | str | frozenset[str]) -> Answer:
+    if isinstance(allowed, Held):
+        return Answer(right, allowed)
+    if isinstance(allowed, str):
+        return Answer(right, Held.UNKNOWN, allowed)
+    return Answer(right, Held.YES if _plain(right.operation) in allowed else Held.NO)
+
+
+def _not_answered(right: Right, error: ck.KafkaException) -> KafkaError:
+    return KafkaError(f"Kafka did not say whether there is {right}: {describe(error.args[0])}.")
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", "").lower()

@@ -1,0 +1,67 @@
+"""Users of a secured broker who have the rights of a role and no others, and what the broker has denied them."""
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from headway.broker import LocalBroker
+from headway.core.rights import Right
+from headway.kafka.acls import Acl
+from headway.kafka.admin import Admin
+
+AUDITED = ["-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=info"]
+"""Options with which a broker logs what it denies."""
+
+_DENIED = re.compile(r"Principal = User:(\S+) is Denied (?P<what>operation = .*? for request = \S+)")
+
+
+@dataclass(frozen=True)
+class SecuredUser:
+    """A user, and the settings of its clients."""
+
+    broker: LocalBroker
+    name: str
+    config: Mapping[str, Any]
+
+    @property
+    def config_file(self) -> Path:
+        """The file for `--config-file`."""
+        return self.broker.config_file(self.name)
+
+    def revoke(self, right: Right) -> None:
+        """Take a right away."""
+        self.broker.revoke(self.name, right.operation, right.resource, right.name, prefixed=right.prefixed)
+
+    def grant(self, *rights: Right) -> None:
+        """Give rights."""
+        *first, last = rights
+        acls = [Acl(self.name, each.operation, each.resource, each.name, each.prefixed).binding() for each in first]
+        if acls:
+            client = AdminClient(self.broker.admin_config)  # kept: what a client that is gone was asked fails
+            for created in client.create_acls(acls).values():
+                created.result(30)
+        # When the broker knows of the last one, it knows of all.
+        self.broker.grant(self.name, last.operation, last.resource, last.name, prefixed=last.prefixed)
+
+    def denied(self) -> list[str]:
+        """What the broker has denied it."""
+        log = "".join(node.log_file.read_text(errors="replace") for node in self.broker.nodes)
+        return [found["what"] for found in _DENIED.finditer(log) if found[1] == self.name]
+
+
+def user_with(broker: LocalBroker, rights: Iterable[Right]) -> SecuredUser:
+    """Make a user that has these rights and no others."""
+    name = f"user-{uuid.uuid4().hex[:8]}"
+    user = SecuredUser(broker, name, broker.add_user(name))
+    user.grant(*rights)
+    return user
+
+
+def create(broker: LocalBroker, *topics: str, partitions: int = 1) -> None:
+    """Create topics, as the admin."""
+    Admin(broker.admin_config).create(topics, partitions)

@@ -1,0 +1,334 @@
+"""Each role works with exactly the rights that `docs/secured.md` names, and the broker denies it nothing."""
+
+import json
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+from click.testing import CliRunner, Result
+
+from headway import (
+    FatalError,
+    ParallelConsumer,
+    PriorityConsumer,
+    PriorityProducer,
+    ProducerRecord,
+    Relay,
+    RetryLater,
+    Scheduler,
+    cli,
+)
+from headway.broker import LocalBroker
+from headway.core.changes import Settled
+from headway.core.delay_lines import Ladder
+from headway.core.rights import Right, rights_of
+from headway.delay.pending import read_pending
+from headway.delay.topics import create_topics
+from headway.kafka.own_rights import Held, OwnRights
+from tests.broker.delay_cluster import QUICK, wait_until
+from tests.broker.secured_role import AUDITED, SecuredUser, create, user_with
+
+pytestmark = pytest.mark.kafka
+
+PATIENCE = 60
+LADDER = Ladder((1000, 2000))
+MODES = pytest.mark.parametrize("mode", ["exactly-once", pytest.param("low-latency", marks=pytest.mark.slow)])
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    """A secured broker that logs what it denies."""
+    with LocalBroker(secure=True, java_options=AUDITED) as broker:
+        yield broker
+
+
+@pytest.fixture
+def name() -> str:
+    """What the names of a test's topics and groups begin with."""
+    return f"least-{uuid.uuid4().hex[:8]}"
+
+
+def user_of(broker: LocalBroker, role: str, cases: Collection[str] = (), **names: str | Sequence[str]) -> SecuredUser:
+    """A user with the rights of a role, `names` in place of those in `<>`."""
+    listed = {key.replace("_", " "): [of] if isinstance(of, str) else of for key, of in names.items()}
+    return user_with(broker, rights_of(role, cases, listed))
+
+
+def records(broker: LocalBroker, topic: str, count: int) -> list[Any]:
+    """The records of a topic of one partition, read as the admin, once there are so many."""
+    own = {"group.id": "looks", "enable.auto.commit": False, "log_level": 0}
+    with closing(ck.Consumer({**broker.admin_config, **own})) as consumer:
+        consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
+        found: list[Any] = []
+        wait_until(lambda: len(extended(found, consumer.consume(count, 0.1))) >= count)
+        return found
+
+
+def extended(found: list[Any], more: Sequence[Any]) -> list[Any]:
+    found.extend(more)
+    return found
+
+
+def fill(broker: LocalBroker, topic: str, count: int) -> None:
+    with closing(ck.Producer(broker.admin_config)) as producer:
+        for number in range(count):
+            producer.produce(topic, str(number), str(number))
+        assert producer.flush(PATIENCE) == 0
+
+
+def delayed(broker: LocalBroker, name: str) -> str:
+    """A scheduler's topics, made by the admin."""
+    create_topics(broker.admin_config, name, LADDER, 1)
+    return name
+
+
+def headway(user: SecuredUser, *arguments: str, code: int = 0, answer: str = "") -> Result:
+    done = CliRunner().invoke(cli.headway, [*arguments, "--config-file", str(user.config_file)], input=answer)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_a_producer_writes_its_topics(broker: LocalBroker, name: str) -> None:
+    topics = [f"{name}-0", f"{name}-1"]
+    create(broker, *topics)
+    user = user_of(broker, "producer", topic=topics)
+    with PriorityProducer({**user.config, "max.priority": 2}) as producer:
+        for level in range(2):
+            assert producer.send(name, b"v", priority=level).result(PATIENCE).offset == 0
+    headway(user, "produce", name, "--priority", "1", answer="one\n")
+    assert len(records(broker, topics[1], 2)) == 2
+    assert user.denied() == []
+
+
+def test_a_producer_with_transactions_writes_under_its_id(broker: LocalBroker, name: str) -> None:
+    create(broker, f"{name}-0")
+    user = user_of(broker, "producer", ["transactional"], topic=f"{name}-0", transactional_id=name)
+    with PriorityProducer({**user.config, "max.priority": 1, "transactional.id": name}) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(name, b"v")
+    assert len(records(broker, f"{name}-0", 1)) == 1
+    assert user.denied() == []
+
+
+def test_a_producer_of_records_that_are_due_later_writes_the_lines(broker: LocalBroker, name: str) -> None:
+    create(broker, f"{name}-0")
+    user = user_of(broker, "producer", ["due"], topic=f"{name}-0", scheduler=delayed(broker, f"{name}-delay"))
+    config = {**user.config, "max.priority": 1, "scheduler.name": f"{name}-delay"}
+    with PriorityProducer(config) as producer:
+        producer.send(name, b"v", due=60.0).result(PATIENCE)
+    assert user.denied() == []
+
+
+def test_a_consumer_reads_its_topics_in_its_groups(broker: LocalBroker, name: str) -> None:
+    topics, groups = [f"{name}-0", f"{name}-1"], [f"{name}-0", f"{name}-1"]
+    create(broker, *topics)
+    for topic in topics:
+        fill(broker, topic, 3)
+    user = user_of(broker, "consumer", topic=topics, group=groups)
+    config = {**user.config, "group.id": name, "max.priority": 2, "max.poll.records": 10}
+    with PriorityConsumer({**config, "auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe(name)
+        found: list[Any] = []
+        wait_until(lambda: len(extended(found, consumer.poll(0.5))) >= 3)
+    left = headway(user, "consume", name, "--group", name, "--max", str(6 - len(found))).stdout
+    assert sorted([record.value for record in found] + left.encode().split()) == sorted([b"0", b"1", b"2"] * 2)
+    assert user.denied() == []
+
+
+@pytest.mark.parametrize(
+    "commit_mode", [*(pytest.param(mode, marks=pytest.mark.slow) for mode in ("sync", "async")), "transactional"]
+)
+def test_a_parallel_consumer_writes_outputs_and_dead_letters_and_schedules(
+    broker: LocalBroker, name: str, commit_mode: Any
+) -> None:
+    source, out, dead, scheduler = (f"{name}-{each}" for each in ("source", "out", "dead", "delay"))
+    create(broker, source, out, dead)
+    fill(broker, source, 10)
+    cases = ["outputs", "dead letters", "due", commit_mode]
+    user = user_of(
+        broker,
+        "parallel",
+        cases,
+        topic=source,
+        group=name,
+        output=out,
+        dead_letters=dead,
+        transactional_id=f"{name}-*",
+        scheduler=delayed(broker, scheduler),
+    )
+
+    def handle(record: Any, context: Any) -> ProducerRecord:
+        if record.value == b"1":
+            raise FatalError("never")
+        if record.value == b"2":
+            raise RetryLater(60)
+        return ProducerRecord(out, record.value)
+
+    config = {**user.config, "group.id": name, "auto.offset.reset": "earliest", "scheduler.name": scheduler}
+    with ParallelConsumer(config, dead_letter_topic=dead, commit_mode=commit_mode) as consumer:
+        consumer.subscribe(source)
+        thread = threading.Thread(target=consumer.run_and_produce, args=(handle,))
+        thread.start()
+        try:
+            wait_until(lambda: consumer.metrics().done == 10)
+        finally:
+            consumer.close()
+            thread.join()
+    assert len(records(broker, out, 8)) == 8
+    assert len(records(broker, dead, 1)) == 1
+    assert user.denied() == []
+
+
+def test_a_worker_runs_with_what_acls_worker_says(
+    broker: LocalBroker, name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"worker_{name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(
+        f"""
+import os, signal
+from headway import FatalError, worker
+
+@worker({name!r}, group={name!r}, levels=2, dead_letter_topic="{name}-dead", commit_mode="transactional")
+def bill(record, context):
+    if record.value == b"2":
+        raise FatalError("never")
+    open(os.path.join({str(tmp_path)!r}, "done-" + record.value.decode()), "w").close()
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    create(broker, f"{name}-0", f"{name}-1", f"{name}-dead")
+    fill(broker, f"{name}-1", 3)
+    said = CliRunner().invoke(cli.headway, ["acls", "worker", module, "--principal", "User:any", "--json"]).stdout
+    user = user_with(broker, map(right_of, json.loads(said)["rights"]))
+    command = [str(Path(sys.executable).with_name("headway")), "worker", module, "--config-file"]
+    process = subprocess.Popen([*command, str(user.config_file)], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (tmp_path / "done-0").exists() and (tmp_path / "done-1").exists())
+        assert len(records(broker, f"{name}-dead", 1)) == 1
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert user.denied() == []
+
+
+@MODES
+def test_a_scheduler_makes_its_topics_and_a_relay_delivers_and_answers(
+    broker: LocalBroker, name: str, mode: Any
+) -> None:
+    create(broker, f"{name}-target")
+    asks = user_of(broker, "scheduler", ["create", "cancel"], scheduler=name)
+    delivers = user_of(broker, "relay", scheduler=name, topic=f"{name}-target")
+    shows = user_of(broker, "schedule", scheduler=name)
+    create_topics(asks.config, name, LADDER, 2)
+    with Relay({**delivers.config, **QUICK}, name=name, mode=mode).running(), Scheduler(asks.config, name=name) as made:
+        kept = made.send_later("kept", b"v", f"{name}-target", 3600)
+        for number in range(10):
+            made.send_later(str(number), b"v", f"{name}-target", 0.2 + number / 20)
+        made.send_later("lost", b"v", f"{name}.state-none", 0.1)
+        cancelled = made.send_later("cancelled", b"v", f"{name}-target", 3600)
+        assert made.cancel(cancelled, PATIENCE) is Settled.CANCELLED
+        assert len(records(broker, f"{name}-target", 10)) == 10
+        assert [each.handle for each in read_pending(shows.config, name)] == [str(kept)]
+    assert asks.denied() == []
+    assert shows.denied() == []
+    assert not [what for what in delivers.denied() if "state-none" not in what]
+
+
+def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_says(
+    broker: LocalBroker, name: str
+) -> None:
+    user = user_of(broker, "topics", ["create", "delete"], topic=[f"{name}-0", f"{name}-1"])
+    headway(user, "topics", "create", name, "--levels", "2")
+    assert name in headway(user, "topics", "list").stdout
+    headway(user, "topics", "delete", name, "--yes")
+    assert user.denied() == []
+    dead, group = f"{name}-dead", f"{name}-billing"
+    create(broker, dead, f"{name}-target")
+    fill(broker, dead, 3)
+    with closing(ck.Consumer({**broker.admin_config, "group.id": group, "enable.auto.commit": False})) as consumer:
+        consumer.commit(offsets=[ck.TopicPartition(dead, 0, 1)], asynchronous=False)
+    user = user_of(broker, "offsets", topic=dead, group=group)
+    assert dead in headway(user, "offsets", "show", group).stdout
+    assert user.denied() == []
+    user = user_of(broker, "dead", topic=dead)
+    assert "0:2" in headway(user, "dead", "list", dead).stdout
+    headway(user, "dead", "show", dead, "0:1")
+    assert user.denied() == []
+    user = user_of(broker, "dead", ["send again"], topic=dead, target=f"{name}-target")
+    headway(user, "dead", "send-again", dead, "0:1", "--to", f"{name}-target", "--yes")
+    assert "sent again before" in headway(user, "dead", "list", dead).output
+    assert len(records(broker, f"{name}-target", 1)) == 1
+    assert user.denied() == []
+
+
+def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: LocalBroker, name: str) -> None:
+    create(broker, name)
+    fill(broker, name, 1)
+    user = user_with(broker, [Right("Read", "Topic", name)])
+    said = headway(user, "dead", "list", name, code=1).output
+    assert f"Grant Describe on the group headway-dead-{name}" in said
+    assert 1 <= len(user.denied()) < 5
+
+
+def right_of(described: Mapping[str, str]) -> Right:
+    words = described["operation"], described["resource"], described["name"]
+    return Right(*words, described["pattern"] == "prefixed")
+
+
+# --check
+
+
+def test_check_says_what_is_missing_and_its_exit_code_too(broker: LocalBroker, name: str) -> None:
+    topic, group = Right("Read", "Topic", name), Right("Read", "Group", f"{name}-g")
+    create(broker, name)
+    user = user_with(broker, [topic, group])
+    asked = ("acls", "consumer", name, "--group", f"{name}-g", "--check")
+    assert headway(user, *asked).stderr == "2 of 2 rights there, 0 missing.\n"
+    user.revoke(group)
+    assert headway(user, *asked, code=1).stdout == f"missing: {group}\n"
+    said = json.loads(headway(user, *asked, "--json", code=1).stdout)
+    assert [(right_of(each), each["held"]) for each in said["rights"]] == [(topic, True), (group, False)]
+
+
+@pytest.mark.slow
+def test_check_finds_each_right_that_is_missing(broker: LocalBroker, name: str) -> None:
+    create(broker, f"{name}-target")
+    delayed(broker, name)
+    rights = rights_of("relay", [], {"scheduler": [name], "topic": [f"{name}-target"]})
+    user = user_with(broker, rights)
+    assert {answer.held for answer in OwnRights(user.config).check(rights)} == {Held.YES}
+    for right in rights:
+        user.revoke(right)
+        [answer] = OwnRights(user.config).check([right])
+        assert (answer.right, answer.held) == (right, Held.NO)
+        user.grant(right)
+
+
+def test_check_says_what_cannot_be_known(broker: LocalBroker, name: str) -> None:
+    may_see = Right("Describe", "Topic", name)
+    user = user_with(broker, [may_see, Right("Create", "Topic", f"{name}-", prefixed=True)])
+    rights = [
+        Right("Write", "Topic", name),
+        Right("Write", "TransactionalId", name),
+        Right("Write", "Topic", f"{name}-line-", prefixed=True),
+        Right("Create", "Topic", f"{name}-", prefixed=True),
+        Right("Create", "Topic", f"{name}-new"),
+        Right("Create", "Topic", f"{name}.new"),
+    ]
+    answers = OwnRights(user.config).check(rights)
+    unknown = Held.UNKNOWN
+    assert [answer.held for answer in answers] == [unknown, unknown, unknown, Held.YES, Held.YES, Held.NO]
+    assert "no such topic" in answers[0].reason
+    assert "end the transactions" in answers[1].reason
+    assert "can be seen" in answers[2].reason
