@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from headway.config import Config
+from headway.connection import connection_of
 from headway.core.broker_clock import BrokerClock
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
@@ -39,7 +40,6 @@ from headway.kafka.log_bounds import LogBounds
 from headway.kafka.membership import Standing, standing
 from headway.kafka.native import Partition
 from headway.kafka.wake import Wake
-from headway.letters import connection_of
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
 from headway.config import Config
+from headway.connection import connection_of
 from headway.core.deaths import MOST_DEATHS, Deaths
 from headway.errors import ConfigError, HandlerError, HeadwayError, KafkaError
 from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
-from headway.letters import connection_of
 from headway.parallel.checks import check_at_least
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
