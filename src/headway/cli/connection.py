@@ -4,6 +4,7 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,17 @@ from typing import Any, TypeVar
 
 import click
 
-from headway.errors import ConfigError, LocalBrokerError
+from headway.cli.settings_file import read_properties
+from headway.config import Config
+from headway.errors import LocalBrokerError
 from headway.kafka.admin import Admin, describe
 
 log = logging.getLogger(__name__)
 
 _VARIABLE = "HEADWAY_BOOTSTRAP_SERVERS"
+_FILE_VARIABLE = "HEADWAY_CONFIG_FILE"
+_SERVERS = "bootstrap.servers"
+_SERVERS_TOO = "metadata.broker.list"  # librdkafka's other name for it
 _LAST_RESORT = "localhost:9092"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,13 +30,27 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them."""
+    """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them.
+
+    `assumes_servers` says that nobody has said where Kafka is.
+    """
 
     config: dict[str, Any] = field(repr=False)
+    assumes_servers: bool = False
 
-    def client_config(self) -> dict[str, Any]:
-        """For a producer or consumer: what happens to its connections is logged as warnings of ours."""
-        return {"log_level": 2, "error_cb": _warn} | self.config
+    def client_config(self, declared: Config | None = None) -> dict[str, Any]:
+        """For a producer or consumer: what happens to its connections is logged as warnings of ours.
+
+        What a worker has `declared` is in it, where nothing here wins over that.
+        """
+        declared = declared or {}
+        return {"log_level": 2, "error_cb": _warn, **declared, **self.over(declared)}
+
+    def over(self, declared: Config) -> dict[str, Any]:
+        """Return those of the settings here that win over what a worker has declared."""
+        says_servers = _SERVERS in declared or _SERVERS_TOO in declared
+        left_out = _SERVERS if self.assumes_servers and says_servers else None
+        return {key: value for key, value in self.config.items() if key != left_out}
 
     def admin(self) -> Admin:
         """Who lists, creates and deletes topics."""
@@ -71,7 +91,8 @@ def kafka_options(command: F) -> F:
     @click.option(
         "--config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Settings as lines of key=value; others cannot see them in the list of processes.",
+        envvar=_FILE_VARIABLE,
+        help=f"Settings as lines of key=value; others cannot see them in the list of processes. [env {_FILE_VARIABLE}]",
     )
     @functools.wraps(command)
     def with_connection(
@@ -89,30 +110,13 @@ def kafka_options(command: F) -> F:
 
 def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None) -> Connection:
     """The settings of a client: an option wins over -X, that over the file, and that over the environment."""
-    config = read_properties(config_file) if config_file else {}
-    config |= dict(settings)
-    servers = bootstrap_servers or config.get("bootstrap.servers") or os.environ.get(_VARIABLE)
-    return Connection(config | {"bootstrap.servers": servers or _local_broker() or _LAST_RESORT})
-
-
-def read_properties(file: Path) -> dict[str, str]:
-    """The settings in a file of `key=value` lines; empty ones, and those that begin with # or !, are comments.
-
-    Raises `ConfigError` that names the line, but does not show it.
-    """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"The settings in {file} cannot be read: {reason}.") from None
-    settings = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        key, equals, value = line.partition("=")
-        if line and not line.startswith(("#", "!")):
-            if not equals:
-                raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or begin it with #.")
-            settings[key.strip()] = value.strip()
-    return settings
+    config = (read_properties(config_file) if config_file else {}) | dict(settings)
+    if "oauth_cb" in config and os.getcwd() not in sys.path:  # an installed command looks beside itself
+        sys.path.insert(0, os.getcwd())
+    also_said = config.pop(_SERVERS_TOO, None)
+    said = bootstrap_servers or config.get(_SERVERS) or also_said or os.environ.get(_VARIABLE)
+    servers = said or _local_broker() or _LAST_RESORT
+    return Connection(config | {_SERVERS: servers}, assumes_servers=not said)
 
 
 def _warn(error: Any) -> None:

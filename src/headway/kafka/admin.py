@@ -24,6 +24,13 @@ _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _MISSING = "does not exist"
 _FORBIDDEN = "may not be written"
+_START_ONE = (
+    "Start a local one with `headway broker start`, or say where yours is (--bootstrap-servers, or the setting "
+    "bootstrap.servers)."
+)
+_LISTENER = "Check security.protocol: that of the client must be that of the broker's listener."
+# Of a broker that was reached, and ended the connection.
+_HUNG_UP = ("Disconnected while requesting ApiVersion", "connection closed by peer", "might be an SSL")
 # " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
 _COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
@@ -41,6 +48,7 @@ class Admin:
         self._servers = kafka.get("bootstrap.servers")
         self._patience = patience
         self._reason = "no answer"
+        self._advice = f"{_LISTENER} {_START_ONE}"
         self._none_is_up = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
         self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
@@ -152,12 +160,25 @@ class Admin:
             self._none_is_up = True
         else:
             self._reason = describe(error)
+            self._advice = _advice(error)
 
     def _unreachable(self) -> KafkaError:
-        return KafkaError(
-            f"Kafka cannot be reached at {self._servers} ({self._reason}). Start a local one with `headway broker "
-            "start`, or say where yours is (--bootstrap-servers, or the setting bootstrap.servers)."
-        )
+        failed = "cannot be reached at" if _START_ONE in self._advice else "refused this client at"
+        return KafkaError(f"Kafka {failed} {self._servers} ({self._reason}). {self._advice}")
+
+
+def _advice(error: ck.KafkaError) -> str:
+    """Return what to do about a connection that failed: it depends on whether a broker was reached."""
+    reason = error.str()
+    if "OAUTHBEARER token" in reason or "No token" in reason:
+        return "Correct the function that the setting oauth_cb names, or the service that it asks."
+    if error.code() in (ck.KafkaError._AUTHENTICATION, ck.KafkaError.SASL_AUTHENTICATION_FAILED):
+        return "Check the login: sasl.mechanism, sasl.username and sasl.password, or what else it needs."
+    if error.code() == ck.KafkaError._SSL:
+        return "Check security.protocol and the settings that begin with ssl., as ssl.ca.location."
+    if any(each in reason for each in _HUNG_UP):
+        return _LISTENER
+    return _START_ONE
 
 
 def describe(error: ck.KafkaError) -> str:

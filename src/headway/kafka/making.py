@@ -9,6 +9,7 @@ import confluent_kafka as ck
 from headway.config import explain_refused
 from headway.errors import ConfigError
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.oauth import with_oauth
 
 T = TypeVar("T")
 
@@ -22,7 +23,11 @@ _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
 
 def make_client(kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any]) -> T:
-    """A client of this kind; raises `ConfigError` for a setting that librdkafka does not know or take."""
+    """A client of this kind; raises `ConfigError` for a setting that librdkafka does not know or take.
+
+    Raises `KafkaError` where its `oauth_cb` fetches no token.
+    """
+    config = with_oauth(config)
     try:
         with ctrl_c_waits():  # it would be lost: the binding takes it for a setting without a name
             return kind({**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}})

@@ -58,7 +58,7 @@ class Member:
         threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
         try:
             [worker] = find_workers([self._job.worker]).values()
-            config = Connection(self._job.config).client_config()
+            config = Connection(self._job.config).client_config(worker.config)
             consumer = worker.consumer(config, self._job.concurrency, self._job.index)
             with self._supervising:
                 self._supervision = consumer.supervise(self._table, self._suspects)
