@@ -1,6 +1,5 @@
 """Where the commands find Kafka, and that they keep secrets."""
 
-import re
 import sys
 from pathlib import Path
 

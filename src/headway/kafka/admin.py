@@ -50,9 +50,17 @@ class Admin:
         self._reason = "no answer"
         self._advice = f"{_LISTENER} {_START_ONE}"
         self._none_is_up = False
+        self._is_connected = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
         self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": self._note}
         self._client = make_client(AdminClient, self._settings)
+
+    @property
+    def client(self) -> AdminClient:
+        """The client itself, which knows the brokers. Raises `KafkaError` when none answers."""
+        if not self._is_connected:
+            self._ask_patiently()
+        return self._client
 
     def topics(self) -> dict[str, int]:
         """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""
@@ -110,6 +118,10 @@ class Admin:
         # None where the brokers do not tell.
         return _FORBIDDEN if allowed is not None and AclOperation.WRITE not in allowed else None
 
+    def serve(self) -> None:
+        """Let go of what the client has to say of its connections meanwhile."""
+        self._client.poll(0)
+
     def broker_count(self) -> int:
         """How many brokers the one that answers knows. Raises `KafkaError` when none answers."""
         return len(self._ask_patiently().brokers)
@@ -153,6 +165,7 @@ class Admin:
                     raise self._unreachable() from error
             else:
                 self._none_is_up = False
+                self._is_connected = True
                 return metadata
 
     def _note(self, error: ck.KafkaError) -> None:

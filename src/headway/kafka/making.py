@@ -2,6 +2,9 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
@@ -33,6 +36,33 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any]) 
             return kind({**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}})
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+
+
+def _close(client: Any) -> None:
+    if close := getattr(client, "close", None):
+        close()
+
+
+def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> list[T]:
+    """Make clients at the same time, as with an `oauth_cb` the binding takes a second for each.
+
+    Raises what the first of them raises that fails, and closes the others.
+    """
+    threads = ThreadPoolExecutor(len(makes), "headway-making")
+    made = [threads.submit(make) for make in makes]
+    try:
+        return [each.result() for each in made]
+    except BaseException:
+        for each in made:
+            each.add_done_callback(partial(_close_made, close))
+        raise
+    finally:
+        threads.shutdown(wait=False)
+
+
+def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
+    with suppress(BaseException):
+        close(made.result())
 
 
 def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:
