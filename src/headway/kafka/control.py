@@ -5,6 +5,7 @@ another takes its place.
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,25 +17,30 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 
+log = logging.getLogger(__name__)
+
 _A_DAY = {"retention.ms": "86400000"}
 _WITHIN = 20.0
 _LOOK_EVERY = 0.2
 
 
 class ControlTopic:
-    """The topic, for who speaks. `config` is librdkafka's. Raises `KafkaError` if it can be neither found nor made."""
+    """The topic, for who speaks. `config` is librdkafka's.
+
+    Raises `KafkaError` if it can be neither found nor made, or if processes with these settings may not read it.
+    """
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._config = config
         self._topic = topic
-        admin = Admin(config)
-        if topic in admin.topics():
-            return
-        try:
-            admin.create([topic], 1, config=_A_DAY)
-        except KafkaError:
-            if topic not in admin.topics():  # nor has anybody else created it in this moment
-                raise
+        self._admin = admin = Admin(config)
+        if topic not in admin.topics():
+            try:
+                admin.create([topic], 1, config=_A_DAY)
+            except KafkaError:
+                if topic not in admin.topics():  # nor has anybody else created it in this moment
+                    raise
+        self._require_listeners()
 
     def end(self) -> int:
         """The offset of what is said next."""
@@ -45,7 +51,10 @@ class ControlTopic:
             consumer.close()
 
     def say(self, run: str, word: bytes) -> None:
-        """Say a word to all processes of a run. Raises `KafkaError` if Kafka does not take it within 20 s."""
+        """Say a word to all processes of a run.
+
+        Raises `KafkaError` if Kafka does not take it within 20 s, or those that listen may not read it any more.
+        """
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
@@ -55,6 +64,12 @@ class ControlTopic:
         producer.close()
         for error in filter(None, reports):
             raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
+        self._require_listeners()
+
+    def _require_listeners(self) -> None:
+        """Nobody hears from a reader that it may not read: it waits for the right, and for the word."""
+        if reason := self._admin.why_not_readable(self._topic):
+            raise KafkaError(f"{reason} The processes that are to be told to stop listen there.")
 
 
 @contextlib.contextmanager
@@ -69,7 +84,11 @@ def listening(
     def listen() -> None:
         while not ended.is_set():
             message = consumer.poll(_LOOK_EVERY)
-            if message is not None and not message.error() and message.key() == run.encode():
+            if message is None:
+                continue
+            if error := message.error():  # librdkafka asks again, and tells of each partition's error once
+                log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
+            elif message.key() == run.encode():
                 hear(message.value() or b"")
 
     thread = threading.Thread(target=listen, name="headway-control", daemon=True)
