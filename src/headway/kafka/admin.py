@@ -23,7 +23,7 @@ _CREATE_WITHIN = 30.0
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _MISSING = "does not exist"
-_FORBIDDEN = {AclOperation.WRITE: "may not be written", AclOperation.READ: "may not be read"}
+_FORBIDDEN = "may not be written"
 _START_ONE = (
     "Start a local one with `headway broker start`, or say where yours is (--bootstrap-servers, or the setting "
     "bootstrap.servers)."
@@ -92,20 +92,16 @@ class Admin:
         they are asked. Raises `KafkaError` when no broker answers.
         """
         deadline = time.monotonic() + known_within
-        while (reason := self._why_not(AclOperation.WRITE, topic)) == _MISSING and time.monotonic() < deadline:
+        while (reason := self._why_not_writable(topic)) == _MISSING and time.monotonic() < deadline:
             with contextlib.suppress(ck.KafkaException):
                 self._client.list_topics(topic, timeout=_ASK_FOR)
             time.sleep(_ASK_AGAIN_AFTER)
-        return _refusal(topic, reason, "Write")
+        if reason is None:
+            return None
+        todo = how_to_create(topic) if reason == _MISSING else "Grant Write on it to the principal of this client."
+        return f"The topic {topic} {reason}. {todo}"
 
-    def why_not_readable(self, topic: str) -> str | None:
-        """Return a sentence about what keeps this client from reading a topic; None if the brokers know of nothing.
-
-        Raises `KafkaError` when no broker answers.
-        """
-        return _refusal(topic, self._why_not(AclOperation.READ, topic), "Read")
-
-    def _why_not(self, operation: AclOperation, topic: str) -> str | None:
+    def _why_not_writable(self, topic: str) -> str | None:
         self._ask_patiently()
         [asked] = self._client.describe_topics(
             ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
@@ -117,10 +113,10 @@ class Admin:
             if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return _MISSING
             if code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                return _FORBIDDEN[operation]
+                return _FORBIDDEN
             raise KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.") from error
         # None where the brokers do not tell.
-        return _FORBIDDEN[operation] if allowed is not None and operation not in allowed else None
+        return _FORBIDDEN if allowed is not None and AclOperation.WRITE not in allowed else None
 
     def serve(self) -> None:
         """Let go of what the client has to say of its connections meanwhile."""
@@ -196,13 +192,6 @@ def _advice(error: ck.KafkaError) -> str:
     if any(each in reason for each in _HUNG_UP):
         return _LISTENER
     return _START_ONE
-
-
-def _refusal(topic: str, reason: str | None, right: str) -> str | None:
-    if reason is None:
-        return None
-    todo = how_to_create(topic) if reason == _MISSING else f"Grant {right} on it to the principal of this client."
-    return f"The topic {topic} {reason}. {todo}"
 
 
 def describe(error: ck.KafkaError) -> str:

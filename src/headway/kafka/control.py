@@ -7,6 +7,7 @@ another takes its place.
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,30 +26,49 @@ _LOOK_EVERY = 0.2
 
 
 class ControlTopic:
-    """The topic, for who speaks. `config` is librdkafka's.
-
-    Raises `KafkaError` if it can be neither found nor made, or if processes with these settings may not read it.
-    """
+    """The topic, for who speaks. `config` is librdkafka's. Raises `KafkaError` if it can be neither found nor made."""
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._config = config
         self._topic = topic
-        self._admin = admin = Admin(config)
-        if topic not in admin.topics():
-            try:
-                admin.create([topic], 1, config=_A_DAY)
-            except KafkaError:
-                if topic not in admin.topics():  # nor has anybody else created it in this moment
-                    raise
-        self._require_listeners()
+        admin = Admin(config)
+        if topic in admin.topics():
+            return
+        try:
+            admin.create([topic], 1, config=_A_DAY)
+        except KafkaError:
+            if topic not in admin.topics():  # nor has anybody else created it in this moment
+                raise
 
     def end(self) -> int:
-        """The offset of what is said next."""
+        """The offset of what is said next.
+
+        Raises `KafkaError` if those that listen with these settings may not read it. They would not hear of that
+        themselves: librdkafka waits for the right, and for the word.
+        """
         consumer = _reader(self._config)
         try:
-            return watermarks(consumer, (self._topic, 0), _WITHIN)[1]
+            end = watermarks(consumer, (self._topic, 0), _WITHIN)[1]
+            consumer.assign([ck.TopicPartition(self._topic, 0, end)])
+            self._require_readable(consumer)
+            return end
         finally:
             consumer.close()
+
+    def _require_readable(self, consumer: ck.Consumer) -> None:
+        deadline = time.monotonic() + _WITHIN
+        while time.monotonic() < deadline:
+            answer = consumer.poll(_LOOK_EVERY)
+            if answer is None:
+                continue
+            error = answer.error()
+            if error is None or error.code() == ck.KafkaError._PARTITION_EOF:
+                return
+            if error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise KafkaError(
+                    f"The topic {self._topic}, through which processes are told to stop, may not be read. Grant Read "
+                    "on it to the principal of this client."
+                )
 
     def say(self, run: str, word: bytes) -> None:
         """Say a word to all processes of a run.
@@ -64,12 +84,7 @@ class ControlTopic:
         producer.close()
         for error in filter(None, reports):
             raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
-        self._require_listeners()
-
-    def _require_listeners(self) -> None:
-        """Nobody hears from a reader that it may not read: it waits for the right, and for the word."""
-        if reason := self._admin.why_not_readable(self._topic):
-            raise KafkaError(f"{reason} The processes that are to be told to stop listen there.")
+        self.end()
 
 
 @contextlib.contextmanager
@@ -86,8 +101,9 @@ def listening(
             message = consumer.poll(_LOOK_EVERY)
             if message is None:
                 continue
-            if error := message.error():  # librdkafka asks again, and tells of each partition's error once
-                log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
+            if error := message.error():
+                if error.code() != ck.KafkaError._PARTITION_EOF:  # librdkafka goes on, and tells of each error once
+                    log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
             elif message.key() == run.encode():
                 hear(message.value() or b"")
 
@@ -103,4 +119,4 @@ def listening(
 
 def _reader(config: Mapping[str, Any]) -> ck.Consumer:
     own = {"group.id": "headway-control", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    return make_client(ck.Consumer, {"log_level": 2, **config, **own})
+    return make_client(ck.Consumer, {"log_level": 2, **config, **own, "enable.partition.eof": True})
