@@ -16,7 +16,7 @@ _CALLBACKS_OF_THE_BINDING = {"on_commit", "on_delivery"}
 
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Each setting of the librdkafka that is installed, and whether it is a consumer's (C), a producer's (P) or both."""
+    """Each setting of the librdkafka that is installed, and whose it is: a consumer's (C), a producer's (P), both."""
     file = tmp_path_factory.mktemp("librdkafka") / "settings.md"
     library, c = ctypes.CDLL(cimpl.__file__), ctypes.CDLL(None)
     c.fopen.restype = ctypes.c_void_p
