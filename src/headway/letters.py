@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from headway.config import Config
 from headway.core.user_errors import kind_of, text_of
 from headway.records import ConsumerRecord, Header
 
@@ -16,11 +15,6 @@ _SHORTENED = PREFIX + "shortened"
 _A_HEADER = 12  # bytes that a header takes beside its name and value, at most
 _LEAST_KEPT = 1000
 
-# The consumer's settings that say how to reach the brokers; the others would be refused, or mean something else.
-_REACH = "bootstrap. metadata.broker.list security. sasl. ssl. enable.ssl. https. socket. broker. client. reconnect. "
-_REACH += "api.version. log_level log. oauth_cb"
-_CONNECTION = tuple(_REACH.split())
-
 
 class Failed(Protocol):
     """A record that failed for good: a `Work`, or what is like one."""
@@ -31,11 +25,6 @@ class Failed(Protocol):
     def attempt(self) -> int: ...
     @property
     def first_failed_at(self) -> float | None: ...
-
-
-def connection_of(config: Config) -> dict[str, Any]:
-    """Of a consumer's settings those that a producer needs to reach the same brokers."""
-    return {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
 
 
 def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Header]:

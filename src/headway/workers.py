@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -103,15 +103,18 @@ def worker_of(handler: Any) -> "Worker | None":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A handler and what it was declared with, checked; `options` are a `ParallelConsumer`'s."""
+    """A handler and what it was declared with, checked; `options` are a `ParallelConsumer`'s.
+
+    `config` and `options` can hold secrets, so `repr` does not show them.
+    """
 
     handler: Callable[..., Any]
     topics: Sequence[str] | Mapping[str, int]
     group: str
     levels: int | None
     reader: Callable[[Any], Any] | None
-    config: Config
-    options: Mapping[str, Any]
+    config: Config = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
         if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):

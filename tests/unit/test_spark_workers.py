@@ -55,7 +55,7 @@ def plain_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def workers_on(cluster: Any, n: int) -> ClusterWorkers:
     control: Any = Mute()
-    return ClusterWorkers(cluster, workers._Task("billing:bill", {}, None, 5.0, "run", 0), n, control)
+    return ClusterWorkers(cluster, workers._Task("billing:bill", {}, {}, None, 5.0, "run", 0), n, control)
 
 
 def test_workers_that_cannot_be_told_to_stop_are_cancelled() -> None:

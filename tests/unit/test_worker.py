@@ -316,15 +316,16 @@ def test_an_error_in_the_module_is_one_sentence_with_its_place(here: Path, text:
 )
 def test_a_topic_that_is_missing_is_told_with_what_to_do(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        require_topics({"m:f": declared(**options)}, {"orders-0": 1, "orders-1": 1})
+        require_topics({"m:f": declared(**options)}, {"m:f": {"orders-0": 1, "orders-1": 1}})
     assert sentence in str(refused.value)
 
 
 def test_two_workers_that_would_split_their_records_are_refused() -> None:
-    one, other = declared(levels=1), declared(levels=1, concurrency=2)
+    one, other, audit = declared(levels=1), declared(levels=1, concurrency=2), declared(levels=1, group="audit")
+    seen = {"m:f": {"orders-0": 1}, "m:g": {"orders-0": 1}}
     with pytest.raises(ConfigError, match="m:f and m:g both read orders-0 in the group billing"):
-        require_topics({"m:f": one, "m:g": other}, {"orders-0": 1})
-    require_topics({"m:f": one, "m:g": declared(levels=1, group="audit")}, {"orders-0": 1})
+        require_topics({"m:f": one, "m:g": other}, seen)
+    require_topics({"m:f": one, "m:g": audit}, seen)
 
 
 # Starting again

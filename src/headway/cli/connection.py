@@ -4,19 +4,25 @@ import contextlib
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from headway.cli.settings_file import read_properties
+from headway.config import Config
 from headway.errors import ConfigError, LocalBrokerError
 from headway.kafka.admin import Admin
 
 log = logging.getLogger(__name__)
 
 _VARIABLE = "HEADWAY_BOOTSTRAP_SERVERS"
+_FILE_VARIABLE = "HEADWAY_CONFIG_FILE"
+_SERVERS = "bootstrap.servers"
+_SERVERS_TOO = "metadata.broker.list"  # librdkafka's other name for it
 _LAST_RESORT = "localhost:9092"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,20 +30,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them."""
+    """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them.
+
+    `assumes_servers` says that nobody has said where Kafka is.
+    """
 
     config: dict[str, Any] = field(repr=False)
+    assumes_servers: bool = False
     read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
-    def renewed(self) -> dict[str, Any]:
+    def over(self, declared: Config) -> dict[str, Any]:
+        """Return those of the settings here that win over what a worker has declared."""
+        says_servers = _SERVERS in declared or _SERVERS_TOO in declared
+        left_out = _SERVERS if self.assumes_servers and says_servers else None
+        return {key: value for key, value in self.config.items() if key != left_out}
+
+    def renewed(self) -> "Connection":
         """Return the settings as their file has them now: a password may have been renewed there."""
         if self.read_again is None:
-            return self.config
+            return self
         try:
-            return self.read_again()
+            return replace(self, config=self.read_again())
         except ConfigError as error:
             log.warning("The settings that were read before are used again. %s", error)
-            return self.config
+            return self
 
     def admin(self) -> Admin:
         """Who lists, creates and deletes topics."""
@@ -78,7 +94,8 @@ def kafka_options(command: F) -> F:
     @click.option(
         "--config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Settings as lines of key=value; others cannot see them in the list of processes.",
+        envvar=_FILE_VARIABLE,
+        help=f"Settings as lines of key=value; others cannot see them in the list of processes. [env {_FILE_VARIABLE}]",
     )
     @functools.wraps(command)
     def with_connection(
@@ -99,31 +116,18 @@ def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], 
     options = dict(settings)
 
     def read() -> dict[str, Any]:
-        config = (read_properties(config_file) if config_file else {}) | options
-        servers = bootstrap_servers or config.get("bootstrap.servers") or os.environ.get(_VARIABLE)
-        return config | {"bootstrap.servers": servers or _local_broker() or _LAST_RESORT}
+        return (read_properties(config_file) if config_file else {}) | options
 
-    return Connection(read(), read if config_file else None)
+    config = read()
+    if "oauth_cb" in config and os.getcwd() not in sys.path:  # an installed command looks beside itself
+        sys.path.insert(0, os.getcwd())
+    said = bootstrap_servers or config.get(_SERVERS) or config.get(_SERVERS_TOO) or os.environ.get(_VARIABLE)
+    servers = {_SERVERS: said or _local_broker() or _LAST_RESORT}
 
+    def with_servers() -> dict[str, Any]:
+        return {key: value for key, value in read().items() if key != _SERVERS_TOO} | servers
 
-def read_properties(file: Path) -> dict[str, str]:
-    """The settings in a file of `key=value` lines; empty ones, and those that begin with # or !, are comments.
-
-    Raises `ConfigError` that names the line, but does not show it.
-    """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"The settings in {file} cannot be read: {reason}.") from None
-    settings = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        key, equals, value = line.partition("=")
-        if line and not line.startswith(("#", "!")):
-            if not equals:
-                raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or begin it with #.")
-            settings[key.strip()] = value.strip()
-    return settings
+    return Connection(with_servers(), not said, with_servers if config_file else None)
 
 
 def _local_broker() -> str | None:

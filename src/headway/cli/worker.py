@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -15,7 +16,7 @@ from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress import ProgressLine
 from headway.cli.workers.supervisor import Outcome, Supervisor
-from headway.cli.workers.topics import require_topics
+from headway.cli.workers.topics import look_at_topics, require_topics
 from headway.finding import find_workers
 
 log = logging.getLogger("headway.worker")
@@ -85,17 +86,21 @@ def worker(
       130  ended by Ctrl-C
     """
     found = find_workers(workers)
-    require_topics(found, connection.admin().topics())
+    require_topics(found, look_at_topics(found, connection))
     shown = style.format == "text" and stderr_is_terminal()
     logs = replace(style, over_progress=shown)
     log_to_stderr(logs)
+
+    def config_of(name: str) -> dict[str, Any]:
+        return connection.renewed().over(found[name].config)
+
     jobs = [
-        Job(name, index, connection.config, concurrency, drain_timeout, logs)
-        for name in found
+        Job(name, index, connection.over(its.config), concurrency, drain_timeout, logs)
+        for name, its in found.items()
         for index in range(processes)
     ]
     progress = ProgressLine(sys.stderr) if shown else None
-    outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, connection.renewed).run())
+    outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, config_of).run())
     _tell(outcome, style)
     context.exit(outcome.code)
 

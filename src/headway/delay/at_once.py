@@ -19,6 +19,7 @@ from headway.delay.carrying_out import (
     Moved,
     Offsets,
     Ticks,
+    close_at_once,
     connected_client,
     moves_of,
     note_move,
@@ -31,6 +32,7 @@ from headway.delay.transactions import Uncommitted, abort, commit, fenced, membe
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
+from headway.kafka.making import together
 from headway.kafka.native import Partition
 from headway.kafka.producer_client import (
     HANGS_AFTER,
@@ -78,12 +80,11 @@ class AtOnce:
         clock: BrokerClock,
     ) -> None:
         self._id = new_id(names)
-        self._client = connected_client(config, names.state)
-        try:
-            self._states = fenced(config, self._id, names.state)
-        except KafkaError:
-            self._client.close(0)
-            raise
+        self._client, self._states = together(
+            partial(connected_client, config, names.state),
+            partial(fenced, config, self._id, names.state),
+            close=close_at_once,
+        )
         self._names = names
         self._consumer = consumer
         self._clock = clock

@@ -94,6 +94,11 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
     return client
 
 
+def close_at_once(client: ProducerClient) -> None:
+    """Close a client that has sent nothing."""
+    client.close(0)
+
+
 def connect(client: ProducerClient, topic: str) -> None:
     """Have it know the brokers: an unconnected one looks for what it needs only every half second."""
     client.partitions(topic, _ANSWER_WITHIN)

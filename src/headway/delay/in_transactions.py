@@ -19,6 +19,7 @@ from headway.delay.carrying_out import (
     Moved,
     Offsets,
     Ticks,
+    close_at_once,
     connect,
     moves_of,
     note_move,
@@ -31,6 +32,7 @@ from headway.delay.transactions import Uncommitted, abort, commit, fenced, membe
 from headway.delay.writing import Out, Writing
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.line_consumer import LineConsumer
+from headway.kafka.making import together
 from headway.kafka.native import Partition
 from headway.kafka.producer_client import (
     HANGS_AFTER,
@@ -81,12 +83,7 @@ class InTransactions:
         self._clock = clock
         self._ids = [new_id(names) for _ in range(_PRODUCERS)]
         self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
-        try:
-            for transactional_id in self._ids:
-                self._clients.append(self._new_client(transactional_id))
-        except KafkaError:
-            self._close(0)
-            raise
+        self._clients.extend(together(*(partial(self._new_client, each) for each in self._ids), close=close_at_once))
         self._why_not = partial(why_not_writable, config)
         self._writing = Writing(names, ladder, self._partitions, self._why_not)
         self._uncommitted: Uncommitted | None = None

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 from headway.config import Config
+from headway.connection import PRODUCERS_OWN, connection_of
 from headway.core.broker_clock import BrokerClock
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.line import Fetched
@@ -27,20 +29,18 @@ from headway.delay.carrying_out import Carrier, Mode
 from headway.delay.in_transactions import InTransactions
 from headway.delay.remade import RemadeTopics
 from headway.delay.searching import Searcher
-from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, read_layout, usable
+from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, layout_seen_by, usable
 from headway.delay.transactions import end_transactions, ids_begin_with
 from headway.delay.writing import command_from, fetched_from
 from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
-from headway.kafka.admin import Admin
 from headway.kafka.closing import Closable
-from headway.kafka.compacted import read_compacted
+from headway.kafka.compacted import TopicReader
 from headway.kafka.connection import LET_IN_NO_MORE_AFTER
 from headway.kafka.line_consumer import Deletion, LineConsumer
-from headway.kafka.log_bounds import LogBounds
+from headway.kafka.making import together
 from headway.kafka.membership import Standing, standing
 from headway.kafka.native import Partition
 from headway.kafka.wake import Wake
-from headway.letters import connection_of
 
 log = logging.getLogger(__name__)
 
@@ -110,12 +110,23 @@ class Relay(Closable):
         self._failed_at = -math.inf
         self._refused_since: float | None = None
         self.counts: Counter[str] = Counter()
-        self._ladder, self._lines = self._layout()
-        consumer = {key: value for key, value in config.items() if not key.startswith("transaction")}
-        self._consumer = LineConsumer({"group.id": name, **consumer}, self._wake)
+        consumer = {key: value for key, value in config.items() if key not in PRODUCERS_OWN}
+        made: list[Any] = together(
+            partial(TopicReader, self._connection),
+            partial(LineConsumer, {"group.id": name, **consumer}, self._wake),
+        )
+        self._reader: TopicReader = made[0]
+        self._consumer: LineConsumer = made[1]
+        try:
+            self._ladder, self._lines = self._layout()
+        except BaseException:
+            self._consumer.close()
+            self._reader.close()
+            self._wake.close()
+            raise
         self._searcher = Searcher(self._connection, self._names, self._wake)
         self._remade = RemadeTopics(self._connection, self._wake)
-        self._deletion = Deletion(self._connection)
+        self._deletion = Deletion()
         self._carrier: Carrier | None = None
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
@@ -177,6 +188,7 @@ class Relay(Closable):
             self._let_go()
         finally:
             self._consumer.close()
+            self._reader.close()
             self._searcher.close()
             self._remade.close()
             self._wake.close()
@@ -184,7 +196,7 @@ class Relay(Closable):
     # What there is
 
     def _layout(self) -> tuple[Ladder, tuple[int, ...]]:
-        layout = read_layout(self._connection, self._names.name)
+        layout = layout_seen_by(self._reader, self._names.name)
         if layout is None:
             raise ConfigError(
                 f"The scheduler {self._names.name} has no topics. Create them with `headway schedule init`, or let a "
@@ -251,6 +263,7 @@ class Relay(Closable):
         self._failed_at = now
         again_after = min(_LONGEST_BACK_OFF, _AGAIN_AFTER * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1)  # noqa: S311
         log.warning("The relay begins anew from what is stored, in %.2g s: %s", again_after, error)
+        self._reader.renew()
         self._forget(again_after)
         member = standing(error)
         if member is Standing.EXPELLED or (member is Standing.BEHIND and self._failures > _BEHIND_TIMES):
@@ -297,7 +310,7 @@ class Relay(Closable):
             if self._consumer.assigned:
                 self._look_for_lines()
             return
-        stored = read_compacted(self._connection, self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
+        stored = self._reader.compacted(self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
         if not self._is_all_decided(numbers):
             self._end_what_is_open(stored)
         room, ladder, ends = self._memory // len(numbers), usable(self._ladder, self._lines), self._ends(numbers)
@@ -340,13 +353,13 @@ class Relay(Closable):
         """
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
         keys[self._names.commands] = COMMANDS_KEY
-        ids = Admin(self._connection).topic_ids(list(keys))
+        ids = self._reader.admin.topic_ids(list(keys))
         self._remade.expect(ids, time.monotonic())
         topics = {key: ids[topic] for topic, key in keys.items() if topic in ids}
         if any(topics.get(key, id_) != id_ for key, id_ in self._topics.items()):
             log.warning("Topics of %s were deleted and made anew.", self._names.name)
-            self._deletion = Deletion(self._connection)
-            layout = read_layout(self._connection, self._names.name)
+            self._deletion = Deletion()
+            layout = layout_seen_by(self._reader, self._names.name)
             if layout is None or not set(layout.ladder.lines).issubset(layout.lines):
                 return None
             if (layout.ladder, layout.lines) != (self._ladder, self._lines):
@@ -362,10 +375,11 @@ class Relay(Closable):
         """
         places = [(self._names.line(line), number) for line in self._lines for number in numbers]
         try:
-            there = LogBounds(self._connection, within=_DECIDED_WITHIN).ends(places)
-            decided = LogBounds(self._connection, "read_committed", _DECIDED_WITHIN).ends(places)
+            there = self._reader.bounds(_DECIDED_WITHIN).ends(places)
+            decided = self._reader.bounds(_DECIDED_WITHIN, "read_committed").ends(places)
         except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
             log.info("%s", unknown)
+            self._reader.renew()
             return False
         return all(decided[place] >= end for place, end in there.items() if place in decided)
 
@@ -375,9 +389,10 @@ class Relay(Closable):
         keys[self._names.commands] = COMMANDS_KEY
         places = [(topic, number) for topic in keys for number in numbers]
         try:
-            ends = LogBounds(self._connection, within=_DECIDED_WITHIN).ends(places)
+            ends = self._reader.bounds(_DECIDED_WITHIN).ends(places)
         except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
             log.info("%s", unknown)
+            self._reader.renew()
             ends = {}
         return {
             number: {key: ends[topic, number] for topic, key in keys.items() if (topic, number) in ends}
@@ -525,8 +540,9 @@ class Relay(Closable):
         if time.monotonic() - self._deleted_at < _DELETE_EVERY:
             return
         self._deleted_at = time.monotonic()
+        self._reader.serve()
         if self._carrier:
-            self._deletion.delete_before(self._carrier.done)
+            self._deletion.delete_before(self._carrier.done, self._reader.admin)
 
     def _wakes_at(self, now: int) -> float:
         return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)

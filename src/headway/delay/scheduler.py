@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
+from headway.connection import connection_of
 from headway.core.changes import Settled
 from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.recurrence import Misfire, Recurrence
@@ -30,7 +31,6 @@ from headway.kafka.forks import made_before_fork, tell_of_forks
 from headway.kafka.headers import header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient, closed_in_callback
 from headway.kafka.serialization import key_writer, value_writer
-from headway.letters import connection_of
 from headway.records import Header
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from headway.core.delay_lines import MEMORY, Ladder
 from headway.core.untrusted import Time, read_json
 from headway.errors import ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
-from headway.kafka.compacted import read_compacted
-from headway.kafka.log_bounds import LogBounds
+from headway.kafka.compacted import TopicReader
 from headway.kafka.producer_client import ProducerClient
 
 log = logging.getLogger(__name__)
@@ -144,34 +143,43 @@ def create_topics(
         KafkaError: A topic could not be created.
         ConfigError: There are other numbers of partitions already.
     """
-    names, admin = TopicNames(name), Admin(config)
-    existing = admin.topics()
-    in_use = _read_ladder(config, names, existing)
-    partitions = existing.get(names.state, partitions)
-    wanted = ladder or in_use.ladder or Ladder.exponential()
-    _create(
-        admin, [new for new in topics_for(names, wanted, partitions) if new.name not in existing], replication_factor
-    )
-    if wanted != in_use.ladder or not in_use.is_stored:
-        _write_ladder(config, names, wanted)
-    return _checked(names, _await(admin, names, wanted), wanted)
+    names = TopicNames(name)
+    with TopicReader(config) as reader:
+        admin = reader.admin
+        existing = admin.topics()
+        in_use = _read_ladder(reader, names, existing)
+        partitions = existing.get(names.state, partitions)
+        wanted = ladder or in_use.ladder or Ladder.exponential()
+        missing = [new for new in topics_for(names, wanted, partitions) if new.name not in existing]
+        _create(admin, missing, replication_factor)
+        if wanted != in_use.ladder or not in_use.is_stored:
+            _write_ladder(config, names, wanted)
+        return _checked(names, _await(admin, names, wanted), wanted)
 
 
 def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
     """What `create_topics` would create."""
-    names, existing = TopicNames(name), Admin(config).topics()
-    wanted_ladder = ladder or _read_ladder(config, names, existing).ladder or Ladder.exponential()
+    names = TopicNames(name)
+    with TopicReader(config) as reader:
+        existing = reader.admin.topics()
+        wanted_ladder = ladder or _read_ladder(reader, names, existing).ladder or Ladder.exponential()
     wanted = topics_for(names, wanted_ladder, existing.get(names.state, partitions))
     return [new for new in wanted if new.name not in existing]
 
 
 def read_layout(config: Mapping[str, Any], name: str) -> Layout | None:
     """What there is of a scheduler; None if it has no topics yet."""
+    with TopicReader(config) as reader:
+        return layout_seen_by(reader, name)
+
+
+def layout_seen_by(reader: TopicReader, name: str) -> Layout | None:
+    """Return what there is of a scheduler; None if it has no topics yet."""
     names = TopicNames(name)
-    existing = Admin(config).topics()
+    existing = reader.admin.topics()
     if not {names.ladder, names.state, names.commands} <= existing.keys():
         return None
-    ladder = _read_ladder(config, names, existing).ladder
+    ladder = _read_ladder(reader, names, existing).ladder
     return None if ladder is None else _checked(names, existing, ladder)
 
 
@@ -212,15 +220,15 @@ class _InUse(NamedTuple):
     is_stored: bool
 
 
-def _read_ladder(config: Mapping[str, Any], names: TopicNames, existing: Mapping[str, int]) -> _InUse:
+def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
     place = names.ladder, 0
-    if names.ladder not in existing or not LogBounds(config).ends([place]).get(place):  # nor is one deleted
+    if names.ladder not in existing or not reader.bounds().ends([place]).get(place):  # nor is one deleted
         return _InUse(None, is_stored=False)
-    stored = read_compacted(config, names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
+    stored = reader.compacted(names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
     if ladder := ladder_from(names, _LADDER_KEY.encode(), stored):
         return _InUse(ladder, is_stored=True)
     # All lines are older than the ladder's first record, but maybe not than what was listed before.
-    return _InUse(Ladder.of_those(names.lines_of(Admin(config).topics())), is_stored=False)
+    return _InUse(Ladder.of_those(names.lines_of(reader.admin.topics())), is_stored=False)
 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:

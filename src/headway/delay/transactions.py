@@ -11,15 +11,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 
-from headway.delay.carrying_out import Offsets, connected_client
+from headway.delay.carrying_out import Offsets, close_at_once, connected_client
 from headway.delay.topics import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.line_consumer import LineConsumer
+from headway.kafka.making import together
 from headway.kafka.membership import not_a_member
 from headway.kafka.native import is_of_a_member
 from headway.kafka.producer_client import HANGS_AFTER, ProducerClient, in_slices, is_out_of_place
 
 _A_MOMENT = 0.1
+_AT_A_TIME = 8
 _DEFAULTS: Mapping[str, Any] = {
     # So long a relay that was killed keeps its partitions' successor, and those who read its targets, waiting.
     "transaction.timeout.ms": 10_000,
@@ -98,5 +100,7 @@ def abort(client: ProducerClient) -> None:
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
     """End what these producers have open, and refuse them from now on; `topic` is any that exists."""
-    for transactional_id in transactional_ids:
-        fenced(config, transactional_id, topic).close(_A_MOMENT)
+    ids = list(transactional_ids)
+    for some in (ids[first : first + _AT_A_TIME] for first in range(0, len(ids), _AT_A_TIME)):
+        for client in together(*(partial(fenced, config, each, topic) for each in some), close=close_at_once):
+            client.close(_A_MOMENT)

@@ -25,6 +25,10 @@ _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _MISSING = "does not exist"
 _FORBIDDEN = "may not be written"
+_START_ONE = (
+    "Start a local one with `headway broker start`, or say where yours is (--bootstrap-servers, or the setting "
+    "bootstrap.servers)."
+)
 
 
 class Admin:
@@ -41,9 +45,17 @@ class Admin:
         self._patience = patience
         self._connection = Connection()
         self._none_is_up = False
+        self._is_connected = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
         self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": _both(self._note, kafka.get("error_cb"))}
         self._client = make_client(AdminClient, self._settings, self._connection)
+
+    @property
+    def client(self) -> AdminClient:
+        """The client itself, which knows the brokers. Raises `KafkaError` when none answers."""
+        if not self._is_connected:
+            self._ask_patiently()
+        return self._client
 
     def topics(self) -> dict[str, int]:
         """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""
@@ -101,6 +113,10 @@ class Admin:
         # None where the brokers do not tell.
         return _FORBIDDEN if allowed is not None and AclOperation.WRITE not in allowed else None
 
+    def serve(self) -> None:
+        """Let go of what the client has to say of its connections meanwhile."""
+        self._client.poll(0)
+
     def broker_count(self) -> int:
         """How many brokers the one that answers knows. Raises `KafkaError` when none answers."""
         return len(self._ask_patiently().brokers)
@@ -146,6 +162,7 @@ class Admin:
                 time.sleep(_ASK_AGAIN_AFTER)
             else:
                 self._none_is_up = False
+                self._is_connected = True
                 return metadata
 
     def _note(self, error: ck.KafkaError) -> None:
@@ -154,8 +171,7 @@ class Admin:
 
     def _unreachable(self) -> KafkaError:
         return self._connection.refusal_so_far() or KafkaError(
-            f"Kafka cannot be reached at {self._servers} ({self._connection.reason}). Start a local one with `headway "
-            "broker start`, or say where yours is (--bootstrap-servers, or the setting bootstrap.servers)."
+            f"Kafka cannot be reached at {self._servers} ({self._connection.reason}). {_START_ONE}"
         )
 
 

@@ -5,7 +5,9 @@ another takes its place.
 """
 
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +18,8 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.log_bounds import watermarks
 from headway.kafka.making import make_client
 from headway.kafka.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
+
+log = logging.getLogger(__name__)
 
 _A_DAY = {"retention.ms": "86400000"}
 _WITHIN = 20.0
@@ -38,15 +42,40 @@ class ControlTopic:
                 raise
 
     def end(self) -> int:
-        """The offset of what is said next."""
+        """The offset of what is said next.
+
+        Raises `KafkaError` if those that listen with these settings may not read it. They would not hear of that
+        themselves: librdkafka waits for the right, and for the word.
+        """
         consumer = _reader(self._config)
         try:
-            return watermarks(consumer, (self._topic, 0), _WITHIN)[1]
+            end = watermarks(consumer, (self._topic, 0), _WITHIN)[1]
+            consumer.assign([ck.TopicPartition(self._topic, 0, end)])
+            self._require_readable(consumer)
+            return end
         finally:
             consumer.close()
 
+    def _require_readable(self, consumer: ck.Consumer) -> None:
+        deadline = time.monotonic() + _WITHIN
+        while time.monotonic() < deadline:
+            answer = consumer.poll(_LOOK_EVERY)
+            if answer is None:
+                continue
+            error = answer.error()
+            if error is None or error.code() == ck.KafkaError._PARTITION_EOF:
+                return
+            if error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise KafkaError(
+                    f"The topic {self._topic}, through which processes are told to stop, may not be read. Grant Read "
+                    "on it to the principal of this client."
+                )
+
     def say(self, run: str, word: bytes) -> None:
-        """Say a word to all processes of a run. Raises `KafkaError` if Kafka does not take it within 20 s."""
+        """Say a word to all processes of a run.
+
+        Raises `KafkaError` if Kafka does not take it within 20 s, or those that listen may not read it any more.
+        """
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
@@ -56,6 +85,7 @@ class ControlTopic:
         producer.close()
         for error in filter(None, reports):
             raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
+        self.end()
 
 
 @contextlib.contextmanager
@@ -70,7 +100,12 @@ def listening(
     def listen() -> None:
         while not ended.is_set():
             message = consumer.poll(_LOOK_EVERY)
-            if message is not None and not message.error() and message.key() == run.encode():
+            if message is None:
+                continue
+            if error := message.error():
+                if error.code() != ck.KafkaError._PARTITION_EOF:  # librdkafka goes on, and tells of each error once
+                    log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
+            elif message.key() == run.encode():
                 hear(message.value() or b"")
 
     thread = threading.Thread(target=listen, name="headway-control", daemon=True)
@@ -84,4 +119,5 @@ def listening(
 
 
 def _reader(config: Mapping[str, Any]) -> UnjoinedConsumer:
-    return unjoined_consumer({"log_level": 2, **config, "auto.offset.reset": "earliest"})
+    own = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
+    return unjoined_consumer({"log_level": 2, **config, **own})

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
+from headway.kafka.admin import Admin
 from headway.kafka.connection import Connection
 from headway.kafka.making import make_client
 from headway.kafka.native import Partition, wake_on_events
@@ -162,17 +162,16 @@ class LineConsumer:
 class Deletion:
     """Deletes the beginnings of partitions, so that records that have left a line take no room."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._admin = make_client(AdminClient, {"log_level": 2, **config})
+    def __init__(self) -> None:
         self._deleted: dict[Partition, int] = {}
 
-    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
-        """Ask for it, and do not wait: what is refused is asked for again with the next."""
+    def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
+        """Ask for it, and do not wait: what is refused is asked for again with the next. Raises `KafkaError`."""
         fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
         if not fresh:
             return
         try:
-            self._admin.delete_records([ck.TopicPartition(*each, offset) for each, offset in fresh.items()])
+            admin.client.delete_records([ck.TopicPartition(*each, offset) for each, offset in fresh.items()])
         except ck.KafkaException as error:
             raise KafkaError(f"What has left the lines cannot be deleted: {error.args[0].str()}.") from error
         self._deleted.update(fresh)

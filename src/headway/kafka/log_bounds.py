@@ -48,17 +48,24 @@ class LogBounds:
 
     Args:
         config: Settings of librdkafka.
+        client: One with these settings that is connected, to begin with.
         isolation: Whether open transactions are before the end ("read_uncommitted") or behind it ("read_committed").
         within: Seconds to keep asking while a broker does not say it.
 
     Every method leaves out partitions that do not exist, and raises `KafkaError` for what is not known in time.
     """
 
-    def __init__(self, config: Mapping[str, Any], isolation: str = "read_uncommitted", within: float = _WITHIN) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        isolation: str = "read_uncommitted",
+        within: float = _WITHIN,
+        client: AdminClient | None = None,
+    ) -> None:
         self._config = {"log_level": 2, **config}
         self._isolation = isolation
         self._within = within
-        self._client: AdminClient | None = None
+        self._client = client
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return the first offset that each partition still holds."""

@@ -2,6 +2,9 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import confluent_kafka as ck
@@ -11,6 +14,7 @@ from headway.config import explain_refused
 from headway.errors import ConfigError
 from headway.kafka.connection import Connection
 from headway.kafka.ctrl_c import ctrl_c_waits
+from headway.kafka.oauth import with_oauth
 from headway.kafka.served import serve
 
 T = TypeVar("T")
@@ -29,10 +33,13 @@ def make_client(
 ) -> T:
     """Return a client of this kind, which tells `connection` of its connections, and logs through `logging`.
 
-    Raises `ConfigError` for a setting that librdkafka does not know or take.
+    Raises:
+        ConfigError: librdkafka does not know a setting, or does not take its value.
+        KafkaError: The setting `oauth_cb` fetches no token.
     """
     guarded = {**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}}
     guarded |= (connection or Connection()).settings(guarded)
+    guarded = with_oauth(guarded)  # last, so that all callbacks hear what is wrong with a token
     try:
         with ctrl_c_waits():  # it would be lost: the binding takes it for a setting without a name
             client = kind(guarded)
@@ -41,6 +48,33 @@ def make_client(
     if isinstance(client, AdminClient):
         serve(client)
     return client
+
+
+def _close(client: Any) -> None:
+    if close := getattr(client, "close", None):
+        close()
+
+
+def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> list[T]:
+    """Make clients at the same time, as with an `oauth_cb` the binding takes a second for each.
+
+    Raises what the first of them raises that fails, and closes the others.
+    """
+    threads = ThreadPoolExecutor(len(makes), "headway-making")
+    made = [threads.submit(make) for make in makes]
+    try:
+        return [each.result() for each in made]
+    except BaseException:
+        for each in made:
+            each.add_done_callback(partial(_close_made, close))
+        raise
+    finally:
+        threads.shutdown(wait=False)
+
+
+def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
+    with suppress(BaseException):
+        close(made.result())
 
 
 def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
 
 from headway.config import Config, OutputSettings, ParallelSettings
+from headway.connection import connection_of
 from headway.core.admission import Admission
 from headway.core.capacity import Distributor
 from headway.core.engine import Engine
@@ -28,7 +29,6 @@ from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.producer_client import ProducerClient, in_background
 from headway.kafka.serialization import key_reader, value_reader
 from headway.kafka.wake import Wake
-from headway.letters import connection_of
 from headway.parallel.calls import (
     BatchHandler,
     Calls,

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from headway.config import Config
+from headway.connection import connection_of
 from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
@@ -15,7 +16,6 @@ from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.kafka.closing import counting_down
 from headway.kafka.connection import change_credentials
 from headway.kafka.producer_client import cause_of, is_of_the_topic, is_too_large
-from headway.letters import connection_of
 from headway.parallel.dispatch import RecordWork
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headway.connection import connection_of
 from headway.errors import ConfigError
-from headway.letters import connection_of
 from headway.parallel.context import Context
 from headway.pipelines.flight_outputs import Outputs, from_notices, to_send
 from headway.spark.parallel_stage import parallel_map

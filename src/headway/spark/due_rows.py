@@ -8,6 +8,7 @@ from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 from headway.config import whole_number
+from headway.connection import connection_of
 from headway.core.schedules import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import storing
@@ -15,7 +16,6 @@ from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.row_producer import Columns
 from headway.kafka.uncollected import Uncollected
-from headway.letters import connection_of
 
 # Relays wait a minute for what may still be on its way into a line, and brokers look for transactions that have run out
 # of time every ten seconds.

@@ -53,6 +53,9 @@ def local_session(
 ) -> SparkSession:
     """A session on all cores of this machine or on the cluster of `master`, or the one that runs already.
 
+    It is the active one of the thread that calls this from then on: in a thread without one Spark does not find
+    `format("headway")` for writing.
+
     `settings` are Spark's and go over ours. `short_lived` is for a session of a minute or so: it is quick at once, but
     does not get quicker. Sets JAVA_HOME to a Java that Spark can run on, fetching one where there is none, and
     PYSPARK_PYTHON to this Python, unless it says already which Python a cluster has: Spark takes both from the
@@ -68,6 +71,7 @@ def local_session(
     conf = SparkConf().setMaster(master or "local[*]").setAppName(name).setAll(list(given.items()))
     _start_java(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
+    _make_active(session)
     if _is_this_machine(master):
         _write_no_checksums(session)
     return session
@@ -91,6 +95,11 @@ def _write_no_checksums(session: SparkSession) -> None:
     """
     java: Any = session._jvm
     java.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
+
+
+def _make_active(session: SparkSession) -> None:
+    java: Any = session._jvm
+    SparkSession._get_j_spark_session_class(java).setActiveSession(session._jsparkSession)
 
 
 def _start_java(conf: SparkConf) -> None:

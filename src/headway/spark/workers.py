@@ -18,11 +18,11 @@ from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
 from headway.config import Config
+from headway.connection import connection_of
 from headway.core.deaths import MOST_DEATHS, Deaths
 from headway.errors import AuthenticationError, ConfigError, HandlerError, HeadwayError, KafkaError
 from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
-from headway.letters import connection_of
 from headway.parallel.checks import check_at_least
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
@@ -36,10 +36,14 @@ _LEAVE_WITHIN = 30.0  # seconds, to leave a group and end, when nothing runs any
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What a task is told; goes to the cluster."""
+    """What a task is told; goes to the cluster.
+
+    `config` is what the user of the worker gave; `connection` has what the worker itself declares of it as well.
+    """
 
     worker: str
     config: Config = field(repr=False)
+    connection: Config = field(repr=False)
     concurrency: int | None
     drain_timeout: float
     run: str
@@ -48,11 +52,9 @@ class _Task:
 
     def work(self, index: int) -> "_Ended":
         """Run worker number `index` in a process of its own until this run's stop message arrives."""
-        connection = connection_of(self.config)
-        supervisor = TaskSupervisor(
-            replace(self, index=index), lambda: ControlTopic(connection, CONTROL_TOPIC), self.run
-        )
-        with listening(connection, CONTROL_TOPIC, self.since, self.run, supervisor.hear):
+        in_process = replace(self, index=index, connection={})
+        supervisor = TaskSupervisor(in_process, lambda: ControlTopic(self.connection, CONTROL_TOPIC), self.run)
+        with listening(self.connection, CONTROL_TOPIC, self.since, self.run, supervisor.hear):
             return supervisor.work() or _Ended(None, "")
 
     # In the process
@@ -118,9 +120,10 @@ def run_workers(
     check_at_least("drain_timeout", drain_timeout, 0)
     if ":" not in handler_path:
         raise ConfigError(f"The handler is {handler_path!r}; name it as module:handler.")
-    find_workers([handler_path])
-    control = ControlTopic(connection_of(config), CONTROL_TOPIC)
-    task = _Task(handler_path, config, concurrency, drain_timeout, uuid.uuid4().hex, control.end())
+    [worker] = find_workers([handler_path]).values()
+    connection = connection_of({**worker.config, **config})
+    control = ControlTopic(connection, CONTROL_TOPIC)
+    task = _Task(handler_path, config, connection, concurrency, drain_timeout, uuid.uuid4().hex, control.end())
     return ClusterWorkers(spark.sparkContext, task, n, control)
 
 

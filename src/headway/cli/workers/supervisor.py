@@ -98,7 +98,8 @@ class Process:
 class Supervisor:
     """Runs jobs, each as a process.
 
-    `drain_timeout` is how long what runs may take to end, `config` returns the settings for each process that starts.
+    `drain_timeout` is how long what runs may take to end, `config_of` returns
+    a worker's settings for each process that starts.
     """
 
     def __init__(
@@ -106,12 +107,12 @@ class Supervisor:
         jobs: Sequence[Job],
         drain_timeout: float,
         progress: ProgressLine | None,
-        config: Callable[[], dict[str, Any]],
+        config_of: Callable[[str], dict[str, Any]],
     ) -> None:
         self._jobs = jobs
         self._drain_timeout = drain_timeout
         self._progress = progress
-        self._config = config
+        self._config_of = config_of
         self._living: set[Process] = set()
         self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # of each worker
         self._dead = Report()
@@ -141,7 +142,9 @@ class Supervisor:
     async def _keep_alive(self, job: Job) -> None:
         deaths = Deaths()
         while not self._ending.is_set():
-            process = Process(replace(job, config=self._config(), suspects=self._suspects[job.worker].all()))
+            process = Process(
+                replace(job, config=self._config_of(job.worker), suspects=self._suspects[job.worker].all())
+            )
             code, lived = await self._live(process)
             if self._ending.is_set():
                 self._conclude(_outcome(code, process.mistake))

@@ -2,18 +2,43 @@
 
 from collections.abc import Mapping
 
+from headway.cli.connection import Connection
 from headway.cli.logical_topics import count_levels, require_levels
+from headway.config import Config
+from headway.connection import connection_of
 from headway.core.topics import how_to_create
 from headway.errors import ConfigError
+from headway.kafka.admin import Admin
 from headway.workers import Worker
 
 
-def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, int]) -> None:
-    """Raises `ConfigError` that says how to create the first topic that is missing, and whose records are split."""
+def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dict[str, dict[str, int]]:
+    """Return what Kafka has, as each worker sees it: with the settings that it has declared.
+
+    Those with the same settings ask once. Raises `KafkaError` when no broker answers.
+    """
+    seen: list[tuple[Config, dict[str, int]]] = []
+    found: dict[str, dict[str, int]] = {}
     for name, worker in workers.items():
+        config = connection_of({**worker.config, **connection.over(worker.config)})
+        topics = next((topics for known, topics in seen if known == config), None)
+        if topics is None:
+            topics = Admin(config).topics()
+            seen.append((config, topics))
+        found[name] = topics
+    return found
+
+
+def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Mapping[str, int]]) -> None:
+    """Raises `ConfigError` that says how to create the first topic that is missing, and whose records are split.
+
+    `kafka_topics` are those that each worker sees.
+    """
+    for name, worker in workers.items():
+        there = kafka_topics[name]
         for topic in worker.topics:
-            _require(name, worker, topic, kafka_topics)
-        if worker.dead_letter_topic is not None and worker.dead_letter_topic not in kafka_topics:
+            _require(name, worker, topic, there)
+        if worker.dead_letter_topic is not None and worker.dead_letter_topic not in there:
             raise ConfigError(
                 f"Kafka has no topic {worker.dead_letter_topic}, where dead letters of {name} go. "
                 f"{how_to_create(worker.dead_letter_topic)}"

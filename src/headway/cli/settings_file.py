@@ -1,0 +1,83 @@
+"""A file of a client's settings: lines of key=value, and PEM texts as they are."""
+
+import logging
+import re
+from collections import deque
+from pathlib import Path
+
+from headway.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_BEGIN = "-----BEGIN "
+_END = "-----END "
+_BLOCK = re.compile(r"(-----BEGIN [^-]+-----)(.*?)(-----END [^-]+-----)", re.DOTALL)
+_QUOTES = ("'", '"')
+
+_Lines = deque[tuple[int, str]]
+"""What is still to be read, with the numbers of the lines."""
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    r"""Return the settings in a file; empty lines, and those that begin with # or !, are comments.
+
+    A value that begins with `-----BEGIN ` goes on until its `-----END …-----`, in as many lines as it has; the next one
+    of a chain belongs to it. Written in one line, it has `\n` or spaces where a PEM file has new lines.
+
+    Raises `ConfigError` that names the line, but does not show it.
+    """
+    lines: _Lines = deque(enumerate(map(str.strip, _text_of(file).splitlines()), 1))
+    settings: dict[str, str] = {}
+    while lines:
+        number, line = lines.popleft()
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not equals:
+            raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or begin it with #.")
+        if key.endswith(".pem") and value in ("", "\\", *_QUOTES) and lines:
+            number, value = lines.popleft()
+        if value.lstrip("".join(_QUOTES)).startswith(_BEGIN):
+            value = _pem(value, lines, f"in line {number} of {file}")
+        elif len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
+            log.warning(
+                "The quotes around the value of %s in line %d of %s are part of it. Remove them unless they are meant.",
+                *(key, number, file),
+            )
+        settings[key] = value
+    return settings
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"The settings in {file} cannot be read: {reason}.") from None
+
+
+def _pem(first: str, lines: _Lines, place: str) -> str:
+    """Return the PEM text that begins with this line; takes the others that belong to it."""
+    parts = [first]
+    while lines and (_END not in parts[-1] or _follows(lines)):
+        parts.append(lines.popleft()[1])
+    if lines and lines[0][1] in _QUOTES:
+        lines.popleft()
+    # A backslash goes on in the next line, for Kafka's own tools; quotes are no part of a PEM text.
+    text = "\n".join(part.rstrip("\\").rstrip() for part in parts).replace("\\n", "\n").replace("\\r", "")
+    if text.count(_BEGIN) != len(blocks := _BLOCK.findall(text)):
+        raise ConfigError(f"The PEM text that begins {place} has no end. Add its line {_END}…-----.")
+    return "".join(begin + _body(body) + end + "\n" for begin, body, end in blocks)
+
+
+def _follows(lines: _Lines) -> bool:
+    """Return whether the next certificate of a chain comes, after empty lines."""
+    while lines and not lines[0][1]:
+        lines.popleft()
+    return bool(lines) and lines[0][1].startswith(_BEGIN)
+
+
+def _body(text: str) -> str:
+    """Return what is between the first and the last line, which are lines of their own."""
+    text = text.strip()
+    return "\n" + (text if "\n" in text else "\n".join(text.split())) + "\n"

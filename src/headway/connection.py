@@ -1,0 +1,44 @@
+"""Of one client's settings, those that other clients need to reach the same brokers."""
+
+from typing import Any
+
+from headway.config import OWN_KEYS, Config
+
+_CONSUMERS = """
+group.id group.instance.id group.protocol group.protocol.type group.remote.assignor partition.assignment.strategy
+session.timeout.ms heartbeat.interval.ms coordinator.query.interval.ms max.poll.interval.ms max.poll.records
+share.acknowledgement.mode enable.auto.commit auto.commit.enable auto.commit.interval.ms auto.offset.reset
+enable.auto.offset.store offset.store.method offset.store.path offset.store.sync.interval.ms
+queued.min.messages queued.max.messages.kbytes consume.callback.max.messages
+fetch.wait.max.ms fetch.queue.backoff.ms fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes
+fetch.min.bytes fetch.error.backoff.ms isolation.level enable.partition.eof check.crcs
+consume_cb rebalance_cb offset_commit_cb on_commit
+"""
+CONSUMERS_OWN = frozenset(_CONSUMERS.split())
+"""The settings that librdkafka has for consumers alone, and the binding's name for their callback."""
+
+_PRODUCERS = """
+transactional.id transaction.timeout.ms enable.idempotence enable.gapless.guarantee acks request.required.acks
+request.timeout.ms message.timeout.ms delivery.timeout.ms message.send.max.retries retries queuing.strategy
+queue.buffering.max.messages queue.buffering.max.kbytes queue.buffering.max.ms linger.ms
+queue.buffering.backpressure.threshold batch.num.messages batch.size sticky.partitioning.linger.ms
+compression.codec compression.type compression.level partitioner partitioner_cb msg_order_cmp
+delivery.report.only.error produce.offset.report dr_cb dr_msg_cb on_delivery
+"""
+PRODUCERS_OWN = frozenset(_PRODUCERS.split())
+"""The settings that librdkafka has for producers alone, and the binding's name for their callback."""
+
+# librdkafka takes these from every client, but means what a producer sends. Headway's producers depend on them.
+_OF_SENDING = ("message.max.bytes", "message.copy.max.bytes", "max.in.flight", "max.in.flight.requests.per.connection")
+# A callback is told of the client that it was given to, in the thread that polls that client.
+_OF_ONE_CLIENT = ("error_cb", "throttle_cb", "stats_cb", "statistics.interval.ms", "default.topic.config")
+
+_OF_ONE_KIND = CONSUMERS_OWN | PRODUCERS_OWN | {*_OF_SENDING, *_OF_ONE_CLIENT, *OWN_KEYS}
+
+
+def connection_of(config: Config) -> dict[str, Any]:
+    """Return the settings that every client needs to reach the same brokers: all but those of one kind of client.
+
+    So a setting of a newer librdkafka arrives, too.
+    """
+    return {key: value for key, value in config.items() if key not in _OF_ONE_KIND}

@@ -1,0 +1,131 @@
+"""The setting `oauth_cb`: a function that fetches tokens, asked and told of as users need it.
+
+The binding asks it in a thread of librdkafka's, drops what it raises, and then gives the client up after ten seconds.
+So the first token is fetched before there is a client, where an error can be raised at once. A failure after that is
+logged, and is the reason in what the client's `error_cb` is told.
+"""
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.core.user_errors import description_of
+from headway.errors import ConfigError, KafkaError
+
+log = logging.getLogger(__name__)
+
+FetchToken = Callable[[Any], Any]
+
+_SAY_AGAIN_AFTER = 60.0
+_WHAT_THE_BINDING_SAYS = "OAuth callback raised exception"
+
+
+def with_oauth(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client's settings with a token fetched by their `oauth_cb`, if they have one.
+
+    Raises:
+        ConfigError: It is no function, nor the name of one as `module:function`; or the client would never ask it.
+        KafkaError: It raised an error, or returned something that is no token.
+    """
+    given = config.get("oauth_cb")
+    if given is None:
+        return dict(config)
+    _require_its_mechanism(config)
+    tokens = _Tokens(_named(given) if isinstance(given, str) else given, config.get("sasl.oauthbearer.config"))
+    told = {"error_cb": tokens.explaining(config["error_cb"])} if config.get("error_cb") else {}
+    return {**config, "oauth_cb": tokens, **told}
+
+
+def _require_its_mechanism(config: Mapping[str, Any]) -> None:
+    mechanism = str(config.get("sasl.mechanism", config.get("sasl.mechanisms")))
+    protocol = str(config.get("security.protocol")).upper()
+    if mechanism.upper() != "OAUTHBEARER" or not protocol.startswith("SASL_"):
+        raise ConfigError(
+            "The setting oauth_cb is asked only with sasl.mechanism=OAUTHBEARER and security.protocol=SASL_SSL (or "
+            "SASL_PLAINTEXT). Set both, or remove it."
+        )
+
+
+def _named(name: str) -> FetchToken:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"The setting oauth_cb is {name!r}, which cannot be imported ({error}). Name a function as module:function."
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"The setting oauth_cb is {name!r}, which is no function. Name one as module:function.")
+    return found  # type: ignore[no-any-return]
+
+
+class _Tokens:
+    """Asks a user's function for tokens; the first is there already."""
+
+    def __init__(self, fetch: FetchToken, argument: Any) -> None:
+        self._fetch = fetch
+        self._failure = ""
+        self._said_at: float | None = None
+        try:
+            self._first = [_checked(fetch(argument))]
+        except Exception as error:
+            raise KafkaError(
+                f"No token could be fetched to log in: the setting oauth_cb {_what(error)}. Correct it, or the service "
+                "that it asks."
+            ) from error
+
+    def __call__(self, argument: Any) -> Any:
+        """Return a token. Raise what the function raises, for librdkafka to ask again ten seconds later."""
+        if self._first:
+            return self._first.pop()
+        try:
+            token = _checked(self._fetch(argument))
+        except BaseException as error:  # a SystemExit, too, is of the function alone
+            self._failure = f"the setting oauth_cb {_what(error)}"
+            self._say(error)
+            raise
+        self._failure, self._said_at = "", None
+        return token
+
+    def explaining(self, error_cb: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return an `error_cb` that is told what the function has raised, where the binding says only that it did."""
+
+        def explained(error: Any) -> None:
+            if self._failure and _WHAT_THE_BINDING_SAYS in error.str():
+                error = ck.KafkaError(error.code(), f"No token could be fetched: {self._failure}")
+            error_cb(error)
+
+        return explained
+
+    def _say(self, error: BaseException) -> None:
+        if self._said_at is None or time.monotonic() - self._said_at > _SAY_AGAIN_AFTER:
+            first, self._said_at = self._said_at is None, time.monotonic()
+            log.error(
+                "No token could be fetched, and this client cannot log in again: %s.", self._failure, exc_info=first
+            )
+
+
+class _NoTokenError(Exception):
+    """What a function has returned is no token."""
+
+
+def _checked(token: Any) -> Any:
+    """Return a token; the binding would wait for another for ever after something that is none."""
+    if (
+        not isinstance(token, tuple)
+        or not 2 <= len(token) <= 4
+        or not isinstance(token[0], str)
+        or not isinstance(token[1], int | float)
+    ):
+        raise _NoTokenError(f"a {type(token).__name__}")
+    return token
+
+
+def _what(error: BaseException) -> str:
+    if isinstance(error, _NoTokenError):
+        return f"returned {error}; it must return a tuple of the token and the time at which it expires, in seconds"
+    return f"raised {description_of(error)}"
