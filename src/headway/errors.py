@@ -6,8 +6,11 @@ HeadwayError
 │   └── PortTakenError    another process has the port that it is to listen on
 ├── KafkaError            Kafka refused a call
 │   ├── FetchError        a level could not fetch; the other levels go on
-│   └── DeliveryError     a record was not delivered
-│       └── NoRoomError   there was no room for it; it was not sent
+│   │   └── FetchRefusedError     its principal has no right to; also an AuthorizationError
+│   ├── DeliveryError     a record was not delivered
+│   │   ├── NoRoomError   there was no room for it; it was not sent
+│   │   └── DeliveryRefusedError  its principal has no right to; also an AuthorizationError
+│   └── AuthorizationError        the client's principal lacks a right, which the message names
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
 │   └── FencedError       another one has taken over its transactional id
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
@@ -51,6 +54,10 @@ class KafkaError(HeadwayError):
     """Kafka refused a call."""
 
 
+class AuthorizationError(KafkaError):
+    """The client's principal lacks a right. The message names the right, the resource, and how to grant it."""
+
+
 class FetchError(KafkaError):
     """A level could not fetch; the other levels go on.
 
@@ -62,8 +69,16 @@ class FetchError(KafkaError):
         self.level = level
 
 
+class FetchRefusedError(FetchError, AuthorizationError):
+    """A level may not read its topics or join its group; it goes on by itself when the right is granted."""
+
+
 class DeliveryError(KafkaError):
     """A record was not delivered."""
+
+
+class DeliveryRefusedError(DeliveryError, AuthorizationError):
+    """A record was not delivered, for want of a right."""
 
 
 class NoRoomError(DeliveryError):

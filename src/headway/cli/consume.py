@@ -88,7 +88,7 @@ def consume(
       headway consume orders --group billing --max 100 --timeout 5 --format json-lines | jq .value
       headway consume orders clicks --group archive --output archive.txt
     """
-    levels = require_common_levels(topics, connection.admin().topics(), levels)
+    levels = require_common_levels(topics, connection.admin().topics("Read"), levels)
     ours = {"group.id": group, "max.priority": levels, "max.poll.records": capacity, "enable.auto.commit": False}
     config = {"auto.offset.reset": "earliest"} | connection.client_config() | ours
     encode = text_line if format == "text" else json_line

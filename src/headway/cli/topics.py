@@ -111,7 +111,7 @@ def delete(topic: str, levels: int | None, yes: bool, connection: Connection) ->
     """
     admin = connection.admin()
     kafka_topics = admin.topics()
-    has_levels = levels is not None or topic not in kafka_topics
+    has_levels = levels is not None or topic not in kafka_topics.seen
     names = _level_topics(topic, require_levels(topic, kafka_topics, levels)) if has_levels else [topic]
     if not yes:
         click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)

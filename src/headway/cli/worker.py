@@ -85,7 +85,7 @@ def worker(
       130  ended by Ctrl-C
     """
     found = find_workers(workers)
-    require_topics(found, connection.admin().topics())
+    require_topics(found, connection.admin().topics("Read"))
     shown = style.format == "text" and stderr_is_terminal()
     logs = replace(style, over_progress=shown)
     log_to_stderr(logs)

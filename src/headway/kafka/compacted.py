@@ -10,6 +10,7 @@ import confluent_kafka as ck
 from headway.errors import KafkaError
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
+from headway.kafka.rights import why_refused
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +35,20 @@ def read_compacted(
     partitions: Collection[int],
     within: float,
     when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> dict[int, dict[str, bytes]]:
     """Of each partition the latest value of each key; keys whose latest value is none are left out.
 
     Records whose key is no text are passed over, with a warning.
 
     Transactions that are open now are waited for: what they have written is read if they are committed. After a second
-    of that `when_stuck` is called with what was read before them, to end those that nobody will.
+    of that `when_stuck` is called with what was read before them, to end those that nobody will. When `is_over` says
+    so, reading ends.
 
     Raises:
-        KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds.
+        AuthorizationError: This client may not read the topic.
+        KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds; or it is
+            over before.
     """
     values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
     ends = _ends(config, topic, partitions, within)
@@ -56,11 +61,15 @@ def read_compacted(
         deadline, stuck_at = began + within, began + _STUCK_AFTER
         while missing:
             for message in consumer.consume(_AT_ONCE, _SLICE if len(missing) > 1 else _SLICE / 10):
+                if (error := message.error()) and (refused := why_refused(error, "Read", config, topic=topic)):
+                    raise refused
                 if _reaches(message, ends, values):
                     missing.discard(message.partition())
             if missing and time.monotonic() > stuck_at:
                 stuck_at = deadline
                 when_stuck(values)
+            if missing and is_over():
+                raise KafkaError(f"{topic} was not read to its end, since nobody wants it any more.")
             if time.monotonic() > deadline:
                 raise KafkaError(
                     f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold an "

@@ -16,9 +16,11 @@ from typing import Any, Protocol
 
 import confluent_kafka as ck
 
+from headway.core.rights import Right, right_for
 from headway.core.topics import LevelSubscription
-from headway.errors import FetchError, KafkaError
+from headway.errors import FetchError, FetchRefusedError, KafkaError
 from headway.kafka import native
+from headway.kafka.access_watch import AccessWatch
 from headway.kafka.client_log import ClientLog
 from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.group_watch import GroupWatch
@@ -102,6 +104,8 @@ class LevelConsumer:
         self._wake: Wake | None = None
         self._listener: RebalanceListener | None = None
         self._watch = GroupWatch(config)
+        self._access = AccessWatch(config)
+        self._group = str(config["group.id"])
         own = ClientLog(config, self._watch.suspect).settings
         self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config, **own})
         reset = str(config.get("auto.offset.reset", "latest"))
@@ -133,9 +137,37 @@ class LevelConsumer:
         if wake := self._wake:
             wake.set()
 
-    def _cannot_start(self, reason: str) -> None:
-        self.errors.append(FetchError(self.level, reason))
+    def _cannot_start(self, reason: str, topic: str | None, cause: ck.KafkaError | None) -> None:
+        if not self._is_refused(topic, cause):
+            self.errors.append(FetchError(self.level, reason))
         self._set_wake()
+
+    def _is_refused(self, topic: str | None, error: ck.KafkaError | None) -> bool:
+        """Return whether this says that a right is missing, and if so, say it when it is due."""
+        right = error and right_for(error.name(), "Read", topic=topic, group=self._group)
+        if not right:
+            return False
+        self._say_refused(self._access.refused(right, time.monotonic()))
+        return True
+
+    def _say_refused(self, sentence: str | None) -> None:
+        if sentence:
+            self.errors.append(FetchRefusedError(self.level, sentence))
+
+    @property
+    def refused(self) -> str | None:
+        """Which right is missing now, and what to do; None if nothing is refused."""
+        return self._access.sentence()
+
+    @property
+    def was_member(self) -> bool:
+        """Whether its group has ever given it an assignment, be it of nothing."""
+        return bool(self._member_id)
+
+    def rights(self) -> list[Right]:
+        """Return the rights that it needs on what it is subscribed to, but for patterns."""
+        topics = [topic for topic in self._subscription.topics if not topic.startswith("^")]
+        return [Right("Read", "Topic", topic) for topic in topics] + [Right("Read", "Group", self._group)]
 
     # Subscription
 
@@ -252,6 +284,8 @@ class LevelConsumer:
         if self._watch.is_on and self._has_fallen_behind(now):
             log.warning("Level %d has missed what its group was told, and joins it anew.", self.level)
             self.rejoin()
+        if self._access.is_on:
+            self._say_refused(self._access.look(now))
         if count == 0:
             return self._fetch_nothing(now)
         if self._parked:
@@ -320,7 +354,7 @@ class LevelConsumer:
                         "same group.instance.id, give each its own."
                     )
                 )
-            else:
+            elif not self._is_refused(message.topic(), error):
                 self.errors.append(FetchError(self.level, error.str()))
         return [message for message in messages if message.error() is None]
 

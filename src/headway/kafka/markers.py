@@ -23,6 +23,7 @@ from headway.kafka.closing import Closable
 from headway.kafka.log_bounds import fetched_end
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
+from headway.kafka.rights import why_refused
 
 T = TypeVar("T")
 
@@ -151,7 +152,7 @@ class Markers(Closable):
         position, was_at_end = start, False
         while stop is None or position < stop:
             for message in self._consumer.consume(_AT_A_TIME, 0.1):
-                position = _position_after(message)
+                position = _position_after(message, self._config)
                 if message.error():
                     was_at_end = True
                 elif (
@@ -215,12 +216,16 @@ class Markers(Closable):
 
     def _count_partitions(self) -> int:
         about = self._ask(lambda seconds: self._consumer.list_topics(self._topic, timeout=seconds)).topics[self._topic]
+        if about.error and (refused := why_refused(about.error, "Read", self._config, topic=self._topic)):
+            raise refused
         return len(about.partitions) if about.error is None else 0
 
     def _ask(self, call: Callable[[float], T]) -> T:
         try:
             return patiently(call, self._patience)
         except ck.KafkaException as error:
+            if refused := why_refused(error.args[0], "Read", self._config, topic=self._topic):
+                raise refused from error
             raise KafkaError(f"The markers in {self._topic} cannot be read: {describe(error.args[0])}.") from error
 
 
@@ -228,9 +233,11 @@ def _writer(key: bytes) -> bytes:
     return key.rpartition(b"/")[0]
 
 
-def _position_after(message: Any) -> int:
+def _position_after(message: Any, config: Mapping[str, Any]) -> int:
     if (error := message.error()) is None:
         return message.offset() + 1  # type: ignore[no-any-return]
+    if refused := why_refused(error, "Read", config, topic=message.topic()):
+        raise refused
     if error.code() != ck.KafkaError._PARTITION_EOF:
         raise KafkaError(f"Markers cannot be read: {error.str()}.")
     return message.offset()  # type: ignore[no-any-return]

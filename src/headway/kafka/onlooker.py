@@ -16,6 +16,7 @@ from headway.kafka.coordinator import ask_for_offsets, coordinator_client
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
+from headway.kafka.rights import raise_if_refused, why_refused
 from headway.records import Message
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Onlooker(Closable):
 
     def partitions(self) -> list[Partition]:
         """Those of which the group has committed an offset."""
-        found = _patiently(self._committed_partitions)
+        found = self._asked(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
     def _committed_partitions(self) -> list[ck.TopicPartition]:
@@ -100,7 +101,7 @@ class Onlooker(Closable):
         """The group's committed offset of each partition and its exact metadata, where there is one."""
         if not partitions:
             return {}
-        found = _patiently(lambda: native.committed(self._consumer, list(partitions), _ANSWER_WITHIN))
+        found = self._asked(lambda: native.committed(self._consumer, list(partitions), _ANSWER_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -131,6 +132,8 @@ class Onlooker(Closable):
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
                     return
                 if error is not None:
+                    if refused := why_refused(error, "Read", self._kafka, topic=topic):
+                        raise refused
                     raise KafkaError(f"Partition {number} of {topic} cannot be read: {error.str().rstrip('.')}.")
                 if start > end:
                     return
@@ -144,7 +147,15 @@ class Onlooker(Closable):
 
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets with their exact metadata, and wait until it is done; refused while the group has members."""
-        _patiently(lambda: self._commit(offsets))
+        self._asked(lambda: self._commit(offsets))
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """Return what a call about the group returns; raises `AuthorizationError` where it is not this client's."""
+        try:
+            return _patiently(call)
+        except KafkaError as error:
+            raise_if_refused(error, "Describe", self._kafka, group=self.group)
+            raise
 
     def _commit(self, offsets: Offsets) -> None:
         refused = native.commit(self._consumer, offsets).refused(_ANSWER_WITHIN)

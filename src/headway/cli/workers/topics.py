@@ -27,7 +27,7 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
     if worker.levels is not None and not isinstance(worker.topics, Mapping):
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
-        levels = count_levels(topic, kafka_topics)
+        levels = count_levels(topic, dict(kafka_topics))
         todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else how_to_create(topic)
         raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {todo}")
 

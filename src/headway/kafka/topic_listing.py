@@ -1,0 +1,37 @@
+"""Which topics there are: a listing leaves out those that a client may not see, so a name is asked for by itself."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+
+class TopicListing(Mapping[str, int]):
+    """The topics that a client sees, each with its number of partitions.
+
+    What is looked up and not listed is asked for by name, once: Kafka answers another thing of a topic that is not
+    there than of one that the client may not see. Iteration and length are of those that were seen.
+
+    Args:
+        seen: The topics of a listing.
+        ask: Returns how many partitions a topic has, None if it does not exist; raises `AuthorizationError` where
+            Kafka does not say so to this client.
+    """
+
+    def __init__(self, seen: Mapping[str, int], ask: Callable[[str], int | None]) -> None:
+        self.seen = seen
+        self._ask = ask
+        self._asked: dict[str, int | None] = {}
+
+    def __getitem__(self, topic: str) -> int:
+        if topic in self.seen:
+            return self.seen[topic]
+        if topic not in self._asked:
+            self._asked[topic] = self._ask(topic)
+        count = self._asked[topic]
+        if count is None:
+            raise KeyError(topic)
+        return count
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.seen)
+
+    def __len__(self) -> int:
+        return len(self.seen)
