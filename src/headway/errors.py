@@ -70,7 +70,11 @@ class FetchError(KafkaError):
 
 
 class FetchRefusedError(FetchError, AuthorizationError):
-    """A level may not read its topics or join its group; it goes on by itself when the right is granted."""
+    """A level may not read its topics or use its group; it goes on by itself when the right is granted."""
+
+    def __init__(self, level: int, reason: str) -> None:
+        super(FetchError, self).__init__(f"Level {level} waits for a right. {reason}")
+        self.level = level
 
 
 class DeliveryError(KafkaError):

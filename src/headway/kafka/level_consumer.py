@@ -18,7 +18,7 @@ import confluent_kafka as ck
 
 from headway.core.rights import Right, right_for
 from headway.core.topics import LevelSubscription
-from headway.errors import FetchError, FetchRefusedError, KafkaError
+from headway.errors import AuthorizationError, FetchError, FetchRefusedError, KafkaError
 from headway.kafka import native
 from headway.kafka.access_watch import AccessWatch
 from headway.kafka.client_log import ClientLog
@@ -28,6 +28,8 @@ from headway.kafka.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
+from headway.kafka.producer_client import cause_of
+from headway.kafka.rights import why_refused
 from headway.kafka.start_offsets import StartOffsets
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
@@ -48,6 +50,8 @@ _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
 _SEEK_WITHIN = 5.0
+
+_GROUP_REFUSED = "Group authorization failed"
 
 # A partition that has just begun may still be stopping what it did before, or a rebalance pauses it amid the seek.
 _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
@@ -105,6 +109,7 @@ class LevelConsumer:
         self._listener: RebalanceListener | None = None
         self._watch = GroupWatch(config)
         self._access = AccessWatch(config)
+        self._config = config
         self._group = str(config["group.id"])
         own = ClientLog(config, self._watch.suspect).settings
         self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config, **own})
@@ -348,15 +353,20 @@ class LevelConsumer:
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self.ends[self._ours(_place(message))] = _place(message).offset
             elif error.code() == ck.KafkaError._FATAL:  # said once, and nothing is fetched any more
-                self.errors.append(
-                    KafkaError(
-                        f"Level {self.level} cannot go on: {error.str()}. Make a new consumer; if another one has the "
-                        "same group.instance.id, give each its own."
-                    )
-                )
+                self.errors.append(self._cannot_go_on(error))
             elif not self._is_refused(message.topic(), error):
                 self.errors.append(FetchError(self.level, error.str()))
         return [message for message in messages if message.error() is None]
+
+    def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
+        ended = f"Level {self.level} cannot go on"
+        if _GROUP_REFUSED in error.str():  # in a group of KIP-848 librdkafka takes that for fatal
+            right = Right("Read", "Group", self._group)
+            return AuthorizationError(f"{ended}: {right.missing(self._config)} Then make a new consumer.")
+        return KafkaError(
+            f"{ended}: {error.str()}. Make a new consumer; if another one has the same group.instance.id, give each "
+            "its own."
+        )
 
     def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Drop what was fetched from partitions that were taken away in the same call."""
@@ -507,7 +517,14 @@ class LevelConsumer:
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
-        return native.commit(self._consumer, self.as_native(commits))
+        return native.commit(self._consumer, self.as_native(commits), self._explain)
+
+    def _explain(self, error: KafkaError, topic: str) -> KafkaError:
+        """Return why a commit was refused; if for want of a right, it is asked for, and said, until that is granted."""
+        cause = cause_of(error)
+        if cause is None or not self._is_refused(topic, cause):
+            return error
+        return why_refused(cause, "Read", self._config, topic=topic, group=self._group) or error
 
     def committed_with_metadata(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -586,10 +603,10 @@ class LevelConsumer:
         try:
             return function(*args, **kwargs)
         except ck.KafkaException as error:
-            raise self._refused(error) from error
-
-    def _refused(self, error: ck.KafkaException) -> KafkaError:
-        return KafkaError(f"Level {self.level}: {error.args[0].str()}")
+            topic = next(iter(self._subscription.topics), None)
+            if refused := why_refused(error.args[0], "Read", self._config, topic=topic, group=self._group):
+                raise refused from error
+            raise KafkaError(f"Level {self.level}: {error.args[0].str()}") from error
 
     def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
         return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]

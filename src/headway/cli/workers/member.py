@@ -23,7 +23,7 @@ from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
 from headway.core.suspects import Suspect
-from headway.errors import ConfigError, HandlerError
+from headway.errors import AuthorizationError, ConfigError, HandlerError
 from headway.finding import find_workers
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.dispatch import ParallelMetrics
@@ -66,7 +66,7 @@ class Member:
             if worker.options.get("executor") == "process":
                 return self._handle(consumer, HandlingElsewhere(self._job.worker, self._job.index, self._job.logs))
             return self._handle(consumer, with_record_in_logs(worker.handler))
-        except ConfigError as error:
+        except (ConfigError, AuthorizationError) as error:
             self._say(Report(mistake=str(error)[:_LONGEST_SENTENCE]))
             return Code.MISTAKE
         except HandlerError as error:
