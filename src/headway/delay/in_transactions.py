@@ -21,6 +21,7 @@ from headway.delay.carrying_out import (
     Ticks,
     connect,
     moves_of,
+    not_stored,
     note_move,
     send,
     why_not_writable,
@@ -163,7 +164,7 @@ class InTransactions:
             elif is_purged(error):
                 purged.append(time.monotonic())
             else:
-                failures.append(KafkaError(f"A record for {message.topic()} was not stored: {error.str()}."))
+                failures.append(not_stored(message.topic(), error))
 
         def report_state(error: Any, message: Any, place: int | None = None) -> None:
             report(error, message, place)

@@ -26,6 +26,12 @@ def lacks_a_right(error: BaseException) -> bool:
     return False
 
 
+def is_of_the_group(error: BaseException) -> bool:
+    """Return whether this error is the refusal of a group."""
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
 def why_refused(
     error: ck.KafkaError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
 ) -> AuthorizationError | None:
