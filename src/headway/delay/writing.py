@@ -218,24 +218,16 @@ class Writing:
             error: What librdkafka calls the refusal; empty for one of the client's own.
             reason: The same for people.
 
-        Raises `KafkaError` where the relay cannot go on without the record; that is an `AuthorizationError` where a right
-        is missing.
+        Raises `KafkaError` where the relay cannot go on without the record, `AuthorizationError` for want of a right.
         """
         said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
         if refused.topic == self._names.answers:
             self._answers.refused(reason)
             return None
         if refused.topic == self._names.dead:
-            shorter = halved(_parts(refused)) if error in _OF_THE_RECORD else None
-            if shorter is not None:
-                return _with_parts(refused, shorter)
-            self._dead.refused(reason)
-            return self._later(refused)
-        if error == _FORBIDDEN and (refused.line is not None or refused.source is None):
-            raise AuthorizationError(self._reason_of(refused.topic) or said)
+            return self._instead_of_letter(refused, error, reason)
         if error == _FORBIDDEN:
-            target = self._forbid(refused.topic, reason)
-            return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
+            return self._instead_of_forbidden(refused, reason, said)
         if refused.line is None and refused.source is not None:
             return self.dead_letter(refused.source, DeliveryError(said), _REFUSED)
         if refused.source is None or error not in _OF_THE_RECORD:
@@ -247,11 +239,22 @@ class Writing:
             raise KafkaError(said)
         return self._later(_with_parts(refused.letter, shorter))
 
-    def _reason_of(self, topic: str) -> str | None:
+    def _instead_of_letter(self, letter: Out, error: str, reason: str) -> Out:
+        shorter = halved(_parts(letter)) if error in _OF_THE_RECORD else None
+        if shorter is not None:
+            return _with_parts(letter, shorter)
+        self._dead.refused(reason)
+        return self._later(letter)
+
+    def _instead_of_forbidden(self, refused: Out, reason: str, said: str) -> Out:
+        if refused.line is None and refused.source is not None:
+            target = self._forbid(refused.topic, reason)
+            return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
         try:
-            return self._why_not(topic)
+            known = self._why_not(refused.topic)
         except HeadwayError:  # what cannot be asked now
-            return None
+            known = None
+        raise AuthorizationError(known or said)
 
 
 def _is_letter(message: Message) -> bool:

@@ -10,7 +10,7 @@ import confluent_kafka as ck
 from headway.errors import KafkaError
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
-from headway.kafka.rights import why_refused
+from headway.kafka.rights import why_not_readable
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def read_compacted(
         deadline, stuck_at = began + within, began + _STUCK_AFTER
         while missing:
             for message in consumer.consume(_AT_ONCE, _SLICE if len(missing) > 1 else _SLICE / 10):
-                if (error := message.error()) and (refused := why_refused(error, "Read", config, topic=topic)):
+                if (error := message.error()) and (refused := why_not_readable(error, topic, config)):
                     raise refused
                 if _reaches(message, ends, values):
                     missing.discard(message.partition())

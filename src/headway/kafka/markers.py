@@ -23,7 +23,7 @@ from headway.kafka.closing import Closable
 from headway.kafka.log_bounds import fetched_end
 from headway.kafka.making import make_client
 from headway.kafka.patience import patiently
-from headway.kafka.rights import why_refused
+from headway.kafka.rights import why_not_readable
 
 T = TypeVar("T")
 
@@ -216,7 +216,7 @@ class Markers(Closable):
 
     def _count_partitions(self) -> int:
         about = self._ask(lambda seconds: self._consumer.list_topics(self._topic, timeout=seconds)).topics[self._topic]
-        if about.error and (refused := why_refused(about.error, "Read", self._config, topic=self._topic)):
+        if about.error and (refused := why_not_readable(about.error, self._topic, self._config)):
             raise refused
         return len(about.partitions) if about.error is None else 0
 
@@ -224,7 +224,7 @@ class Markers(Closable):
         try:
             return patiently(call, self._patience)
         except ck.KafkaException as error:
-            if refused := why_refused(error.args[0], "Read", self._config, topic=self._topic):
+            if refused := why_not_readable(error.args[0], self._topic, self._config):
                 raise refused from error
             raise KafkaError(f"The markers in {self._topic} cannot be read: {describe(error.args[0])}.") from error
 
@@ -236,7 +236,7 @@ def _writer(key: bytes) -> bytes:
 def _position_after(message: Any, config: Mapping[str, Any]) -> int:
     if (error := message.error()) is None:
         return message.offset() + 1  # type: ignore[no-any-return]
-    if refused := why_refused(error, "Read", config, topic=message.topic()):
+    if refused := why_not_readable(error, message.topic(), config):
         raise refused
     if error.code() != ck.KafkaError._PARTITION_EOF:
         raise KafkaError(f"Markers cannot be read: {error.str()}.")

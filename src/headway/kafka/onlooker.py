@@ -16,7 +16,7 @@ from headway.kafka.coordinator import ask_for_offsets, coordinator_client
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
-from headway.kafka.rights import raise_if_refused, why_refused
+from headway.kafka.rights import raise_if_refused, why_not_readable
 from headway.records import Message
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class Onlooker(Closable):
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
                     return
                 if error is not None:
-                    if refused := why_refused(error, "Read", self._kafka, topic=topic):
+                    if refused := why_not_readable(error, topic, self._kafka):
                         raise refused
                     raise KafkaError(f"Partition {number} of {topic} cannot be read: {error.str().rstrip('.')}.")
                 if start > end:

@@ -8,6 +8,8 @@ import confluent_kafka as ck
 from headway.core.rights import right_for
 from headway.errors import AuthorizationError, HeadwayError
 
+_THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
 
 def is_refusal(error: ck.KafkaError | None) -> bool:
     """Return whether Kafka says with this error that a right is missing."""
@@ -42,6 +44,16 @@ def why_refused(
     refused = AuthorizationError(right.missing(config))
     refused.__cause__ = ck.KafkaException(error)
     return refused
+
+
+def why_not_readable(
+    error: ck.KafkaError, topic: str, config: Mapping[str, Any] | None = None
+) -> AuthorizationError | None:
+    """Return the error that says that a topic may not be read, if that is what Kafka says.
+
+    A consumer that reads by offset needs no group: that it may not use its own is no reason to end.
+    """
+    return why_refused(error, "Read", config, topic=topic) if error.code() == _THE_TOPIC else None
 
 
 def raise_if_refused(
