@@ -159,6 +159,11 @@ class LevelConsumer:
         if sentence:
             self.errors.append(FetchRefusedError(self.level, sentence))
 
+    def _look_at_access(self, now: float) -> None:
+        self._say_refused(self._access.look(now))
+        if not self._access.is_on and not self._parked:  # librdkafka itself would ask again some seconds later
+            self._fetch_again(self._begun - self.paused)
+
     @property
     def refused(self) -> str | None:
         """Which right is missing now, and what to do; None if nothing is refused."""
@@ -290,7 +295,7 @@ class LevelConsumer:
             log.warning("Level %d has missed what its group was told, and joins it anew.", self.level)
             self.rejoin()
         if self._access.is_on:
-            self._say_refused(self._access.look(now))
+            self._look_at_access(now)
         if count == 0:
             return self._fetch_nothing(now)
         if self._parked:
