@@ -165,17 +165,18 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
     return [new for new in wanted if new.name not in existing]
 
 
-def read_layout(config: Mapping[str, Any], name: str) -> Layout | None:
+def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> Layout | None:
     """Return what there is of a scheduler; None if it has no topics yet.
 
-    Raises `AuthorizationError` where this client may not see one of its topics.
+    Raises `AuthorizationError` where this client may not see one of its topics; `wanted` is the operation for which
+    the lines are asked for.
     """
     names = TopicNames(name)
     existing = Admin(config).topics()
-    if any(topic not in existing for topic in (names.ladder, names.state, names.commands)):
+    if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
         return None
     ladder = _read_ladder(config, names, existing).ladder
-    return None if ladder is None else _checked(names, existing, ladder)
+    return None if ladder is None else _checked(names, existing.wanting(wanted), ladder)
 
 
 def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None) -> None:

@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import confluent_kafka as ck
@@ -58,9 +57,9 @@ class Admin:
         """
         metadata = self._ask_patiently()
         seen = {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
-        return TopicListing(seen, partial(self._partitions_of, wanted))
+        return TopicListing(seen, self._partitions_of, wanted)
 
-    def _partitions_of(self, wanted: str, topic: str) -> int | None:
+    def _partitions_of(self, topic: str, wanted: str) -> int | None:
         about = self._describe_topic(topic, wanted)
         return None if about is None else len(about.partitions)
 

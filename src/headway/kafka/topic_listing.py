@@ -11,20 +11,28 @@ class TopicListing(Mapping[str, int]):
 
     Args:
         seen: The topics of a listing.
-        ask: Returns how many partitions a topic has, None if it does not exist; raises `AuthorizationError` where
-            Kafka does not say so to this client.
+        ask: Returns how many partitions a topic has, None if it does not exist. Raises `AuthorizationError` where
+            Kafka does not say so to this client, for the operation that it is given.
+        wanted: The operation for which a topic is looked up.
     """
 
-    def __init__(self, seen: Mapping[str, int], ask: Callable[[str], int | None]) -> None:
+    def __init__(
+        self, seen: Mapping[str, int], ask: Callable[[str, str], int | None], wanted: str = "Describe"
+    ) -> None:
         self.seen = seen
         self._ask = ask
+        self._wanted = wanted
         self._asked: dict[str, int | None] = {}
+
+    def wanting(self, operation: str) -> "TopicListing":
+        """Return the same listing, for another operation on the topics that are looked up."""
+        return TopicListing(self.seen, self._ask, operation)
 
     def __getitem__(self, topic: str) -> int:
         if topic in self.seen:
             return self.seen[topic]
         if topic not in self._asked:
-            self._asked[topic] = self._ask(topic)
+            self._asked[topic] = self._ask(topic, self._wanted)
         count = self._asked[topic]
         if count is None:
             raise KeyError(topic)
