@@ -44,7 +44,7 @@ class AnswerReader:
         self._closing = False
         self._consumer = make_client(ck.Consumer, {**config, **_SETTINGS})
         try:
-            _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN)
+            _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN, config)
         except KafkaError:
             self._consumer.close()
             raise

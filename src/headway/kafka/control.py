@@ -40,7 +40,7 @@ class ControlTopic:
         """The offset of what is said next."""
         consumer = _reader(self._config)
         try:
-            return watermarks(consumer, (self._topic, 0), _WITHIN)[1]
+            return watermarks(consumer, (self._topic, 0), _WITHIN, self._config)[1]
         finally:
             consumer.close()
 

@@ -121,10 +121,13 @@ def list_offsets(
     return {(name.topic, name.partition): _offset(answer, names[name]) for name, answer in answers.items()}
 
 
-def watermarks(consumer: ck.Consumer, partition: Partition, within: float) -> tuple[int, int]:
+def watermarks(
+    consumer: ck.Consumer, partition: Partition, within: float, config: Mapping[str, Any] | None = None
+) -> tuple[int, int]:
     """Return the first offset of a partition and the one behind the last that can be read, asked of its leader.
 
-    Raises `KafkaError` if that is not known within so many seconds.
+    Raises `KafkaError` if that is not known within so many seconds, and `AuthorizationError` for want of a right; by
+    the consumer's `config` it knows to whom.
     """
     place = ck.TopicPartition(*partition)
 
@@ -143,7 +146,7 @@ def watermarks(consumer: ck.Consumer, partition: Partition, within: float) -> tu
         return patiently(ask, within)
     except ck.KafkaException as error:
         topic, number = partition
-        if refused := why_refused(error.args[0], "Describe", topic=topic):
+        if refused := why_refused(error.args[0], "Read", config, topic=topic):
             raise refused from error
         raise KafkaError(
             f"Kafka did not say within {within:g} s where partition {number} of {topic} begins and ends "

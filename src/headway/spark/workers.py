@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from headway.config import Config
 from headway.core.deaths import MOST_DEATHS, Deaths
-from headway.errors import ConfigError, HandlerError, HeadwayError, KafkaError
+from headway.errors import AuthorizationError, ConfigError, HandlerError, HeadwayError, KafkaError
 from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
 from headway.letters import connection_of
@@ -75,7 +75,7 @@ class _Task:
 
     def mistake(self, error: HeadwayError) -> "_Ended":
         """Return what an error means for the run; raises what another attempt may help against."""
-        if isinstance(error, (ConfigError, HandlerError)):
+        if isinstance(error, (AuthorizationError, ConfigError, HandlerError)):
             return _Ended(None, f"{self.worker}: {error}")
         raise error
 
