@@ -9,7 +9,7 @@ from typing import Any
 from headway.core.delay_lines import MEMORY
 from headway.core.rights import Right
 from headway.delay.topics import TopicNames
-from headway.delay.transactions import fenced, new_id
+from headway.delay.transactions import fenced, ids_begin_with, new_id
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.producer_client import cause_of, in_background
@@ -58,7 +58,12 @@ class LostRights:
         if isinstance(error, AuthorizationError):
             return error
         cause = cause_of(error)
-        return (cause and why_refused(cause, "Write", self._config, group=self._group)) or error
+        return (
+            cause
+            and why_refused(
+                cause, "Write", self._config, group=self._group, transactional_id=ids_begin_with(self._names)
+            )
+        ) or error
 
     def wait_for(self, rights: Collection[Right], reason: str) -> None:
         """Begin to wait for these rights, of which at least one is missing."""
