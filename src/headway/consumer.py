@@ -48,7 +48,8 @@ class LevelMetrics:
     """What a consumer knows of one level.
 
     `share` is its part of the capacity, `demand` what the next poll fetches at most, `buffered` what was fetched and
-    not yet returned, `returned` a count since the start, `lag` what waits in Kafka as of the last fetch.
+    not yet returned, `returned` a count since the start, `lag` what waits in Kafka as of the last fetch. `refused`
+    says which right is missing, if one is.
     """
 
     level: int
@@ -58,6 +59,7 @@ class LevelMetrics:
     returned: int
     lag: int
     partitions: int
+    refused: str | None = None
 
 
 class PriorityConsumer:
@@ -413,6 +415,7 @@ class PriorityConsumer:
                 returned=self._returned[level.level],
                 lag=sum(_lag(level, partition, positions) for partition in level.assigned),
                 partitions=len(level.assigned),
+                refused=level.refused,
             )
             for level in self._levels
         ]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headway.errors import DeliveryError
+from headway.core.rights import right_for
+from headway.errors import DeliveryError, DeliveryRefusedError
 from headway.records import UNKNOWN_OFFSET, RecordMetadata
 
 log = logging.getLogger(__name__)
@@ -142,6 +143,8 @@ class Destination:
 def not_delivered(destination: Destination, error: Any) -> DeliveryError:
     """What the Kafka client reported instead of a place."""
     topic, level = destination.topic, destination.level
+    if right := right_for(error.name(), "Write", topic=destination.kafka_topic):
+        return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
     reason = destination.client.reason_of(error) if destination.client else error.str()
     return DeliveryError(f"A record for {topic} at level {level} was not delivered: {reason}.")
 

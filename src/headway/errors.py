@@ -7,8 +7,11 @@ HeadwayError
 ├── KafkaError            Kafka refused a call
 │   ├── AuthenticationError   the brokers do not let this client in
 │   ├── FetchError        a level could not fetch; the other levels go on
-│   └── DeliveryError     a record was not delivered
-│       └── NoRoomError   there was no room for it; it was not sent
+│   │   └── FetchRefusedError     its principal has no right to; also an AuthorizationError
+│   ├── DeliveryError     a record was not delivered
+│   │   ├── NoRoomError   there was no room for it; it was not sent
+│   │   └── DeliveryRefusedError  its principal has no right to; also an AuthorizationError
+│   └── AuthorizationError        the client's principal lacks a right, which the message names
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
 │   └── FencedError       another one has taken over its transactional id
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
@@ -65,6 +68,10 @@ class AuthenticationError(KafkaError):
         self.was_connected = was_connected
 
 
+class AuthorizationError(KafkaError):
+    """The client's principal lacks a right. The message names the right, the resource, and how to grant it."""
+
+
 class FetchError(KafkaError):
     """A level could not fetch; the other levels go on.
 
@@ -76,8 +83,20 @@ class FetchError(KafkaError):
         self.level = level
 
 
+class FetchRefusedError(FetchError, AuthorizationError):
+    """A level may not read its topics or use its group; it goes on by itself when the right is granted."""
+
+    def __init__(self, level: int, reason: str) -> None:
+        super(FetchError, self).__init__(f"Level {level} waits for a right. {reason}")
+        self.level = level
+
+
 class DeliveryError(KafkaError):
     """A record was not delivered."""
+
+
+class DeliveryRefusedError(DeliveryError, AuthorizationError):
+    """A record was not delivered, for want of a right."""
 
 
 class NoRoomError(DeliveryError):

@@ -28,7 +28,8 @@ from headway import (
 from headway.broker import LocalBroker
 from headway.core.changes import Settled
 from headway.core.delay_lines import Ladder
-from headway.core.rights import Right, rights_of
+from headway.core.rights import Right
+from headway.core.roles import rights_of
 from headway.delay.pending import read_pending
 from headway.delay.topics import create_topics
 from headway.kafka.own_rights import Held, OwnRights

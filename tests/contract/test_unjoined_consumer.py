@@ -78,7 +78,8 @@ def by_compacted(config: Mapping[str, Any], topic: str) -> None:
 
 def by_answers(config: Mapping[str, Any], topic: str) -> None:
     heard = threading.Event()
-    with closing(AnswerReader(config, topic, 0, lambda key, value: heard.set())):
+    refused: list[Exception] = []
+    with closing(AnswerReader(config, topic, 0, lambda key, value: heard.set(), refused.append)):
         with closing(ck.Producer({"bootstrap.servers": config["bootstrap.servers"]})) as producer:
             producer.produce(topic, b"v", b"k", partition=0)
             producer.flush()

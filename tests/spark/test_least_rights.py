@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from headway.broker import LocalBroker
 from headway.core.delay_lines import Ladder
-from headway.core.rights import rights_of
+from headway.core.roles import rights_of
 from headway.delay.topics import create_topics
 from headway.spark import run_workers
 from headway.workers import worker_of

@@ -15,7 +15,7 @@ ALLOWED = {
     "config": {"errors"},
     "core": {"errors", "records"},
     "kafka": {"core", "config", "errors", "records"},
-    "delivery": {"errors", "records"},
+    "delivery": {"core", "errors", "records"},
     "producer": {"core", "config", "delay", "delivery", "errors", "kafka", "records", "consumer"},
     "consumer": {"core", "config", "errors", "kafka", "records"},
     "aio": {"core", "config", "consumer", "delay", "delivery", "errors", "kafka", "producer", "records"},

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import cli
-from headway.core.rights import ROLES, Part, Right, kafka_acls, least, literal_beginning, rights_of
+from headway.core.rights import Right, kafka_acls, least
+from headway.core.roles import ROLES, Part, literal_beginning, rights_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "secured.md"
 HERE = ("--bootstrap-servers", "kafka:9092")

@@ -174,7 +174,9 @@ def test_an_answer_that_nobody_waits_for_any_more_ends_neither_those_that_do_nor
     class Answers:
         """In place of their reader: what the test says comes."""
 
-        def __init__(self, config: object, topic: str, partition: int, answered: Callable[[str, bytes], None]) -> None:
+        def __init__(
+            self, config: object, topic: str, partition: int, answered: Callable[[str, bytes], None], refused: object
+        ) -> None:
             self.comes = answered
             readers.append(self)
 

@@ -21,6 +21,9 @@ class Delivered:
 
 
 class Refused:
+    def name(self) -> str:
+        return "_MSG_TIMED_OUT"
+
     def str(self) -> str:
         return "message timed out"
 

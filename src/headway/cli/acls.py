@@ -11,7 +11,8 @@ import click
 from headway.cli.connection import Connection, kafka_options
 from headway.cli.levels import LEVELS
 from headway.cli.terminal import count
-from headway.core.rights import Right, check_principal, kafka_acls, least, literal_beginning, rights_of
+from headway.core.rights import Right, check_principal, kafka_acls, least
+from headway.core.roles import literal_beginning, rights_of
 from headway.core.topics import is_topic_name, level_group, level_topic
 from headway.delay.topics import DEFAULT_NAME
 from headway.errors import ConfigError

@@ -13,6 +13,8 @@ from headway.cli.terminal import Progress, complaints, stderr_is_terminal
 from headway.consumer import PriorityConsumer
 from headway.core.capacity import Distributor
 from headway.core.fairness import PolicyName
+from headway.core.rights import Right
+from headway.core.topics import level_group, level_topic
 
 
 @click.command()
@@ -88,7 +90,9 @@ def consume(
       headway consume orders --group billing --max 100 --timeout 5 --format json-lines | jq .value
       headway consume orders clicks --group archive --output archive.txt
     """
-    levels = require_common_levels(topics, connection.admin().topics(), levels)
+    admin = connection.admin()
+    levels = require_common_levels(topics, admin.topics("Read"), levels)
+    admin.require(_rights(topics, group, levels))
     ours = {"group.id": group, "max.priority": levels, "max.poll.records": capacity, "enable.auto.commit": False}
     config = {"auto.offset.reset": "earliest"} | connection.config | ours
     encode = text_line if format == "text" else json_line
@@ -99,3 +103,13 @@ def consume(
         with consumer, Progress(limit, shown=shown) as progress:
             consumption.run(topics, start, limit, timeout, progress)
     context.exit(consumption.report())
+
+
+def _rights(topics: Sequence[str], group: str, levels: int) -> list[Right]:
+    """Return what this reads, but for patterns; without these rights it would wait for ever."""
+    names = [topic for topic in topics if not topic.startswith("^")]
+    found: list[Right] = []
+    for level in range(levels):
+        found += [Right("Read", "Topic", level_topic(topic, level)) for topic in names]
+        found.append(Right("Read", "Group", level_group(group, level)))
+    return found

@@ -1,7 +1,7 @@
 """`headway dead`: what is in a dead letter topic, and sending it again."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -195,9 +195,9 @@ def _send(
 
 
 @contextmanager
-def _opened(topic: str, connection: Connection) -> Iterator[tuple[DeadTopic, dict[str, int]]]:
+def _opened(topic: str, connection: Connection) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
     """The dead letter topic, and all topics with their numbers of partitions."""
-    kafka_topics = connection.admin().topics()
+    kafka_topics = connection.admin().topics("Read")
     with dead_topic(topic, kafka_topics, connection) as dead:
         yield dead, kafka_topics
 

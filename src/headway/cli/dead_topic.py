@@ -9,6 +9,7 @@ from headway.cli.connection import Connection
 from headway.cli.letters import Letter, Place
 from headway.core.commit_metadata import Done, read_metadata, with_done
 from headway.core.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
+from headway.core.rights import Right
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.native import Partition
 from headway.kafka.onlooker import Onlooker
@@ -147,5 +148,7 @@ def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: Connectio
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
-    with Onlooker(connection.config, f"headway-dead-{name}") as onlooker:
+    group = f"headway-dead-{name}"
+    connection.admin().require([Right("Describe", "Group", group)])
+    with Onlooker(connection.config, group) as onlooker:
         yield DeadTopic(name, kafka_topics[name], onlooker)

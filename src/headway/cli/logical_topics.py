@@ -1,13 +1,12 @@
 """Which of Kafka's topics are the levels of one topic."""
 
 import difflib
-import itertools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from headway.core.topics import how_to_create, level_topic
-from headway.errors import ConfigError
+from headway.core.topics import MOST_LEVELS, how_to_create, level_topic
+from headway.errors import AuthorizationError, ConfigError
 
 
 class LogicalTopic(NamedTuple):
@@ -25,6 +24,7 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     clicks False [3]
     orders True [6, 6]
     """
+    kafka_topics = dict(kafka_topics)  # those that were listed: nothing is asked for
     levelled = [name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2]
     found = [LogicalTopic(name, True, list(_partitions(name, kafka_topics))) for name in levelled]
     members = {level_topic(each.name, level) for each in found for level in range(len(each.partitions))}
@@ -32,13 +32,14 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     return sorted(found + plain)
 
 
-def count_levels(topic: str, kafka_topics: Container[str]) -> int:
-    """How many levels a topic has: those before the first that is missing.
+def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:
+    """Return how many levels a topic has, `most` at most: those before the first that is missing.
 
     >>> count_levels("orders", {"orders-0", "orders-1", "orders-3"})
     2
     """
-    return next(level for level in itertools.count() if level_topic(topic, level) not in kafka_topics)
+    missing = (level for level in range(most) if level_topic(topic, level) not in kafka_topics)
+    return next(missing, most)
 
 
 def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> int:
@@ -46,7 +47,7 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
 
     Raises `ConfigError` when the topic has fewer, or none.
     """
-    found = count_levels(topic, kafka_topics)
+    found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
         raise ConfigError(
             f"Kafka has no topic {level_topic(topic, 0)}, the lowest level of {topic}. "
@@ -58,6 +59,17 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
             f"is missing. Use --levels {found}, or leave it out."
         )
     return asked or found
+
+
+def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
+    """Return how many levels a topic has; raise `AuthorizationError`, with what else to do, where it cannot be seen."""
+    try:
+        return count_levels(topic, kafka_topics)
+    except AuthorizationError as error:
+        seen = count_levels(topic, dict(kafka_topics))
+        if not seen:
+            raise
+        raise AuthorizationError(f"{error} Or say how many levels of {topic} there are, as --levels {seen}.") from error
 
 
 def require_common_levels(topics: Iterable[str], kafka_topics: Mapping[str, int], asked: int | None) -> int:
@@ -97,6 +109,7 @@ def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
 
 
 def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
+    kafka_topics = dict(kafka_topics)  # those that were listed: this is but a hint
     name, _, level = topic.rpartition("-")
     if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
         return f"{topic} is level {int(level)} of {name}: name {name}."

@@ -179,7 +179,10 @@ def _require_any(group: str, levels: int | None, found: Sequence[str], connectio
         groups = onlooker.groups()
     name = group if levels is None else level_group(group, 0)
     if name in groups:
-        raise KafkaError(f"The group {name} has committed nothing yet. Look again when it has handled records.")
+        raise KafkaError(
+            f"The group {name} has committed nothing yet, of topics that this client may see. Look again when it has "
+            "handled records; if it has, grant Describe on its topics to the principal of this client."
+        )
     raise KafkaError(f"Kafka has no group {name}. {_hint(group, levels, groups)}")
 
 

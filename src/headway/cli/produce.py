@@ -66,7 +66,7 @@ def produce(
     """
     if format == "text" and (priority_field or key_field):
         raise click.UsageError("--priority-field and --key-field name fields of JSON. Add --format json-lines.")
-    levels = require_levels(topic, connection.admin().topics(), levels)
+    levels = require_levels(topic, connection.admin().topics("Write"), levels)
     if priority >= levels:
         raise no_such_priority(priority, levels)
     parse = text_lines(priority) if format == "text" else JsonLines(priority, levels, priority_field, key_field)

@@ -110,8 +110,11 @@ def delete(topic: str, levels: int | None, yes: bool, connection: Connection) ->
       headway topics delete orders --levels 3 --yes
     """
     admin = connection.admin()
-    kafka_topics = admin.topics()
-    has_levels = levels is not None or topic not in kafka_topics
+    kafka_topics = admin.topics("Delete")
+    # The first level may be seen where the name without a level may not.
+    has_levels = levels is not None or (
+        topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
+    )
     names = _level_topics(topic, require_levels(topic, kafka_topics, levels)) if has_levels else [topic]
     if not yes:
         click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)

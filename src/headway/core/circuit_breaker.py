@@ -13,7 +13,7 @@ _IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal that comes later than that after 
 
 
 class CircuitBreaker:
-    """Keeps calls back from what refuses them; times are in seconds.
+    """Keeps calls back from what refuses them, at most for `longest`; times are in seconds.
 
     >>> breaker = CircuitBreaker()
     >>> breaker.refused(100.0, chance=1.0), breaker.allows(100.1), breaker.allows(100.2)
@@ -22,7 +22,8 @@ class CircuitBreaker:
     (False, False, True)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = _LONGEST_BACK_OFF) -> None:
+        self._longest = longest
         self.again_at = -math.inf
         self._refusals = 0  # in a row
         self._warned_at = -math.inf
@@ -36,7 +37,7 @@ class CircuitBreaker:
         if self.allows(now):
             in_a_row = now - self.again_at < _IN_A_ROW
             self._refusals = self._refusals + 1 if in_a_row else 1
-            longest = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2 ** min(self._refusals - 1, 10))
+            longest = min(self._longest, _FIRST_BACK_OFF * 2 ** min(self._refusals - 1, 10))
             self.again_at = now + longest * (1 + chance) / 2
         is_due = now - self._warned_at >= _WARN_EVERY
         if is_due:

@@ -1,18 +1,34 @@
-"""The rights that each role needs on a Kafka that denies by default: the one table behind the page, the command and
-the tests.
+"""Rights on a Kafka that denies by default, in the words of `kafka-acls`, and the sentence that says which is missing.
 
-A right is an operation on a resource, in the words of `kafka-acls`. Read, Write, Delete and Alter include Describe.
+Read, Write, Delete and Alter include Describe.
 """
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any
 
 from headway.errors import ConfigError
 
-_PLACEHOLDER = re.compile(r"<([^>]+)>")
 _INCLUDE_DESCRIBE = frozenset({"Read", "Write", "Delete", "Alter"})
+_TOPIC = "TOPIC_AUTHORIZATION_FAILED"
+_GROUP = "GROUP_AUTHORIZATION_FAILED"
+_TRANSACTIONAL_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+_CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
+
+# What an operation is called in a sentence about its resource.
+_DONE = {
+    "Create": "created",
+    "Delete": "deleted, nor records of it",
+    "Describe": "described",
+    "Read": "read",
+    "Write": "written",
+}
+_NAMES = {"Topic": "topic", "Group": "group", "TransactionalId": "transactional id", "Cluster": "cluster"}
+_OPTIONS = {"Topic": "--topic", "Group": "--group", "TransactionalId": "--transactional-id"}
+_PLACEHOLDER = "User:…"
+# Mechanisms whose principal is the user name.
+_WITH_USER_NAME = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,168 +74,73 @@ class Right:
         implied = other.operation == "Describe" and self.operation in _INCLUDE_DESCRIBE
         return named and (self.operation == other.operation or implied)
 
+    def missing(self, config: Mapping[str, Any] | None = None) -> str:
+        """Return the sentences that say that this right is missing, whom to give it to, and how.
 
-class Part(NamedTuple):
-    """What a role needs in one case; `case` is empty for what it always needs."""
+        >>> print(Right("Read", "Topic", "orders-0").missing())
+        The topic orders-0 may not be read. Grant Read on it to the principal of this client \
+(kafka-acls --add --allow-principal 'User:…' --operation Read --topic orders-0).
+        """
+        user = principal_of(config or {})
+        whom = user or "the principal of this client"
+        option = _OPTIONS.get(self.resource)
+        where = f"{option} {shlex.quote(self.name)}" if option else "--cluster"
+        how = f"kafka-acls --add --allow-principal {shlex.quote(user or _PLACEHOLDER)} --operation {self.operation}"
+        return f"{self._forbidden()}. Grant {self.operation} on it to {whom} ({how} {where})."
 
-    case: str
-    said: str
-    rights: tuple[str, ...]
-
-
-class Role(NamedTuple):
-    """A role of the page: its title, and its parts. Names in `<>` are filled in."""
-
-    title: str
-    parts: tuple[Part, ...]
-
-
-_SCHEDULING = (
-    "Read Topic <scheduler>.ladder",
-    "Describe Topic <scheduler>.state",
-    "Describe Topic <scheduler>.commands",
-    "Write Topic <scheduler>.line-*",
-)
-_CREATE_SCHEDULER = Part(
-    "create",
-    "on first use, and for `schedule init` and `schedule fit --apply`",
-    ("Create Topic <scheduler>.*", "Describe Topic <scheduler>.*", "Write Topic <scheduler>.ladder"),
-)
-_DUE = Part("due", "with `due`", _SCHEDULING)
-_MEMBER = ("Read Topic <topic>", "Read Group <group>")
-_PARALLEL = (
-    Part("", "", _MEMBER),
-    Part("outputs", "with outputs", ("Write Topic <output>",)),
-    Part("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
-    Part("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
-    Part("due", "with `RetryLater`", _SCHEDULING),
-)
-_WORKER = tuple(part for part in _PARALLEL if part.case != "outputs")
-_CONTROL = (
-    Part("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
-    Part("create", "on first use", ("Create Topic headway-control",)),
-)
-
-ROLES: Final[Mapping[str, Role]] = {
-    "producer": Role(
-        "`PriorityProducer`, `Producer`, `headway produce`",
-        (
-            Part("", "", ("Write Topic <topic>",)),
-            Part("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),
-            _DUE,
-        ),
-    ),
-    "consumer": Role("`PriorityConsumer`, `headway consume`", (Part("", "", _MEMBER),)),
-    "parallel": Role("`ParallelConsumer`", _PARALLEL),
-    "worker": Role("`@worker`, `headway worker`", _WORKER),
-    "scheduler": Role(
-        "`Scheduler`, `headway schedule add`",
-        (
-            Part("", "", _SCHEDULING),
-            Part(
-                "cancel",
-                "that cancels or reschedules; `schedule cancel`, `cancel_where`",
-                ("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
-            ),
-            _CREATE_SCHEDULER,
-        ),
-    ),
-    "relay": Role(
-        "`Relay`, `headway relay`",
-        (
-            Part(
-                "",
-                "",
-                (
-                    "Read Group <scheduler>",
-                    *(f"Read Topic <scheduler>.{each}" for each in ("commands", "ladder", "line-*", "state")),
-                    *(f"Write Topic <scheduler>.{each}" for each in ("answers", "line-*", "state", "dead")),
-                    *(f"Delete Topic <scheduler>.{each}" for each in ("line-*", "commands")),
-                    "Write Topic <topic>",
-                    "Write TransactionalId <scheduler>-relay-*",
-                ),
-            ),
-        ),
-    ),
-    "spark source": Role(
-        "`spark.read`, `spark.readStream`",
-        (
-            Part("", "", ("Read Topic <topic>",)),
-            Part("group", "with the option `group.id`", ("Read Group <group>",)),
-        ),
-    ),
-    "spark sink": Role(
-        "`df.write`, `df.writeStream`, `outputs`",
-        (
-            Part("", "", ("Write Topic <topic>",)),
-            Part(
-                "exactly-once",
-                "exactly once, the default",
-                ("Write TransactionalId headway-sink-*", "Read Topic <markers>", "Write Topic <markers>"),
-            ),
-            _DUE._replace(said="with a column `due`"),
-            Part("create", "on first use", ("Create Topic <markers>",)),
-        ),
-    ),
-    "spark workers": Role("`run_workers`", (*_WORKER, *_CONTROL)),
-    "schedule": Role(
-        "`headway schedule list`, `stats`, `fit`, `report`; `headway.spark.delay`",
-        (
-            Part(
-                "",
-                "",
-                (
-                    *(f"Read Topic <scheduler>.{each}" for each in ("ladder", "state", "line-*")),
-                    "Describe Topic <scheduler>.commands",
-                ),
-            ),
-        ),
-    ),
-    "topics": Role(
-        "`headway topics list`",
-        (
-            Part("", "", ("Describe Topic <topic>",)),
-            Part("create", "`topics create`", ("Create Topic <topic>",)),
-            Part("delete", "`topics delete`", ("Delete Topic <topic>",)),
-        ),
-    ),
-    "offsets": Role("`headway offsets show`", (Part("", "", ("Describe Group <group>", "Describe Topic <topic>")),)),
-    "dead": Role(
-        "`headway dead list`, `show`",
-        (
-            Part("", "", ("Read Topic <topic>", "Describe Group headway-dead-<topic>")),
-            Part("send again", "`send-again`", ("Read Group headway-dead-<topic>", "Write Topic <target>")),
-        ),
-    ),
-}
-"""Each role with what it needs; the names are those of `headway acls`."""
+    def _forbidden(self) -> str:
+        named = f"The {_NAMES[self.resource]} {self.name}"
+        if self.resource in ("Group", "TransactionalId") and self.operation != "Describe":
+            return f"{named} may not be used"
+        return f"{named} may not be {_DONE.get(self.operation, self.operation)}"
 
 
-def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
-    """Return what a role needs in some of its cases, each right once, and none that another one includes.
+def topic_rights(operation: str, *topics: str) -> list[Right]:
+    """Return the same right on each of these topics."""
+    return [Right(operation, "Topic", topic) for topic in topics]
 
-    `names` says for each name in `<>` what stands for it; a name that ends with `*` is the beginning of names.
 
-    >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
-    ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
+def principal_of(config: Mapping[str, Any]) -> str | None:
+    """Return the name that brokers know a client by, as far as its settings tell: an own mapping may change it.
+
+    >>> principal_of({"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "app"})
+    'User:app'
     """
-    texts = (text for part in ROLES[role].parts if part.case in {"", *cases} for text in part.rights)
-    return least(Right.parse(each) for text in texts for each in _filled(text, names))
+    mechanism = str(config.get("sasl.mechanism") or config.get("sasl.mechanisms") or "").upper()
+    user = config.get("sasl.username")
+    return f"User:{user}" if user and mechanism in _WITH_USER_NAME else None
+
+
+def right_for(
+    error: str,
+    operation: str,
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    transactional_id: str | None = None,
+) -> Right | None:
+    """Return the right that is missing by the name of Kafka's error, None if it says no such thing.
+
+    The operation is that on the topic. On a group it is Describe or Read, on a transactional id Write.
+
+    >>> right_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
+    Right(operation='Read', resource='Group', name='billing', prefixed=False)
+    """
+    if error == _TOPIC:
+        return Right(operation, "Topic", topic or "…")
+    if error == _GROUP:
+        return Right("Describe" if operation == "Describe" else "Read", "Group", group or "…")
+    if error == _TRANSACTIONAL_ID:
+        return Right("Write", "TransactionalId", transactional_id or "…")
+    if error == _CLUSTER:
+        return Right(operation, "Cluster", "kafka-cluster")
+    return None
 
 
 def least(rights: Iterable[Right]) -> list[Right]:
     """Return the rights in their order, each once, without those that others include."""
     found = list(dict.fromkeys(rights))
     return [each for each in found if not any(other.covers(each) for other in found if other != each)]
-
-
-def _filled(text: str, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    placeholder = _PLACEHOLDER.search(text)
-    if placeholder is None:
-        yield text
-        return
-    for name in names.get(placeholder[1], ()):
-        yield from _filled(text.replace(placeholder[0], name), names)
 
 
 def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
@@ -244,34 +165,6 @@ def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
         ]
         for (resource, prefixed, needed), names in alike.items()
     ]
-
-
-_OPTIONS = {"Topic": "--topic", "Group": "--group", "TransactionalId": "--transactional-id"}
-
-
-def literal_beginning(pattern: str) -> str:
-    """Return the name for a right on all topics that match a pattern: what their names begin with, and `*`.
-
-    >>> literal_beginning("^shop_.*"), literal_beginning("^(a|b)c"), literal_beginning("^orders$")
-    ('shop_*', '*', 'orders')
-    """
-    text = pattern.removeprefix("^")
-    found = re.match(r"(?:[A-Za-z0-9_-]|\\\.)*", text)
-    beginning = found[0] if found else ""
-    rest = text[len(beginning) :]
-    if rest == "$":
-        return beginning.replace("\\", "")
-    if rest[:1] in ("*", "?", "{"):  # of the character before
-        beginning = beginning[:-1]
-    if "|" in _without_groups(rest):
-        beginning = ""
-    return beginning.replace("\\", "") + "*"
-
-
-def _without_groups(text: str) -> str:
-    while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
-        text = shorter
-    return text
 
 
 def check_principal(principal: str) -> str:

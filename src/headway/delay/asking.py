@@ -11,7 +11,7 @@ from typing import Any
 from headway.core.changes import Command, Settled, read_settled
 from headway.core.schedules import HandleParts
 from headway.delay.topics import TopicNames
-from headway.errors import DeliveryError, NoRelayError, ScheduleError
+from headway.errors import AuthorizationError, DeliveryError, NoRelayError, ScheduleError
 from headway.kafka.answers import AnswerReader
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,19 @@ class Asking:
         self._waiting: dict[str, Future[Settled]] = {}
         self._lock = threading.Lock()
         self._reader: AnswerReader | None = None
+        self._is_refused = False
 
     def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
         """Send a command; the future resolves when a relay has settled it."""
         with self._lock:
+            if self._reader and self._is_refused:  # librdkafka says it once: a new one finds out what is so now
+                self._reader.close()
+                self._reader = None
             if self._reader is None:
-                self._reader = AnswerReader(self._config, self._names.answers, self._reply, self._answered)
+                self._is_refused = False
+                self._reader = AnswerReader(
+                    self._config, self._names.answers, self._reply, self._answered, self._refused
+                )
         command = Command(parts.id, parts.due, parts.at, uuid.uuid4().hex, self._reply, to)
         answer: Future[Settled] = Future()
         answer.set_running_or_notify_cancel()  # who waits for it no more (`AsyncScheduler`) cannot end it, then
@@ -56,6 +63,13 @@ class Asking:
     def _failed(self, token: str, error: BaseException | None) -> None:
         if error is not None and (answer := self._waiting.pop(token, None)):
             answer.set_exception(error)
+
+    def _refused(self, missing: AuthorizationError) -> None:
+        """Nobody here will hear of an answer: tell all who wait, rather than have them wait in vain."""
+        self._is_refused = True
+        error = AuthorizationError(f"What was asked is stored, and its answer cannot be read. {missing}")
+        for token in list(self._waiting):
+            self._failed(token, error)
 
     def _answered(self, token: str, value: bytes) -> None:
         if token in self._waiting:

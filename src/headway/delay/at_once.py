@@ -22,6 +22,7 @@ from headway.delay.carrying_out import (
     close_at_once,
     connected_client,
     moves_of,
+    not_stored,
     note_move,
     send,
     why_not_writable,
@@ -136,7 +137,7 @@ class AtOnce:
                 round_.left -= 1
                 note_move(round_.moved, out, message.offset())
             elif out.source is None or not is_the_records_own(error):
-                self._failure = KafkaError(f"A record for {out.topic} was not stored: {error.str()}.")
+                self._failure = not_stored(out.topic, error)
             elif refused_alone is not None:
                 refused_alone.append(error)
             else:  # what is refused may be another record of the same batch
@@ -208,7 +209,7 @@ class AtOnce:
             if error is None:
                 self._clock.observe(message.timestamp()[1], sent, time.monotonic())
             else:
-                failure = KafkaError(f"What was done was not stored in {message.topic()}: {error.str()}.")
+                failure = not_stored(message.topic(), error)
                 (purged if is_purged(error) else failures).append(failure)
 
         self._states.begin_transaction()

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from headway.core.relay_ticks import Tick
+from headway.core.rights import right_for
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.delay.writing import Out
-from headway.errors import KafkaError
+from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.native import Partition
 from headway.kafka.producer_client import ProducerClient
@@ -102,6 +103,13 @@ def close_at_once(client: ProducerClient) -> None:
 def connect(client: ProducerClient, topic: str) -> None:
     """Have it know the brokers: an unconnected one looks for what it needs only every half second."""
     client.partitions(topic, _ANSWER_WITHIN)
+
+
+def not_stored(topic: str, error: Any) -> KafkaError:
+    """Return the error for a record without which the relay cannot go on."""
+    if right := right_for(error.name(), "Write", topic=topic):
+        return AuthorizationError(right.missing())
+    return KafkaError(f"A record for {topic} was not stored: {error.str()}.")
 
 
 def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:

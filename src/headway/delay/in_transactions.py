@@ -22,6 +22,7 @@ from headway.delay.carrying_out import (
     close_at_once,
     connect,
     moves_of,
+    not_stored,
     note_move,
     send,
     why_not_writable,
@@ -160,7 +161,7 @@ class InTransactions:
             elif is_purged(error):
                 purged.append(time.monotonic())
             else:
-                failures.append(KafkaError(f"A record for {message.topic()} was not stored: {error.str()}."))
+                failures.append(not_stored(message.topic(), error))
 
         def report_state(error: Any, message: Any, place: int | None = None) -> None:
             report(error, message, place)

@@ -59,7 +59,9 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
 
 def _of_line(onlooker: Onlooker, names: TopicNames, number: int, line: int, state: StoredState) -> Iterator[Pending]:
     place = names.line(line), number
-    end, start = onlooker.ends([place])[place], onlooker.starts([place])[place]
+    end, start = onlooker.ends([place]).get(place), onlooker.starts([place]).get(place)
+    if end is None or start is None:  # its topic was deleted meanwhile
+        return
     start = max(start, state.mark.offset if line == MEMORY else state.line(line).offset)
     done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets that are read
     for message in onlooker.read(place, start, end):

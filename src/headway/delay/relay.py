@@ -28,18 +28,20 @@ from headway.delay.at_once import AtOnce
 from headway.delay.carrying_out import Carrier, Mode
 from headway.delay.in_transactions import InTransactions
 from headway.delay.remade import RemadeTopics
+from headway.delay.rights import LostRights, rights_to_delete, rights_to_work
 from headway.delay.searching import Searcher
 from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, layout_seen_by, usable
 from headway.delay.transactions import end_transactions, ids_begin_with
 from headway.delay.writing import command_from, fetched_from
-from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
+from headway.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.closing import Closable
 from headway.kafka.compacted import TopicReader
 from headway.kafka.connection import LET_IN_NO_MORE_AFTER
-from headway.kafka.line_consumer import Deletion, LineConsumer
+from headway.kafka.line_consumer import NOT_DELETED, Deletion, LineConsumer
 from headway.kafka.making import together
 from headway.kafka.membership import Standing, standing
 from headway.kafka.native import Partition
+from headway.kafka.rights import is_of_the_group, lacks_a_right
 from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
@@ -124,6 +126,8 @@ class Relay(Closable):
             self._reader.close()
             self._wake.close()
             raise
+        self._lost = LostRights(self._producer_config(), self._names, str(consumer.get("group.id", name)))
+        self._has_worked = False
         self._searcher = Searcher(self._connection, self._names, self._wake)
         self._remade = RemadeTopics(self._connection, self._wake)
         self._deletion = Deletion()
@@ -132,10 +136,15 @@ class Relay(Closable):
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Work until `stop` is called, or this says so.
 
-        Raises `ClosedError` after `close`, and `AuthenticationError` when the brokers do not let it in any more.
+        Raises:
+            AuthenticationError: The brokers do not let it in any more.
+            AuthorizationError: A right is missing from the start. One that is lost later is waited for: `refused` has
+                it, it is logged now and then, and other relays may have the partitions meanwhile.
+            ClosedError: The relay is closed.
         """
         if self._closed:
             raise ClosedError("The relay is closed. Make a new one to go on.")
+        self._require_rights()
         self._subscribe()
         while not self._stopping.is_set() and not until():
             self._consumer.check()
@@ -146,7 +155,10 @@ class Relay(Closable):
                 self._require_patience(error)
                 self._begin_anew(error)
             except KafkaError as error:
-                self._begin_anew(error)
+                if lacks_a_right(error):
+                    self._stand_back(self._lost.explain(error))
+                else:
+                    self._begin_anew(error)
         self._store_rest()
 
     @contextmanager
@@ -173,6 +185,11 @@ class Relay(Closable):
     def partitions(self) -> list[int]:
         """The partition numbers that this relay decides about now."""
         return sorted(self._relays)
+
+    @property
+    def refused(self) -> str | None:
+        """Which right the relay waits for, and what to do; None if it has all."""
+        return self._lost.reason
 
     @property
     def held(self) -> int:
@@ -207,6 +224,41 @@ class Relay(Closable):
     def _subscribe(self) -> None:
         topics = [*(self._names.line(line) for line in self._lines), self._names.commands]
         self._consumer.subscribe(topics, before_leaving=self._store_rest)
+
+    # Rights
+
+    def _require_rights(self) -> None:
+        """Raise `AuthorizationError` for a right that it cannot work without; a relay begins without brokers, too."""
+        admin = self._reader.admin
+        try:
+            admin.require(rights_to_work(self._names, self._lines))
+            missing = admin.missing(rights_to_delete(self._names, self._lines))
+        except AuthorizationError:
+            raise
+        except KafkaError as unknown:
+            log.info("Whether the relay has its rights is not known yet: %s", unknown)
+        else:
+            if missing:
+                log.warning("%s %s", NOT_DELETED, missing.missing(self._connection))
+
+    def _stand_back(self, error: KafkaError) -> None:
+        """Leave the partitions to others, which may have the right that is missing, and wait until it is granted.
+
+        Raises the error where the relay has never worked.
+        """
+        if not self._has_worked:
+            raise error
+        self._lost.wait_for(rights_to_work(self._names, self._lines), str(error))
+        self._forget(0)
+        if not is_of_the_group(error):  # which cannot be left without the right to use it
+            self._consumer.leave()
+
+    def _come_back(self) -> None:
+        """Go on where a right was lost and is granted again."""
+        if self._lost.are_granted():
+            self._subscribe()
+            self._consumer.refusal = None
+            self._begin_at = time.monotonic()
 
     def _change_lines(self) -> None:
         """Other lines were put in use; the brokers hear of their topics one after the other, and of some never."""
@@ -310,7 +362,9 @@ class Relay(Closable):
             if self._consumer.assigned:
                 self._look_for_lines()
             return
-        stored = self._reader.compacted(self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open)
+        stored = self._reader.compacted(
+            self._names.state, numbers, _STATE_WITHIN, self._end_what_is_open, self._stopping.is_set
+        )
         if not self._is_all_decided(numbers):
             self._end_what_is_open(stored)
         room, ladder, ends = self._memory // len(numbers), usable(self._ladder, self._lines), self._ends(numbers)
@@ -335,6 +389,7 @@ class Relay(Closable):
         }
         self._consumer.begin({**self._fetched_to, self._ladder_place: 0})
         self._refused_since = None
+        self._has_worked = True
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
@@ -419,6 +474,11 @@ class Relay(Closable):
     def _turn(self) -> bool:
         """Whether anything was done."""
         messages = self._consumer.fetch(_AT_ONCE)
+        if self._lost.reason:
+            self._come_back()
+            return False
+        if refusal := self._consumer.refusal:
+            raise refusal
         if self._consumer.rebalanced:
             self._forget(0)
         if self._begin_at is not None:
@@ -543,13 +603,15 @@ class Relay(Closable):
         self._reader.serve()
         if self._carrier:
             self._deletion.delete_before(self._carrier.done, self._reader.admin)
+            if missing := self._deletion.refused:
+                log.warning("%s %s", NOT_DELETED, missing.missing(self._connection))
 
     def _wakes_at(self, now: int) -> float:
         return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
 
     def _wait(self) -> None:
-        seconds = _LONGEST_WAIT
-        if self._begin_at is not None:
+        seconds = _LONGEST_WAIT / 4 if self._lost.reason else _LONGEST_WAIT
+        if self._begin_at is not None and not self._lost.reason:
             seconds = min(seconds, self._begin_at - time.monotonic())
         if self._relays and self._carrier:
             seconds = min(seconds, self._carrier.serve())

@@ -268,7 +268,9 @@ class Scheduler(Closable):
         return ScheduleHandle(own, schedule, future)
 
     def _look_for_layout(self) -> Layout:
-        return read_layout(self._connection, self._names.name) or create_topics(self._connection, self._names.name)
+        return read_layout(self._connection, self._names.name, "Write") or create_topics(
+            self._connection, self._names.name
+        )
 
     def _lines_of(self, layout: Layout) -> _Lines:
         ladder = layout.usable

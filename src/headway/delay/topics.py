@@ -167,20 +167,24 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
     return [new for new in wanted if new.name not in existing]
 
 
-def read_layout(config: Mapping[str, Any], name: str) -> Layout | None:
-    """What there is of a scheduler; None if it has no topics yet."""
+def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> Layout | None:
+    """Return what there is of a scheduler; None if it has no topics yet.
+
+    Raises `AuthorizationError` where this client may not see one of its topics; `wanted` is the operation for which
+    the lines are asked for.
+    """
     with TopicReader(config) as reader:
-        return layout_seen_by(reader, name)
+        return layout_seen_by(reader, name, wanted)
 
 
-def layout_seen_by(reader: TopicReader, name: str) -> Layout | None:
-    """Return what there is of a scheduler; None if it has no topics yet."""
+def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layout | None:
+    """Return the same as `read_layout`, with clients that there are."""
     names = TopicNames(name)
     existing = reader.admin.topics()
-    if not {names.ladder, names.state, names.commands} <= existing.keys():
+    if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
         return None
     ladder = _read_ladder(reader, names, existing).ladder
-    return None if ladder is None else _checked(names, existing, ladder)
+    return None if ladder is None else _checked(names, existing.wanting(wanted), ladder)
 
 
 def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None) -> None:
@@ -195,17 +199,18 @@ def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None
                 raise
 
 
-def _all_there(admin: Admin, topics: Collection[str]) -> dict[str, int] | None:
+def _all_there(admin: Admin, topics: Collection[str]) -> Mapping[str, int] | None:
     """The topics that there are, when these are among them."""
     deadline = time.monotonic() + _KNOWN_WITHIN
     while time.monotonic() < deadline:
-        if (existing := admin.topics()).keys() >= set(topics):
+        existing = admin.topics()
+        if all(topic in existing for topic in topics):
             return existing
         time.sleep(_ASK_AGAIN_AFTER)
     return None
 
 
-def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> dict[str, int]:
+def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> Mapping[str, int]:
     """The brokers hear of new topics one after the other."""
     existing = _all_there(admin, [new.name for new in topics_for(names, ladder, 1)])
     if existing is None:
@@ -270,6 +275,9 @@ def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) 
 def _checked(names: TopicNames, existing: Mapping[str, int], ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     lines = names.lines_of(existing)
+    # Those in use that are not listed may be there, and be no topics that this client may see.
+    unlisted = {line: existing.get(names.line(line)) for line in (MEMORY, *ladder.lines) if line not in lines}
+    lines |= {line: count for line, count in unlisted.items() if count is not None}
     others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}
     for topic, count in others.items():
         if count != partitions:
@@ -277,4 +285,4 @@ def _checked(names: TopicNames, existing: Mapping[str, int], ladder: Ladder) -> 
                 f"{topic} has {count} partitions and {names.state} has {partitions}; all topics of a scheduler must "
                 "have the same number. Do not add partitions to them; give a new scheduler another name."
             )
-    return Layout(partitions, tuple(lines), ladder)
+    return Layout(partitions, tuple(sorted(lines)), ladder)

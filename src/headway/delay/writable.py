@@ -1,4 +1,4 @@
-"""Whether the relay may write to a topic of its scheduler that it can do without for a while."""
+"""Whether the relay may write to a topic that it can do without for a while."""
 
 import logging
 import math
@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from headway.core.circuit_breaker import CircuitBreaker
-from headway.errors import HeadwayError
+from headway.errors import AuthorizationError, HeadwayError
 
 log = logging.getLogger(__name__)
 
 _KNOWN_FOR = 5.0
 _ANSWER_WITHIN = 5.0
+_IN_A_ROW = 20.0
 
 
 class Writable:
@@ -25,6 +26,7 @@ class Writable:
         partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
         why_not: Returns a sentence about what keeps records out of a topic, or None.
         meanwhile: A sentence for the warning: what becomes of the records.
+        longest: The longest back-off in seconds.
     """
 
     def __init__(
@@ -33,13 +35,17 @@ class Writable:
         partitions_of: Callable[[str, float], int],
         why_not: Callable[[str], str | None],
         meanwhile: str,
+        longest: float = 10.0,
     ) -> None:
         self._topic = topic
         self._partitions_of = partitions_of
         self._why_not = why_not
         self._meanwhile = meanwhile
-        self._breaker = CircuitBreaker()
+        self._breaker = CircuitBreaker(longest)
         self._is_refused = False
+        self._refused_since = math.inf
+        self._refused_at = -math.inf
+        self.reason = ""
         self._known_until = -math.inf
 
     @property
@@ -62,6 +68,8 @@ class Writable:
             if not self._is_refused and self._partitions_of(self._topic, _ANSWER_WITHIN) > 0:
                 return None
             return self._why_not(self._topic)
+        except AuthorizationError as error:
+            return str(error)
         except HeadwayError:  # what cannot be asked now, sending will show
             return None
 
@@ -70,10 +78,20 @@ class Writable:
         """In how many seconds to try again."""
         return max(0.0, self._breaker.again_at - time.monotonic())
 
+    @property
+    def refused_for(self) -> float:
+        """For how many seconds records are refused, with no longer pause between refusals than `_IN_A_ROW`."""
+        return max(0.0, self._refused_at - self._refused_since)
+
     def refused(self, reason: str) -> None:
         """Note that a record was refused; the warning has what the brokers say of the topic, or else this reason."""
+        now = time.monotonic()
+        if now - self._refused_at > _IN_A_ROW:
+            self._refused_since = now
+        self._refused_at = now
         self._is_refused = True
         self._known_until = -math.inf
-        if self._breaker.refused(time.monotonic(), random.random()):  # noqa: S311 - it spreads retries
-            reason = self._look() or reason
-            log.warning("Nothing can be written to %s: %s. %s", self._topic, reason.rstrip("."), self._meanwhile)
+        self.reason = self.reason or reason
+        if self._breaker.refused(now, random.random()):  # noqa: S311 - it spreads retries
+            self.reason = self._look() or reason
+            log.warning("Nothing can be written to %s: %s. %s", self._topic, self.reason.rstrip("."), self._meanwhile)

@@ -16,7 +16,7 @@ from headway.core.relay_ticks import Answer, Refusal, Tick, Write
 from headway.core.schedules import HEADER, Schedule, read_schedule
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.delay.writable import Writable
-from headway.errors import DeliveryError, HeadwayError, KafkaError, ScheduleError
+from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
 from headway.letters import PREFIX, Parts, halved, letter_headers, shortened, size_of
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
@@ -39,6 +39,14 @@ _LETTER = "dead-letter-"
 _SHORTEST_WAIT = 100  # milliseconds
 _ROOM_FOR_A_SCHEDULE = 1_000  # bytes
 _LETTERS_WAIT = "Dead letters wait in the delay lines, and are stored as soon as the topic takes them."
+_RECORDS_WAIT = (
+    "Records for it wait in the delay lines, for 20 s; those that come due after that become dead letters, until the "
+    "topic takes records again."
+)
+_WAITS = "waits-"
+_WAIT_FOR_A_RIGHT = 20.0  # seconds
+_LOOK_FOR_A_RIGHT_EVERY = 1.0
+_FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are carried out, and nobody is told what became of them."
 
 
@@ -83,6 +91,11 @@ class Writing:
         self._targets = Targets(partitions_of)
         self._dead = Writable(names.dead, partitions_of, why_not, _LETTERS_WAIT)
         self._answers = Writable(names.answers, partitions_of, why_not, _NO_ANSWERS)
+        self._partitions_of = partitions_of
+        self._why_not = why_not
+        self._forbidden: dict[
+            str, Writable
+        ] = {}  # targets that this relay may not write to, or might not some time ago
         self._now = 0
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[Out]:
@@ -118,6 +131,9 @@ class Writing:
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
             error = DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
             return self.dead_letter(message, error, _REFUSED)
+        target = self._forbidden.get(schedule.topic)
+        if target and not target.is_open:
+            return self._wait_for_a_right(message, schedule, target)
         if missing := self._targets.error(schedule):
             return self.dead_letter(message, missing, _REFUSED)
         partition = _ANY_PARTITION if schedule.partition is None else schedule.partition
@@ -125,6 +141,30 @@ class Writing:
         # By the clock that says that it is due: this machine's own may be behind it.
         timestamp = max(schedule.due, now)
         return Out(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
+
+    def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> Out:
+        """Return a record in a line, where it waits for the right to write it to its target; or its dead letter.
+
+        A right that is away for a moment costs nothing but that, and one that was never given makes no pile of work.
+        """
+        if target.refused_for > _WAIT_FOR_A_RIGHT:
+            return self.dead_letter(message, DeliveryError(target.reason), _REFUSED)
+        wait = max(_SHORTEST_WAIT, math.ceil(target.again_in * 1000))
+        later = Schedule(
+            f"{_WAITS}{uuid.uuid4().hex}", self._now + wait, self._now, 0, schedule.topic, schedule.partition
+        )
+        line = self._ladder.line_for(wait)
+        headers = [*own_headers(message), later.header()]
+        topic, partition = self._names.line(line), message.partition()
+        return Out(topic, message.value(), message.key(), partition or 0, _NOW, headers, message, line)
+
+    def _forbid(self, topic: str, reason: str) -> Writable:
+        """Note that a target refuses this relay's records for want of a right."""
+        if (target := self._forbidden.get(topic)) is None:
+            target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, _LOOK_FOR_A_RIGHT_EVERY)
+            self._forbidden[topic] = target
+        target.refused(reason)
+        return target
 
     def _refused(self, refusal: Refusal) -> Out:
         return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
@@ -178,18 +218,16 @@ class Writing:
             error: What librdkafka calls the refusal; empty for one of the client's own.
             reason: The same for people.
 
-        Raises `KafkaError` where the relay cannot go on without the record.
+        Raises `KafkaError` where the relay cannot go on without the record, `AuthorizationError` for want of a right.
         """
         said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
         if refused.topic == self._names.answers:
             self._answers.refused(reason)
             return None
         if refused.topic == self._names.dead:
-            shorter = halved(_parts(refused)) if error in _OF_THE_RECORD else None
-            if shorter is not None:
-                return _with_parts(refused, shorter)
-            self._dead.refused(reason)
-            return self._later(refused)
+            return self._instead_of_letter(refused, error, reason)
+        if error == _FORBIDDEN:
+            return self._instead_of_forbidden(refused, reason, said)
         if refused.line is None and refused.source is not None:
             return self.dead_letter(refused.source, DeliveryError(said), _REFUSED)
         if refused.source is None or error not in _OF_THE_RECORD:
@@ -200,6 +238,23 @@ class Writing:
         if shorter is None:
             raise KafkaError(said)
         return self._later(_with_parts(refused.letter, shorter))
+
+    def _instead_of_letter(self, letter: Out, error: str, reason: str) -> Out:
+        shorter = halved(_parts(letter)) if error in _OF_THE_RECORD else None
+        if shorter is not None:
+            return _with_parts(letter, shorter)
+        self._dead.refused(reason)
+        return self._later(letter)
+
+    def _instead_of_forbidden(self, refused: Out, reason: str, said: str) -> Out:
+        if refused.line is None and refused.source is not None:
+            target = self._forbid(refused.topic, reason)
+            return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
+        try:
+            known = self._why_not(refused.topic)
+        except HeadwayError:  # what cannot be asked now
+            known = None
+        raise AuthorizationError(known or said)
 
 
 def _is_letter(message: Message) -> bool:

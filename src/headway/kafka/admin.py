@@ -12,10 +12,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS
 from headway.core.refusals import without_counters
-from headway.core.topics import how_to_create
-from headway.errors import KafkaError
+from headway.core.rights import Right
+from headway.core.topics import how_to_create, is_topic_name
+from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.connection import Connection
+from headway.kafka.coordinator import ask_for_operations, coordinator_client
 from headway.kafka.making import make_client
+from headway.kafka.rights import is_refusal, why_refused
+from headway.kafka.topic_listing import TopicListing
 
 # While a broker restarts or a name resolves slowly, asking again helps; when every address refuses, it does not.
 _ASK_FOR = 1.0
@@ -23,8 +27,7 @@ _GIVE_UP_AFTER = 10.0
 _CREATE_WITHIN = 30.0
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
-_MISSING = "does not exist"
-_FORBIDDEN = "may not be written"
+_OPERATIONS = {"Read": AclOperation.READ, "Write": AclOperation.WRITE, "Delete": AclOperation.DELETE}
 _START_ONE = (
     "Start a local one with `headway broker start`, or say where yours is (--bootstrap-servers, or the setting "
     "bootstrap.servers)."
@@ -57,10 +60,67 @@ class Admin:
             self._ask_patiently()
         return self._client
 
-    def topics(self) -> dict[str, int]:
-        """The Kafka topics and how many partitions each has. Raises `KafkaError` when no broker answers."""
+    def topics(self, wanted: str = "Describe") -> TopicListing:
+        """Return the topics that this client sees, each with its number of partitions.
+
+        A name that is looked up in it and was not seen is asked for: that raises `AuthorizationError` for a topic that
+        this client may not see, which names the operation that is wanted. Raises `KafkaError` when no broker answers.
+        """
         metadata = self._ask_patiently()
-        return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
+        seen = {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
+        return TopicListing(seen, self._partitions_of, wanted)
+
+    def _partitions_of(self, topic: str, wanted: str) -> int | None:
+        about = self._describe_topic(topic, wanted)
+        return None if about is None else len(about.partitions)
+
+    def _describe_topic(self, topic: str, wanted: str = "Describe") -> Any:
+        """Return what there is of a topic, None if it does not exist; raises `AuthorizationError`."""
+        if not is_topic_name(topic):
+            return None
+        [asked] = self._client.describe_topics(
+            ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
+        ).values()
+        try:
+            return asked.result()
+        except ck.KafkaException as error:
+            if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise self._not_described(topic, error, wanted) from error
+
+    def _not_described(self, topic: str, error: ck.KafkaException, operation: str = "Describe") -> KafkaError:
+        refused = why_refused(error.args[0], operation, self._settings, topic=topic)
+        return refused or KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.")
+
+    def missing(self, rights: Collection[Right]) -> Right | None:
+        """Return the first of these rights that this client lacks, None if it has all, as far as brokers tell.
+
+        It is of topics and groups; a topic that does not exist lacks nothing. Raises `KafkaError` when nobody answers.
+        """
+        self._ask_patiently()
+        topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
+        groups = list(dict.fromkeys(each.name for each in rights if each.resource == "Group"))
+        allowed = {("Group", name): self._allowed_on_group(name) for name in groups}
+        allowed |= {("Topic", name): operations for name, operations in self._allowed_on_topics(topics).items()}
+        return next((each for each in rights if not _has(each, allowed.get((each.resource, each.name)))), None)
+
+    def require(self, rights: Collection[Right]) -> None:
+        """Raise `AuthorizationError` for the first of these rights that this client lacks; as `missing` else."""
+        if right := self.missing(rights):
+            raise AuthorizationError(right.missing(self._settings))
+
+    def _allowed_on_topics(self, topics: Collection[str]) -> dict[str, Collection[Any] | None]:
+        """Return what this client may do with each topic; None where that is not told."""
+        if not topics:
+            return {}
+        asked = self._client.describe_topics(
+            ck.TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
+        )
+        return {topic: _operations(answer) for topic, answer in asked.items()}
+
+    def _allowed_on_group(self, group: str) -> Collection[Any] | None:
+        client = coordinator_client(self._settings)  # ends with its last reference, and with it what was asked
+        return _operations(ask_for_operations(client, group))
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Return Kafka's id of each topic that exists, where its brokers give one: another one when it is made anew.
@@ -75,7 +135,7 @@ class Admin:
                 about = answer.result()
             except ck.KafkaException as error:
                 if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.") from error
+                    raise self._not_described(topic, error) from error
             else:
                 found |= {topic: str(about.topic_id)} if about.topic_id else {}
         return found
@@ -86,32 +146,19 @@ class Admin:
         A topic that is missing is asked for again for `known_within` seconds, and created where brokers do so when
         they are asked. Raises `KafkaError` when no broker answers.
         """
-        deadline = time.monotonic() + known_within
-        while (reason := self._why_not_writable(topic)) == _MISSING and time.monotonic() < deadline:
-            with contextlib.suppress(ck.KafkaException):
-                self._client.list_topics(topic, timeout=_ASK_FOR)
-            time.sleep(_ASK_AGAIN_AFTER)
-        if reason is None:
-            return None
-        todo = how_to_create(topic) if reason == _MISSING else "Grant Write on it to the principal of this client."
-        return f"The topic {topic} {reason}. {todo}"
-
-    def _why_not_writable(self, topic: str) -> str | None:
         self._ask_patiently()
-        [asked] = self._client.describe_topics(
-            ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
-        ).values()
+        deadline = time.monotonic() + known_within
         try:
-            allowed = asked.result().authorized_operations
-        except ck.KafkaException as error:
-            code = error.args[0].code()
-            if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return _MISSING
-            if code == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                return _FORBIDDEN
-            raise KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.") from error
-        # None where the brokers do not tell.
-        return _FORBIDDEN if allowed is not None and AclOperation.WRITE not in allowed else None
+            while (about := self._describe_topic(topic)) is None and time.monotonic() < deadline:
+                with contextlib.suppress(ck.KafkaException):
+                    self._client.list_topics(topic, timeout=_ASK_FOR)
+                time.sleep(_ASK_AGAIN_AFTER)
+        except AuthorizationError:
+            return Right("Write", "Topic", topic).missing(self._settings)
+        if about is None:
+            return f"The topic {topic} does not exist. {how_to_create(topic)}"
+        right = Right("Write", "Topic", topic)
+        return None if _has(right, about.authorized_operations) else right.missing(self._settings)
 
     def serve(self) -> None:
         """Let go of what the client has to say of its connections meanwhile."""
@@ -132,20 +179,20 @@ class Admin:
 
         Raises `KafkaError`, and creates none, when one of them exists.
         """
-        if existing := sorted(self.topics().keys() & set(topics)):
+        if existing := sorted(set(topics).intersection(self.topics().seen)):
             raise KafkaError(
                 f"Kafka has {_listed(existing)} already, and nothing was created. Choose another name, or delete what "
                 "is there first (`headway topics delete`)."
             )
         replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
         wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
-        _wait(self._client.create_topics(wanted, operation_timeout=_CREATE_WITHIN), "create")
+        _wait(self._client.create_topics(wanted, operation_timeout=_CREATE_WITHIN), "Create", self._settings)
 
     def delete(self, topics: Collection[str]) -> None:
         """Delete Kafka topics with all their records, and wait until the brokers have heard of it."""
-        _wait(self._client.delete_topics(list(topics), operation_timeout=_CREATE_WITHIN), "delete")
+        _wait(self._client.delete_topics(list(topics), operation_timeout=_CREATE_WITHIN), "Delete", self._settings)
         deadline = time.monotonic() + _CREATE_WITHIN
-        while self.topics().keys() & set(topics) and time.monotonic() < deadline:
+        while set(topics).intersection(self.topics().seen) and time.monotonic() < deadline:
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _ask_patiently(self) -> Any:
@@ -175,6 +222,20 @@ class Admin:
         )
 
 
+def _operations(answer: Future[Any]) -> Collection[Any] | None:
+    try:
+        operations: Collection[Any] | None = answer.result(_GIVE_UP_AFTER).authorized_operations
+    except TimeoutError:
+        return None
+    except ck.KafkaException as error:
+        return () if is_refusal(error.args[0]) else None
+    return operations
+
+
+def _has(right: Right, allowed: Collection[Any] | None) -> bool:
+    return allowed is None or _OPERATIONS.get(right.operation, AclOperation.DESCRIBE) in allowed
+
+
 def describe(error: ck.KafkaError) -> str:
     """What librdkafka says of a connection, without the counters that make each report another one."""
     return without_counters(error.str())
@@ -189,16 +250,18 @@ def _both(ours: Callable[[ck.KafkaError], None], users: Callable[[ck.KafkaError]
     return note
 
 
-def _wait(futures: Mapping[str, Future[None]], action: str) -> None:
+def _wait(futures: Mapping[str, Future[None]], operation: str, config: Mapping[str, Any]) -> None:
     refused: dict[str, list[str]] = {}
     for name, future in sorted(futures.items()):
         try:
             future.result()
         except ck.KafkaException as error:
+            if missing := why_refused(error.args[0], operation, config, topic=name):
+                raise missing from error
             refused.setdefault(error.args[0].str().rstrip("."), []).append(name)
     if refused:
         reasons = "; ".join(f"{_listed(names)} ({reason})" for reason, names in refused.items())
-        raise KafkaError(f"Kafka did not {action} {reasons}.")
+        raise KafkaError(f"Kafka did not {operation.lower()} {reasons}.")
 
 
 def _listed(names: Collection[str]) -> str:

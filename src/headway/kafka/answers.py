@@ -7,9 +7,10 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.errors import KafkaError
+from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.connection import Connection
 from headway.kafka.log_bounds import watermarks
+from headway.kafka.rights import is_refusal, why_not_readable
 from headway.kafka.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
@@ -23,17 +24,27 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class AnswerReader:
-    """Calls `answered(key, value)` for each record that comes after it was made. Raises `KafkaError`."""
+    """Calls `answered(key, value)` for each record that comes after it was made.
+
+    Calls `refused` with what is missing, where answers may not be read. Raises `KafkaError`.
+    """
 
     def __init__(
-        self, config: Mapping[str, Any], topic: str, partition: int, answered: Callable[[str, bytes], None]
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        partition: int,
+        answered: Callable[[str, bytes], None],
+        refused: Callable[[AuthorizationError], None],
     ) -> None:
         self._answered = answered
+        self._refused = refused
+        self._config = config
         self._closing = False
         self._connection = Connection()
         self._consumer = unjoined_consumer({**config, **_SETTINGS}, self._connection)
         try:
-            _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN)
+            _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN, config)
         except KafkaError:
             self._consumer.close()
             raise
@@ -51,7 +62,11 @@ class AnswerReader:
             if message is None:
                 continue
             if (error := message.error()) is not None:
-                log.warning("Reading answers failed, and goes on: %s", error.str())
+                if missing := why_not_readable(error, message.topic() or "", self._config):
+                    self._refused(missing)
+                    continue
+                if not is_refusal(error):  # of the group, which it does not need
+                    log.warning("Reading answers failed, and goes on: %s", error.str())
             elif (key := message.key()) and (value := message.value()):
                 self._answered(key.decode(errors="replace"), value)
 

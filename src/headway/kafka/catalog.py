@@ -15,6 +15,7 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.making import make_client
 from headway.kafka.ranges import Offsets, name_of
+from headway.kafka.rights import why_refused
 from headway.records import TopicPartition
 
 __all__ = ["Catalog", "TopicLevels"]
@@ -106,7 +107,7 @@ class Catalog(Admin):
                 f"The Kafka topic {name}, level {level} of {topic}, does not exist. {how_to_create(topic, levels)} Or "
                 "correct the name of the topic or the number of levels."
             )
-        raise self._failure(f"The Kafka topic {name}, level {level} of {topic}, cannot be read", answer)
+        raise self._failure(f"The Kafka topic {name}, level {level} of {topic}, cannot be read", answer, name)
 
     def _offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> Offsets:
         if not partitions:
@@ -120,7 +121,8 @@ class Catalog(Admin):
 
     def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:
         if isinstance(answer, ck.KafkaError):
-            raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer)
+            topic = level_topic(partition.topic, partition.level)
+            raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer, topic)
         return answer
 
     def _ask_patiently(self) -> Any:
@@ -144,10 +146,12 @@ class Catalog(Admin):
             self._client = make_client(AdminClient, self._settings, self._connection)
             self._none_is_up = False
 
-    def _failure(self, failure: str, reason: ck.KafkaError) -> KafkaError:
+    def _failure(self, failure: str, reason: ck.KafkaError, topic: str) -> KafkaError:
         self._client.poll(0)  # serves the error callback
         if self._none_is_up:
             return self._unreachable()
+        if refused := why_refused(reason, "Read", self._settings, topic=topic):
+            return refused
         return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
 
 

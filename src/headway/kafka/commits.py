@@ -8,7 +8,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.errors import HeadwayError, KafkaError
+from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.native import PendingCommit
 from headway.kafka.producer_client import cause_of
 from headway.records import TopicPartition
@@ -89,6 +89,6 @@ def metadata_is_too_large(error: HeadwayError) -> bool:
 
 
 def log_failure(error: Exception | None, offsets: Offsets) -> None:
-    """Say that a commit failed."""
-    if error is not None:
+    """Say that a commit failed, but for want of a right, which a poll tells now and then."""
+    if error is not None and not isinstance(error, AuthorizationError):
         log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)

@@ -13,6 +13,7 @@ from headway.kafka.admin import Admin
 from headway.kafka.closing import Closable
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import together
+from headway.kafka.rights import why_not_readable
 from headway.kafka.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
@@ -74,16 +75,20 @@ class TopicReader(Closable):
         partitions: Collection[int],
         within: float,
         when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> dict[int, dict[str, bytes]]:
         """Of each partition the latest value of each key; keys whose latest value is none are left out.
 
         Records whose key is no text are passed over, with a warning.
 
         Transactions that are open now are waited for: what they have written is read if they are committed. After a
-        second of that `when_stuck` is called with what was read before them, to end those that nobody will.
+        second of that `when_stuck` is called with what was read before them, to end those that nobody will. When
+        `is_over` says so, reading ends.
 
         Raises:
-            KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds.
+            AuthorizationError: This client may not read the topic.
+            KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds; or it
+                is over before.
         """
         values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
         ends = self._ends(topic, partitions, within)
@@ -95,11 +100,15 @@ class TopicReader(Closable):
             deadline, stuck_at = began + within, began + _STUCK_AFTER
             while missing:
                 for message in self._consumer.consume(_AT_ONCE, _SLICE if len(missing) > 1 else _SLICE / 10):
+                    if (error := message.error()) and (refused := why_not_readable(error, topic, self._config)):
+                        raise refused
                     if _reaches(message, ends, values):
                         missing.discard(message.partition())
                 if missing and time.monotonic() > stuck_at:
                     stuck_at = deadline
                     when_stuck(values)
+                if missing and is_over():
+                    raise KafkaError(f"{topic} was not read to its end, since nobody wants it any more.")
                 if time.monotonic() > deadline:
                     raise KafkaError(
                         f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold "
@@ -130,10 +139,11 @@ def read_compacted(
     partitions: Collection[int],
     within: float,
     when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> dict[int, dict[str, bytes]]:
     """Read once as `TopicReader.compacted` does, with clients that nobody needs afterwards."""
     with TopicReader(config) as reader:
-        return reader.compacted(topic, partitions, within, when_stuck)
+        return reader.compacted(topic, partitions, within, when_stuck, is_over)
 
 
 def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, bytes]]) -> bool:

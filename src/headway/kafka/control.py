@@ -49,7 +49,7 @@ class ControlTopic:
         """
         consumer = _reader(self._config)
         try:
-            end = watermarks(consumer, (self._topic, 0), _WITHIN)[1]
+            end = watermarks(consumer, (self._topic, 0), _WITHIN, self._config)[1]
             consumer.assign([ck.TopicPartition(self._topic, 0, end)])
             self._require_readable(consumer)
             return end

@@ -29,6 +29,14 @@ def ask_for_members(client: AdminClient, group: str) -> Future[Any]:
     return answers[group]
 
 
+def ask_for_operations(client: AdminClient, group: str) -> Future[Any]:
+    """Ask for the description of a group, with what this client may do with it."""
+    answers: dict[str, Future[Any]] = client.describe_consumer_groups(
+        [group], include_authorized_operations=True, request_timeout=_ENDLESS
+    )
+    return answers[group]
+
+
 def ask_for_offsets(client: AdminClient, group: str) -> Future[Any]:
     """Ask for all offsets that a group has committed."""
     asked = [ck.ConsumerGroupTopicPartitions(group)]

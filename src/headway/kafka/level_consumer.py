@@ -16,9 +16,11 @@ from typing import Any, Protocol
 
 import confluent_kafka as ck
 
+from headway.core.rights import Right, right_for
 from headway.core.topics import LevelSubscription
-from headway.errors import FetchError, KafkaError
+from headway.errors import AuthorizationError, FetchError, FetchRefusedError, KafkaError
 from headway.kafka import native
+from headway.kafka.access_watch import AccessWatch
 from headway.kafka.connection import Connection
 from headway.kafka.ctrl_c import ctrl_c_at_once
 from headway.kafka.group_watch import GroupWatch
@@ -26,6 +28,8 @@ from headway.kafka.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
 from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
+from headway.kafka.producer_client import cause_of
+from headway.kafka.rights import why_refused
 from headway.kafka.start_offsets import StartOffsets
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
@@ -46,6 +50,8 @@ _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
 _SEEK_WITHIN = 5.0
+
+_GROUP_REFUSED = "Group authorization failed"
 
 # A partition that has just begun may still be stopping what it did before, or a rebalance pauses it amid the seek.
 _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
@@ -102,6 +108,9 @@ class LevelConsumer:
         self._wake: Wake | None = None
         self._listener: RebalanceListener | None = None
         self._watch = GroupWatch(config)
+        self._access = AccessWatch(config)
+        self._config = config
+        self._group = str(config["group.id"])
         self._connection = Connection(self._watch.suspect)
         self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config}, self._connection)
         reset = str(config.get("auto.offset.reset", "latest"))
@@ -133,14 +142,47 @@ class LevelConsumer:
         if wake := self._wake:
             wake.set()
 
-    def _cannot_start(self, reason: str) -> None:
-        self.errors.append(FetchError(self.level, reason))
+    def _cannot_start(self, reason: str, topic: str | None, cause: ck.KafkaError | None) -> None:
+        if not self._is_refused(topic, cause):
+            self.errors.append(FetchError(self.level, reason))
         self._set_wake()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with these from now on; from any thread. Raises `ConfigError` for what librdkafka does not take."""
         self._connection.set_credentials(self._consumer, username, password)
         self._watch.set_sasl_credentials(username, password)
+
+    def _is_refused(self, topic: str | None, error: ck.KafkaError | None) -> bool:
+        """Return whether this says that a right is missing, and if so, say it when it is due."""
+        right = error and right_for(error.name(), "Read", topic=topic, group=self._group)
+        if not right:
+            return False
+        self._say_refused(self._access.refused(right, time.monotonic()))
+        return True
+
+    def _say_refused(self, sentence: str | None) -> None:
+        if sentence:
+            self.errors.append(FetchRefusedError(self.level, sentence))
+
+    def _look_at_access(self, now: float) -> None:
+        self._say_refused(self._access.look(now))
+        if not self._access.is_on and not self._parked:  # librdkafka itself would ask again some seconds later
+            self._fetch_again(self._begun - self.paused)
+
+    @property
+    def refused(self) -> str | None:
+        """Which right is missing now, and what to do; None if nothing is refused."""
+        return self._access.sentence()
+
+    @property
+    def was_member(self) -> bool:
+        """Whether its group has ever given it an assignment, be it of nothing."""
+        return bool(self._member_id)
+
+    def rights(self) -> list[Right]:
+        """Return the rights that it needs on what it is subscribed to, but for patterns."""
+        topics = [topic for topic in self._subscription.topics if not topic.startswith("^")]
+        return [Right("Read", "Topic", topic) for topic in topics] + [Right("Read", "Group", self._group)]
 
     # Subscription
 
@@ -257,6 +299,8 @@ class LevelConsumer:
         if self._watch.is_on and self._has_fallen_behind(now):
             log.warning("Level %d has missed what its group was told, and joins it anew.", self.level)
             self.rejoin()
+        if self._access.is_on:
+            self._look_at_access(now)
         if count == 0:
             return self._fetch_nothing(now)
         if self._parked:
@@ -322,15 +366,20 @@ class LevelConsumer:
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self.ends[self._ours(_place(message))] = _place(message).offset
             elif error.code() == ck.KafkaError._FATAL:  # said once, and nothing is fetched any more
-                self.errors.append(
-                    KafkaError(
-                        f"Level {self.level} cannot go on: {error.str()}. Make a new consumer; if another one has the "
-                        "same group.instance.id, give each its own."
-                    )
-                )
-            else:
+                self.errors.append(self._cannot_go_on(error))
+            elif not self._is_refused(message.topic(), error):
                 self.errors.append(FetchError(self.level, error.str()))
         return [message for message in messages if message.error() is None]
+
+    def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
+        ended = f"Level {self.level} cannot go on"
+        if _GROUP_REFUSED in error.str():  # in a group of KIP-848 librdkafka takes that for fatal
+            right = Right("Read", "Group", self._group)
+            return AuthorizationError(f"{ended}: {right.missing(self._config)} Then make a new consumer.")
+        return KafkaError(
+            f"{ended}: {error.str()}. Make a new consumer; if another one has the same group.instance.id, give each "
+            "its own."
+        )
 
     def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Drop what was fetched from partitions that were taken away in the same call."""
@@ -481,7 +530,14 @@ class LevelConsumer:
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
-        return native.commit(self._consumer, self.as_native(commits))
+        return native.commit(self._consumer, self.as_native(commits), self._explain)
+
+    def _explain(self, error: KafkaError, topic: str) -> KafkaError:
+        """Return why a commit was refused; if for want of a right, it is asked for, and said, until that is granted."""
+        cause = cause_of(error)
+        if cause is None or not self._is_refused(topic, cause):
+            return error
+        return why_refused(cause, "Read", self._config, topic=topic, group=self._group) or error
 
     def committed_with_metadata(
         self, partitions: Collection[TopicPartition], timeout: float
@@ -560,6 +616,9 @@ class LevelConsumer:
         try:
             return function(*args, **kwargs)
         except ck.KafkaException as error:
+            topic = next(iter(self._subscription.topics), None)
+            if refused := why_refused(error.args[0], "Read", self._config, topic=topic, group=self._group):
+                raise refused from error
             raise self._refused(error) from error
 
     def _refused(self, error: ck.KafkaException) -> KafkaError:

@@ -8,15 +8,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import confluent_kafka as ck
 
-from headway.errors import KafkaError
+from headway.core.rights import Right
+from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.connection import Connection
 from headway.kafka.making import make_client
 from headway.kafka.native import Partition, wake_on_events
+from headway.kafka.rights import is_refusal, why_refused
 from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 _CLOSE_WITHIN = 10.0
 
+NOT_DELETED = "What has left the delay lines is not deleted, and takes room for ever."
+
 
 class LineConsumer:
     """Fetches from the lines, and tells when the partitions that are ours have changed."""
@@ -52,8 +57,10 @@ class LineConsumer:
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
         self._member_id = ""  # as it was at the last assignment
+        self._config = config
         self.assigned: set[Partition] = set()
         self.rebalanced = False
+        self.refusal: AuthorizationError | None = None  # for want of a right nothing is read, until it is set to None
         self.ends: dict[Partition, int] = {}  # partitions of which everything was fetched, up to these offsets
         wake_on_events(self._consumer, wake.fd)
 
@@ -80,6 +87,10 @@ class LineConsumer:
             topics, on_assign=self._on_assign, on_revoke=on_revoke, on_lost=self._on_leave
         )
         self._subscribe()
+
+    def leave(self) -> None:
+        """Leave the group, until `subscribe` is called again."""
+        self._leave()
 
     def rejoin(self) -> None:
         """Leave the group, which has expelled this member, and join it again, unless librdkafka does so already."""
@@ -127,6 +138,10 @@ class LineConsumer:
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self.ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
+            elif refusal := why_refused(
+                error, "Read", self._config, topic=message.topic(), group=str(self._config["group.id"])
+            ):
+                self.refusal = refusal
             else:
                 log.warning("Fetching failed, and goes on: %s", error.str())
 
@@ -160,18 +175,36 @@ class LineConsumer:
 
 
 class Deletion:
-    """Deletes the beginnings of partitions, so that records that have left a line take no room."""
+    """Deletes the beginnings of partitions, so that records that have left a line take no room.
+
+    `refused` is the right that was missing by the latest answers, None if none was.
+    """
 
     def __init__(self) -> None:
         self._deleted: dict[Partition, int] = {}
+        self._asked: dict[Partition, Future[Any]] = {}
+        self.refused: Right | None = None
 
     def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
         """Ask for it, and do not wait: what is refused is asked for again with the next. Raises `KafkaError`."""
+        self._take_answers()
         fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
         if not fresh:
             return
+        asked = [ck.TopicPartition(*each, offset) for each, offset in fresh.items()]
         try:
-            admin.client.delete_records([ck.TopicPartition(*each, offset) for each, offset in fresh.items()])
+            answers = admin.client.delete_records(asked)
         except ck.KafkaException as error:
             raise KafkaError(f"What has left the lines cannot be deleted: {error.args[0].str()}.") from error
+        self._asked |= {(each.topic, each.partition): answer for each, answer in answers.items()}
         self._deleted.update(fresh)
+
+    def _take_answers(self) -> None:
+        self.refused = None
+        for place, answer in list(self._asked.items()):
+            if not answer.done():
+                continue
+            del self._asked[place]
+            if isinstance(error := answer.exception(), ck.KafkaException) and is_refusal(error.args[0]):
+                self._deleted.pop(place, None)
+                self.refused = Right("Delete", "Topic", place[0])

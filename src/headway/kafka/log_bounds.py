@@ -21,6 +21,7 @@ from headway.errors import KafkaError
 from headway.kafka.making import make_client
 from headway.kafka.native import Partition
 from headway.kafka.patience import patiently
+from headway.kafka.rights import is_refusal, why_refused
 
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -87,6 +88,9 @@ class LogBounds:
         try:
             return patiently(lambda _: self._ask_once(wanted, next(timeouts)), self._within)
         except ck.KafkaException as error:
+            topic = next((name for name, _ in wanted if name in error.args[1:]), _topics(wanted))
+            if refused := why_refused(error.args[0], "Describe", self._config, topic=topic):
+                raise refused from error
             reason = error.args[0].str().rstrip(".")
             raise KafkaError(
                 f"Kafka did not say within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
@@ -104,7 +108,7 @@ class LogBounds:
             if isinstance(answer, int):
                 found[partition] = answer
             elif answer.code() not in _WITHOUT_A_LEADER_OR_GONE:
-                raise ck.KafkaException(answer)
+                raise ck.KafkaException(answer, partition[0])
             elif _exists(client, partition, timeout):
                 raise ck.KafkaException(_not_said())
         self._client = client
@@ -124,10 +128,13 @@ def list_offsets(
     return {(name.topic, name.partition): _offset(answer, names[name]) for name, answer in answers.items()}
 
 
-def watermarks(consumer: ck.Consumer, partition: Partition, within: float) -> tuple[int, int]:
+def watermarks(
+    consumer: ck.Consumer, partition: Partition, within: float, config: Mapping[str, Any] | None = None
+) -> tuple[int, int]:
     """Return the first offset of a partition and the one behind the last that can be read, asked of its leader.
 
-    Raises `KafkaError` if that is not known within so many seconds.
+    Raises `KafkaError` if that is not known within so many seconds, and `AuthorizationError` for want of a right; by
+    the consumer's `config` it knows to whom.
     """
     place = ck.TopicPartition(*partition)
 
@@ -146,6 +153,8 @@ def watermarks(consumer: ck.Consumer, partition: Partition, within: float) -> tu
         return patiently(ask, within)
     except ck.KafkaException as error:
         topic, number = partition
+        if refused := why_refused(error.args[0], "Read", config, topic=topic):
+            raise refused from error
         raise KafkaError(
             f"Kafka did not say within {within:g} s where partition {number} of {topic} begins and ends "
             f"({error.args[0].str().rstrip('.')}). Check that it exists and that its broker runs, and try again."
@@ -159,8 +168,31 @@ def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
 
 
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
+    """Return whether there is such a partition, by a listing of all topics: to ask for one by name may create it.
+
+    Raises `KafkaException` for a topic that this client may not see: asked for by name, Kafka says so.
+    """
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
-    return about is not None and partition[1] in about.partitions
+    if about is not None:
+        return partition[1] in about.partitions
+    if isinstance(client, ck.Consumer):  # for which brokers create nothing
+        about = client.list_topics(partition[0], timeout=timeout).topics[partition[0]]
+        error = about.error
+    else:
+        error = _refusal(client, partition[0], timeout)
+    if is_refusal(error):
+        raise ck.KafkaException(error, partition[0])
+    return False
+
+
+def _refusal(client: AdminClient, topic: str, timeout: float) -> ck.KafkaError | None:
+    [asked] = client.describe_topics(ck.TopicCollection([topic]), request_timeout=timeout).values()
+    try:
+        asked.result()
+    except ck.KafkaException as error:
+        reason: ck.KafkaError = error.args[0]
+        return reason
+    return None
 
 
 def _offset(answer: "Future[Any]", which: OffsetSpec) -> int | ck.KafkaError:

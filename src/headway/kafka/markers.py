@@ -22,6 +22,7 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.closing import Closable
 from headway.kafka.log_bounds import fetched_end
 from headway.kafka.patience import patiently
+from headway.kafka.rights import why_not_readable
 from headway.kafka.unjoined_consumer import unjoined_consumer
 
 T = TypeVar("T")
@@ -149,7 +150,7 @@ class Markers(Closable):
         position, was_at_end = start, False
         while stop is None or position < stop:
             for message in self._consumer.consume(_AT_A_TIME, 0.1):
-                position = _position_after(message)
+                position = _position_after(message, self._config)
                 if message.error():
                     was_at_end = True
                 elif (
@@ -213,12 +214,16 @@ class Markers(Closable):
 
     def _count_partitions(self) -> int:
         about = self._ask(lambda seconds: self._consumer.list_topics(self._topic, timeout=seconds)).topics[self._topic]
+        if about.error and (refused := why_not_readable(about.error, self._topic, self._config)):
+            raise refused
         return len(about.partitions) if about.error is None else 0
 
     def _ask(self, call: Callable[[float], T]) -> T:
         try:
             return patiently(call, self._patience)
         except ck.KafkaException as error:
+            if refused := why_not_readable(error.args[0], self._topic, self._config):
+                raise refused from error
             raise KafkaError(f"The markers in {self._topic} cannot be read: {describe(error.args[0])}.") from error
 
 
@@ -226,9 +231,11 @@ def _writer(key: bytes) -> bytes:
     return key.rpartition(b"/")[0]
 
 
-def _position_after(message: Any) -> int:
+def _position_after(message: Any, config: Mapping[str, Any]) -> int:
     if (error := message.error()) is None:
         return message.offset() + 1  # type: ignore[no-any-return]
+    if refused := why_not_readable(error, message.topic(), config):
+        raise refused
     if error.code() != ck.KafkaError._PARTITION_EOF:
         raise KafkaError(f"Markers cannot be read: {error.str()}.")
     return message.offset()  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ queues, since the binding's callbacks only run inside the binding's own calls.
 import ctypes
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import (
     CFUNCTYPE,
@@ -116,12 +116,22 @@ def _answer(_handle: int, code: int, answered: Any, answers: list[tuple[int, dic
 _on_commit = _OnCommit(_answer)
 
 
-class PendingCommit:
-    """A commit that was sent. It is done when the broker says so, not before."""
+Explain = Callable[[KafkaError, str], KafkaError]
+"""(error, topic) -> the error in other words"""
 
-    def __init__(self, consumer: Consumer, offsets: Offsets) -> None:
+
+class PendingCommit:
+    """A commit that was sent. It is done when the broker says so, not before.
+
+    `explain` is called once for each partition that is refused, with the error and the topic, and returns it in other
+    words.
+    """
+
+    def __init__(self, consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> None:
         self.offsets = offsets
         self._consumer = consumer
+        self._explain = explain
+        self._refused: dict[Partition, KafkaError] | None = None
         self._answers: list[tuple[int, dict[Partition, int]]] = []
         handle = _handle(consumer)
         # A queue for this answer alone, so that waiting for it serves none of the binding's callbacks. With a callback,
@@ -148,7 +158,9 @@ class PendingCommit:
             if not self._answers:
                 return None
             self._close_queue()
-        return self._refusals(*self._answers[0])
+        if self._refused is None:
+            self._refused = self._refusals(*self._answers[0])
+        return self._refused
 
     def forget(self) -> None:
         """Wait for the answer no more; librdkafka wants that before its consumer is closed."""
@@ -161,7 +173,7 @@ class PendingCommit:
         if not any(codes.values()):  # a refusal of the whole need not be repeated for each partition
             codes = dict.fromkeys(self.offsets, code)
         return {
-            (topic, partition): _refusal(f"{topic}-{partition} was not committed", code)
+            (topic, partition): self._explain(_refusal(f"{topic}-{partition} was not committed", code), topic)
             for (topic, partition), code in codes.items()
             if code
         }
@@ -171,7 +183,7 @@ class PendingCommit:
         _lib.rd_kafka_queue_destroy(queue)
 
 
-def commit(consumer: Consumer, offsets: Offsets) -> PendingCommit:
+def commit(consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> PendingCommit:
     """Send a commit of offsets with their exact metadata, and return at once what tells whether it was done.
 
     Ask it, or let it go, before the consumer is closed. To wait for it: `commit(...).refused(timeout)`.
@@ -180,7 +192,7 @@ def commit(consumer: Consumer, offsets: Offsets) -> PendingCommit:
         KafkaError: It could not be sent.
         ClosedError: The consumer is closed.
     """
-    return PendingCommit(consumer, offsets)
+    return PendingCommit(consumer, offsets, explain)
 
 
 def committed(

@@ -16,6 +16,7 @@ from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordina
 from headway.kafka.log_bounds import LogBounds
 from headway.kafka.making import make_client
 from headway.kafka.native import Offsets, Partition
+from headway.kafka.rights import raise_if_refused, why_not_readable, why_refused
 from headway.kafka.unjoined_consumer import unjoined_consumer
 from headway.records import Message
 
@@ -84,7 +85,7 @@ class Onlooker(Closable):
     def partitions(self) -> list[Partition]:
         """Those of which the group has committed an offset."""
         self._require_right()
-        found = _patiently(self._committed_partitions)
+        found = self._asked(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
     def _committed_partitions(self) -> list[ck.TopicPartition]:
@@ -103,7 +104,7 @@ class Onlooker(Closable):
         """The group's committed offset of each partition and its exact metadata, where there is one."""
         if not partitions:
             return {}
-        found = _patiently(lambda: native.committed(self._group_client(), list(partitions), _ANSWER_WITHIN))
+        found = self._asked(lambda: native.committed(self._group_client(), list(partitions), _ANSWER_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
     def _group_client(self) -> ck.Consumer:
@@ -130,11 +131,8 @@ class Onlooker(Closable):
         except TimeoutError:
             pass  # whoever asks next is told
         except ck.KafkaException as error:
-            if error.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise KafkaError(
-                    f"This client may not see what the group {self.group} has committed. Grant Describe on the group "
-                    f"{self.group} to its principal."
-                ) from error
+            if refused := why_refused(error.args[0], "Describe", self._kafka, group=self.group):
+                raise refused from error
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still holds; without the partitions that do not exist."""
@@ -161,6 +159,8 @@ class Onlooker(Closable):
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
                     return
                 if error is not None:
+                    if refused := why_not_readable(error, topic, self._kafka):
+                        raise refused
                     raise KafkaError(f"Partition {number} of {topic} cannot be read: {error.str().rstrip('.')}.")
                 if start > end:
                     return
@@ -174,7 +174,15 @@ class Onlooker(Closable):
 
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets with their exact metadata, and wait until it is done; refused while the group has members."""
-        _patiently(lambda: self._commit(offsets))
+        self._asked(lambda: self._commit(offsets))
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """Return what a call about the group returns; raises `AuthorizationError` where it is not this client's."""
+        try:
+            return _patiently(call)
+        except KafkaError as error:
+            raise_if_refused(error, "Describe", self._kafka, group=self.group)
+            raise
 
     def _commit(self, offsets: Offsets) -> None:
         refused = native.commit(self._group_client(), offsets).refused(_ANSWER_WITHIN)

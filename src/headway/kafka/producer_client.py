@@ -14,13 +14,22 @@ from typing import Any, TypeVar
 
 import confluent_kafka as ck
 
-from headway.errors import AuthenticationError, DeliveryError, HeadwayError, KafkaError, SerializationError
+from headway.core.rights import right_for
+from headway.errors import (
+    AuthenticationError,
+    DeliveryError,
+    DeliveryRefusedError,
+    HeadwayError,
+    KafkaError,
+    SerializationError,
+)
 from headway.kafka.connection import Connection, change_credentials
 from headway.kafka.ctrl_c import ctrl_c_waits
 from headway.kafka.forks import keep_for_ever, made_before_fork, tell_of_forks
 from headway.kafka.headers import size_of_headers
 from headway.kafka.making import FLUSH_SLICE, make_client
 from headway.kafka.native import Offsets, send_offsets_to_transaction, wake_on_events, was_connected
+from headway.kafka.rights import raise_if_refused
 from headway.kafka.wake import Wake
 
 log = logging.getLogger(__name__)
@@ -51,7 +60,7 @@ HANGS_AFTER = 10.0
 """After so many seconds a call that was to take `SLICE` is thought never to return."""
 
 # Asking for such a topic again does not help.
-_REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED}
+_REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION}
 
 _NO_ANSWER = {
     ck.KafkaError._TRANSPORT,
@@ -323,8 +332,12 @@ class ProducerClient:
                 raise KafkaError(f"Kafka did not acknowledge what was to be written within {within:g} s.")
 
     def partitions(self, topic: str, timeout: float) -> int:
-        """How many partitions a Kafka topic has; 0 for one that does not exist."""
+        """Return how many partitions a Kafka topic has; 0 for one that does not exist.
+
+        Raises `DeliveryRefusedError` for a topic that this client may not see, and `KafkaError` when nobody answers.
+        """
         about = self._ask(topic, timeout)
+        self._raise_if_refused(topic, about.error)
         return len(about.partitions) if about.error is None else 0
 
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
@@ -333,11 +346,16 @@ class ProducerClient:
         Raises `KafkaError` when nobody answers, and `DeliveryError` when the topic's name or access is refused.
         """
         about = self._ask(topic, timeout)
+        self._raise_if_refused(topic, about.error)
         if about.error is not None and about.error.code() in _REFUSED_TOPIC:
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
         return len(about.partitions), [number for number, each in about.partitions.items() if each.leader >= 0]
+
+    def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
+        if error is not None and (right := right_for(error.name(), "Write", topic=topic)):
+            raise DeliveryRefusedError(right.missing(self._config)) from ck.KafkaException(error)
 
     def _ask(self, topic: str, timeout: float) -> Any:
         with self._asking:  # another thread may `renew`
@@ -347,8 +365,16 @@ class ProducerClient:
                 raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
 
     def init_transactions(self, timeout: float) -> None:
-        """Fence off earlier producers with the same `transactional.id`."""
-        self._in_slices(self._producer.init_transactions, timeout)
+        """Fence off earlier producers with the same `transactional.id`.
+
+        Raises `AuthorizationError` where this client may not use that.
+        """
+        try:
+            self._in_slices(self._producer.init_transactions, timeout)
+        except KafkaError as error:
+            transactional_id = str(self._config.get("transactional.id"))
+            raise_if_refused(error, "Write", self._config, transactional_id=transactional_id)
+            raise
 
     def begin_transaction(self) -> None:
         """Start a transaction."""

@@ -17,7 +17,15 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
-from headway.errors import DeliveryError, FencedError, KafkaError, SerializationError, TransactionError
+from headway.core.rights import right_for
+from headway.errors import (
+    DeliveryError,
+    DeliveryRefusedError,
+    FencedError,
+    KafkaError,
+    SerializationError,
+    TransactionError,
+)
 from headway.kafka.admin import Admin, describe
 from headway.kafka.connection import Connection
 from headway.kafka.headers import size_of_headers
@@ -239,7 +247,10 @@ class RowProducer:
         deadline = time.monotonic() + _KNOWN_WITHIN
         while True:  # a topic that is new is not known to all brokers at once
             about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
-            if about[topic].error is None or time.monotonic() > deadline:
+            error = about[topic].error
+            if error and (right := right_for(error.name(), "Write", topic=topic)):
+                raise DeliveryRefusedError(right.missing(self._connection)) from ck.KafkaException(error)
+            if error is None or time.monotonic() > deadline:
                 return len(about[topic].partitions)
             time.sleep(_AGAIN_AFTER)
 

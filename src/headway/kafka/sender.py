@@ -303,8 +303,8 @@ class Sender:
                     record.fail(reason)
                 self._tell()
 
-    def _give_up(self, records: list[Any], why: str) -> None:
-        self._fail([(each, _not_delivered(each, why)) for each in records])
+    def _give_up(self, records: list[Any], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
+        self._fail([(each, _not_delivered(each, why, kind)) for each in records])
 
     # Waiting, and giving up
 
@@ -340,12 +340,12 @@ class Sender:
         with self._lock:
             return self._accumulator.waiting
 
-    def purge(self, topics: list[TopicQueues[Any]], why: str) -> int:
+    def purge(self, topics: list[TopicQueues[Any]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
         """Fail what waits of some topics and was not handed over; how many records that was."""
         with ctrl_c_waits():  # which would leave some that are forgotten here and not failed
             with self._lock:
                 purged = self._accumulator.purge(topics)
-            self._give_up(purged, why)
+            self._give_up(purged, why, kind)
         return len(purged)
 
     def _give_all_up(self, why: str) -> None:
@@ -432,12 +432,12 @@ class Sender:
             self._give_up([record], _no_such_partition(record.queue.partition, count))
         self._stirred.set()
 
-    def _refuse(self, topic: TopicQueues[Any], why: str) -> None:
-        self.purge([topic], why)
+    def _refuse(self, topic: TopicQueues[Any], why: str, kind: type[DeliveryError]) -> None:
+        self.purge([topic], why, kind)
 
 
-def _not_delivered(record: Any, why: str) -> DeliveryError:
-    return DeliveryError(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
+def _not_delivered(record: Any, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
+    return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
 
 
 def _not_serialised(record: Any, error: BaseException) -> SerializationError:

@@ -31,17 +31,19 @@ _RESET_TIMES: Final[Mapping[str, int]] = {
 }
 
 
+OnFailure = Callable[[str, str | None, ck.KafkaError | None], None]
+"""(reason, topic, librdkafka's error), called in the thread of `StartOffsets`."""
+
+
 class StartOffsets:
     """The committed offset of each partition asked for, or where `reset` says to begin without one.
 
     Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and
-    a partition that gets none holds up no other. `on_answer` is called in that thread, as is `on_failure(reason)`:
-    at once for a refusal, after some seconds for what may pass, and not more often than every ten seconds.
+    a partition that gets none holds up no other. `on_answer` is called in that thread, as is `on_failure`: at once for
+    a refusal, after some seconds for what may pass, and not more often than every ten seconds.
     """
 
-    def __init__(
-        self, consumer: ck.Consumer, reset: str, on_answer: Callable[[], None], on_failure: Callable[[str], None]
-    ) -> None:
+    def __init__(self, consumer: ck.Consumer, reset: str, on_answer: Callable[[], None], on_failure: OnFailure) -> None:
         self._consumer = consumer
         self._reset = reset.lower()
         self._on_answer = on_answer
@@ -133,7 +135,7 @@ class StartOffsets:
         if len(found) == len(asked):
             self._failing_since = None
         elif refused:
-            self._fail(refused[0])
+            self._fail(refused[0], next(iter(asked))[0])
         return len(found) == len(asked)
 
     def _reset_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
@@ -153,32 +155,34 @@ class StartOffsets:
                     found |= self._list_offsets([partition], _LEADER_TIMEOUT)
                 except ck.KafkaException as error:
                     topic, number = partition
-                    self._fail(_explained(f"The offset at which partition {number} of {topic} begins", error))
+                    self._fail(_explained(f"The offset at which partition {number} of {topic} begins", error), topic)
             return found
 
     def _list_offsets(self, partitions: Collection[Partition], timeout: float) -> dict[Partition, int]:
         when = _RESET_TIMES[self._reset]
         asked = [ck.TopicPartition(topic, number, when) for topic, number in partitions]
         answers = self._consumer.offsets_for_times(asked, timeout)
-        if refused := next((each.error for each in answers if each.error), None):
-            self._fail(_explained("The offset at which a partition begins", ck.KafkaException(refused)))
+        if refused := next((each for each in answers if each.error), None):
+            error = _explained("The offset at which a partition begins", ck.KafkaException(refused.error))
+            self._fail(error, refused.topic)
         # Below 0 without an error is what a broker says that does not know yet.
         return {(each.topic, each.partition): each.offset for each in answers if not each.error and each.offset >= 0}
 
-    def _fail(self, error: KafkaError) -> None:
+    def _fail(self, error: KafkaError, topic: str) -> None:
         cause = error.__cause__
+        code = cause.args[0] if isinstance(cause, ck.KafkaException) else None
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        may_pass = isinstance(cause, ck.KafkaException) and passes(cause.args[0])
+        may_pass = code is not None and passes(code)
         if not may_pass or now - self._failing_since > _SILENT_FOR:
-            self._tell(str(error))
+            self._tell(str(error), topic, code)
 
-    def _tell(self, reason: str) -> None:
+    def _tell(self, reason: str, topic: str | None = None, error: ck.KafkaError | None = None) -> None:
         now = time.monotonic()
         if not self._told_at or now - self._told_at > _TELL_AGAIN_AFTER:
             self._told_at = now
-            self._on_failure(reason)
+            self._on_failure(reason, topic, error)
 
 
 def _explained(what: str, error: ck.KafkaException) -> KafkaError:

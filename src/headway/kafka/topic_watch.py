@@ -35,7 +35,7 @@ class TopicWatch:
         client: ProducerClient,
         config: Mapping[str, Any],
         learn: Callable[[Queues, int, list[int]], None],
-        refuse: Callable[[Queues, str], None],
+        refuse: Callable[[Queues, str, type[DeliveryError]], None],
     ) -> None:
         self._client = client
         self._learn = learn
@@ -72,7 +72,7 @@ class TopicWatch:
                 again_after = _AGAIN_AFTER
             except Exception as error:  # one topic is not to keep all others from being asked for
                 log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
-                self._refuse(topic, repr(error))
+                self._refuse(topic, repr(error), DeliveryError)
                 again_after = _AGAIN_LATER
             with self._changed:
                 self._due[topic] = time.monotonic() + again_after
@@ -93,7 +93,7 @@ class TopicWatch:
         try:
             count, leaders = self._client.leaders(topic.kafka_topic, _ANSWER_WITHIN)
         except DeliveryError as error:
-            self._refuse(topic, str(error).rstrip("."))
+            self._refuse(topic, str(error).rstrip("."), type(error))
             return _AGAIN_LATER
         if count and (count, frozenset(leaders)) != (topic.partition_count, topic.leaders):
             self._learn(topic, count, leaders)
@@ -102,5 +102,5 @@ class TopicWatch:
             return self._refresh_after
         waited = time.monotonic() - self._incomplete_since.setdefault(topic, time.monotonic())
         if not count and waited > self._give_up_after:
-            self._refuse(topic, "the topic does not exist. Create it, or look at its name")
+            self._refuse(topic, "the topic does not exist. Create it, or look at its name", DeliveryError)
         return _AGAIN_AFTER if waited < _AGAIN_LATER else _AGAIN_LATER

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
 
@@ -21,7 +23,7 @@ from headway.core.retry import Retries
 from headway.core.slots import make_slots
 from headway.core.suspects import Suspect
 from headway.core.topics import LevelSubscription, by_level, by_priority, checked_topics, level_group
-from headway.errors import ClosedError, ConfigError
+from headway.errors import AuthorizationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.connection import change_credentials
 from headway.kafka.level_consumer import LevelConsumer
@@ -66,6 +68,8 @@ from headway.parallel.supervision import Supervision
 from headway.parallel.threads import Threads
 from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
+
+log = logging.getLogger(__name__)
 
 ExecutorName = Literal["thread", "async", "process"]
 
@@ -223,7 +227,10 @@ class ParallelConsumer:
         `FatalError` and `DeserializationError` (a key or value that cannot be read) never. Ctrl-C ends `run` at
         once: what is done is committed, what runs comes again. SIGTERM drains, a second one ends at once.
 
-        Raises `HandlerError` for a record that failed for good, without a `dead_letter_topic`.
+        Raises:
+            HandlerError: A record failed for good, and there is no `dead_letter_topic`.
+            AuthorizationError: A right on a topic or a group is missing from the start. One that is lost later is
+                logged now and then, and `metrics` has it, until it is there again.
         """
         self._run(lambda: for_each_record(handler, None, self._dispatch))
 
@@ -285,6 +292,7 @@ class ParallelConsumer:
             # A second SIGTERM must not end the process before what is done was committed.
             with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
                 at_last.callback(self._end)
+                self._require_rights()
                 calls = make_calls()
                 if self._commit_mode == "transactional" and not self._committing.transactions:
                     self._make_transactions(None)
@@ -298,6 +306,19 @@ class ParallelConsumer:
         except BaseException as error:
             self.failure = error
             raise
+
+    def _require_rights(self) -> None:
+        """Raise `AuthorizationError` for a topic that may not be read; a group's refusal comes from its coordinator.
+
+        A run begins, too, while the brokers are away.
+        """
+        topics = [right for level in self._levels for right in level.rights() if right.resource == "Topic"]
+        try:
+            Admin(connection_of(self._settings.kafka)).require(topics)
+        except AuthorizationError:
+            raise
+        except KafkaError as unknown:
+            log.info("Whether the topics may be read is not known yet: %s", unknown)
 
     def _turn_until_stopped(self) -> None:
         while self._stop is None:
@@ -424,7 +445,8 @@ class ParallelConsumer:
 
     def metrics(self) -> ParallelMetrics:
         """What was done so far, what runs and what waits."""
-        return self._dispatch.metrics()
+        refused = next((level.refused for level in self._levels if level.refused), None)
+        return replace(self._dispatch.metrics(), refused=refused)
 
     # The end
 

@@ -44,7 +44,8 @@ class ParallelMetrics:
 
     `done` are records, dead letters among them; `failed` are attempts; `dead_letters` are stored, in transactions
     committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
-    are not done. `abandoned` ones still ran when the run ended, and come again.
+    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` says which right is missing,
+    if one is: what it is needed for waits.
     """
 
     done: int
@@ -54,6 +55,7 @@ class ParallelMetrics:
     ready: int
     remaining: int
     abandoned: int
+    refused: str | None = None
 
 
 class Letters(Protocol):

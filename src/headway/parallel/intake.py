@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from headway.core.offset_map import OffsetMap, decode
 from headway.core.topics import LevelSubscription
-from headway.errors import FetchError, KafkaError, OffsetMapError
+from headway.errors import AuthorizationError, FetchError, KafkaError, OffsetMapError
 from headway.kafka.level_consumer import LevelConsumer
 from headway.kafka.level_consumers import LevelConsumers
 from headway.kafka.uncollected import Uncollected
@@ -56,8 +56,8 @@ class Intake:
     def fetch(self, now: float, paused: bool) -> bool:
         """Take in what the engine demands and Kafka has; never waits. Whether there may be more at once.
 
-        Rebalances happen in here. Raises what one of them raised, and `KafkaError` when a level cannot go on; other
-        errors of Kafka's are logged, for librdkafka goes on.
+        Rebalances happen in here. Raises what one of them raised, and `KafkaError` when a level cannot go on, as
+        one that may not join its group from the start; other errors are logged, for librdkafka goes on.
         """
         self._join_again()
         self._hold()
@@ -214,6 +214,7 @@ def _start(level: LevelConsumer, partition: TopicPartition, committed: tuple[int
 def _raise_unless_fetching(level: LevelConsumer) -> None:
     while level.errors:
         error = level.errors.popleft()
-        if not isinstance(error, FetchError):
+        was_never_granted = isinstance(error, AuthorizationError) and not level.was_member
+        if was_never_granted or not isinstance(error, FetchError):
             raise error
         log.warning("%s", error)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
+from headway.core.rights import right_for
 from headway.core.topics import level_topic
-from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
 from headway.kafka.headers import check_timestamp, header_list, size_of_headers
 from headway.kafka.producer_client import ProducerClient
 from headway.kafka.serialization import key_writer, value_writer
@@ -137,6 +138,8 @@ class _Topics:
             if self._partitions.get(topic, 0) < least:
                 try:
                     self._partitions[topic] = self._client.partitions(topic, _ANSWER_WITHIN)
+                except DeliveryError:
+                    raise
                 except KafkaError:
                     return
         count = self._partitions[topic]
@@ -173,7 +176,7 @@ class Sending:
                 self._outputs.delivered(output, message)
                 pending.report(None)
             else:
-                pending.report(DeliveryError(f"A record for {output.letter.topic} was not delivered: {error.str()}."))
+                pending.report(why_not_delivered(output.letter.topic, error))
 
         try:
             send(self._client, output.letter, report)
@@ -201,6 +204,13 @@ class _Pending:
             self._dispatch.stored(self._work)
         else:
             self._dispatch.refused(self._work, self._refused)
+
+
+def why_not_delivered(topic: str, error: Any) -> DeliveryError:
+    """Return the error for a report that says that a record was not delivered."""
+    if right := right_for(error.name(), "Write", topic=topic):
+        return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
+    return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
 
 
 def send(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], None]) -> None:

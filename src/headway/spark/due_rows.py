@@ -54,7 +54,7 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
             "into more tasks."
         )
     connection = connection_of(config)
-    return Lines(name, read_layout(connection, name) or create_topics(connection, name))
+    return Lines(name, read_layout(connection, name, "Write") or create_topics(connection, name))
 
 
 class DueRows:

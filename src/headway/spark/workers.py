@@ -20,7 +20,14 @@ from pyspark.sql import SparkSession
 from headway.config import Config
 from headway.connection import connection_of
 from headway.core.deaths import MOST_DEATHS, Deaths
-from headway.errors import AuthenticationError, ConfigError, HandlerError, HeadwayError, KafkaError
+from headway.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigError,
+    HandlerError,
+    HeadwayError,
+    KafkaError,
+)
 from headway.finding import find_workers
 from headway.kafka.control import ControlTopic, listening
 from headway.parallel.checks import check_at_least
@@ -78,7 +85,7 @@ class _Task:
     def mistake(self, error: HeadwayError) -> "_Ended":
         """Return what an error means for the run; raises what another attempt may help against."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
-        if is_refused or isinstance(error, (ConfigError, HandlerError)):
+        if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError)):
             return _Ended(None, f"{self.worker}: {error}")
         raise error
 

@@ -9,21 +9,22 @@ from headway.connection import connection_of
 from headway.core.topics import how_to_create
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
+from headway.kafka.topic_listing import TopicListing
 from headway.workers import Worker
 
 
-def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dict[str, dict[str, int]]:
+def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dict[str, TopicListing]:
     """Return what Kafka has, as each worker sees it: with the settings that it has declared.
 
     Those with the same settings ask once. Raises `KafkaError` when no broker answers.
     """
-    seen: list[tuple[Config, dict[str, int]]] = []
-    found: dict[str, dict[str, int]] = {}
+    seen: list[tuple[Config, TopicListing]] = []
+    found: dict[str, TopicListing] = {}
     for name, worker in workers.items():
         config = connection_of({**worker.config, **connection.over(worker.config)})
         topics = next((topics for known, topics in seen if known == config), None)
         if topics is None:
-            topics = Admin(config).topics()
+            topics = Admin(config).topics("Read")
             seen.append((config, topics))
         found[name] = topics
     return found
@@ -52,7 +53,7 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
     if worker.levels is not None and not isinstance(worker.topics, Mapping):
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
-        levels = count_levels(topic, kafka_topics)
+        levels = count_levels(topic, dict(kafka_topics))
         todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else how_to_create(topic)
         raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {todo}")
 

@@ -1,0 +1,191 @@
+"""The rights that each role needs: the one table behind the page, the command and the tests."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from headway.core.rights import Right, least
+
+_PLACEHOLDER = re.compile(r"<([^>]+)>")
+
+
+class Part(NamedTuple):
+    """What a role needs in one case; `case` is empty for what it always needs."""
+
+    case: str
+    said: str
+    rights: tuple[str, ...]
+
+
+class Role(NamedTuple):
+    """A role of the page: its title, and its parts. Names in `<>` are filled in."""
+
+    title: str
+    parts: tuple[Part, ...]
+
+
+_SCHEDULING = (
+    "Read Topic <scheduler>.ladder",
+    "Describe Topic <scheduler>.state",
+    "Describe Topic <scheduler>.commands",
+    "Write Topic <scheduler>.line-*",
+)
+_CREATE_SCHEDULER = Part(
+    "create",
+    "on first use, and for `schedule init` and `schedule fit --apply`",
+    ("Create Topic <scheduler>.*", "Describe Topic <scheduler>.*", "Write Topic <scheduler>.ladder"),
+)
+_DUE = Part("due", "with `due`", _SCHEDULING)
+_MEMBER = ("Read Topic <topic>", "Read Group <group>")
+_PARALLEL = (
+    Part("", "", _MEMBER),
+    Part("outputs", "with outputs", ("Write Topic <output>",)),
+    Part("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
+    Part("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
+    Part("due", "with `RetryLater`", _SCHEDULING),
+)
+_WORKER = tuple(part for part in _PARALLEL if part.case != "outputs")
+_CONTROL = (
+    Part("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
+    Part("create", "on first use", ("Create Topic headway-control",)),
+)
+
+ROLES: Final[Mapping[str, Role]] = {
+    "producer": Role(
+        "`PriorityProducer`, `Producer`, `headway produce`",
+        (
+            Part("", "", ("Write Topic <topic>",)),
+            Part("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),
+            _DUE,
+        ),
+    ),
+    "consumer": Role("`PriorityConsumer`, `headway consume`", (Part("", "", _MEMBER),)),
+    "parallel": Role("`ParallelConsumer`", _PARALLEL),
+    "worker": Role("`@worker`, `headway worker`", _WORKER),
+    "scheduler": Role(
+        "`Scheduler`, `headway schedule add`",
+        (
+            Part("", "", _SCHEDULING),
+            Part(
+                "cancel",
+                "that cancels or reschedules; `schedule cancel`, `cancel_where`",
+                ("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
+            ),
+            _CREATE_SCHEDULER,
+        ),
+    ),
+    "relay": Role(
+        "`Relay`, `headway relay`",
+        (
+            Part(
+                "",
+                "",
+                (
+                    "Read Group <scheduler>",
+                    *(f"Read Topic <scheduler>.{each}" for each in ("commands", "ladder", "line-*", "state")),
+                    *(f"Write Topic <scheduler>.{each}" for each in ("answers", "line-*", "state", "dead")),
+                    *(f"Delete Topic <scheduler>.{each}" for each in ("line-*", "commands")),
+                    "Write Topic <topic>",
+                    "Write TransactionalId <scheduler>-relay-*",
+                ),
+            ),
+        ),
+    ),
+    "spark source": Role(
+        "`spark.read`, `spark.readStream`",
+        (
+            Part("", "", ("Read Topic <topic>",)),
+            Part("group", "with the option `group.id`", ("Read Group <group>",)),
+        ),
+    ),
+    "spark sink": Role(
+        "`df.write`, `df.writeStream`, `outputs`",
+        (
+            Part("", "", ("Write Topic <topic>",)),
+            Part(
+                "exactly-once",
+                "exactly once, the default",
+                ("Write TransactionalId headway-sink-*", "Read Topic <markers>", "Write Topic <markers>"),
+            ),
+            _DUE._replace(said="with a column `due`"),
+            Part("create", "on first use", ("Create Topic <markers>",)),
+        ),
+    ),
+    "spark workers": Role("`run_workers`", (*_WORKER, *_CONTROL)),
+    "schedule": Role(
+        "`headway schedule list`, `stats`, `fit`, `report`; `headway.spark.delay`",
+        (
+            Part(
+                "",
+                "",
+                (
+                    *(f"Read Topic <scheduler>.{each}" for each in ("ladder", "state", "line-*")),
+                    "Describe Topic <scheduler>.commands",
+                ),
+            ),
+        ),
+    ),
+    "topics": Role(
+        "`headway topics list`",
+        (
+            Part("", "", ("Describe Topic <topic>",)),
+            Part("create", "`topics create`", ("Create Topic <topic>",)),
+            Part("delete", "`topics delete`", ("Delete Topic <topic>",)),
+        ),
+    ),
+    "offsets": Role("`headway offsets show`", (Part("", "", ("Describe Group <group>", "Describe Topic <topic>")),)),
+    "dead": Role(
+        "`headway dead list`, `show`",
+        (
+            Part("", "", ("Read Topic <topic>", "Describe Group headway-dead-<topic>")),
+            Part("send again", "`send-again`", ("Read Group headway-dead-<topic>", "Write Topic <target>")),
+        ),
+    ),
+}
+"""Each role with what it needs; the names are those of `headway acls`."""
+
+
+def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
+    """Return what a role needs in some of its cases, each right once, and none that another one includes.
+
+    `names` says for each name in `<>` what stands for it; a name that ends with `*` is the beginning of names.
+
+    >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
+    ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
+    """
+    texts = (text for part in ROLES[role].parts if part.case in {"", *cases} for text in part.rights)
+    return least(Right.parse(each) for text in texts for each in _filled(text, names))
+
+
+def _filled(text: str, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    placeholder = _PLACEHOLDER.search(text)
+    if placeholder is None:
+        yield text
+        return
+    for name in names.get(placeholder[1], ()):
+        yield from _filled(text.replace(placeholder[0], name), names)
+
+
+def literal_beginning(pattern: str) -> str:
+    """Return the name for a right on all topics that match a pattern: what their names begin with, and `*`.
+
+    >>> literal_beginning("^shop_.*"), literal_beginning("^(a|b)c"), literal_beginning("^orders$")
+    ('shop_*', '*', 'orders')
+    """
+    text = pattern.removeprefix("^")
+    found = re.match(r"(?:[A-Za-z0-9_-]|\\\.)*", text)
+    beginning = found[0] if found else ""
+    rest = text[len(beginning) :]
+    if rest == "$":
+        return beginning.replace("\\", "")
+    if rest[:1] in ("*", "?", "{"):  # of the character before
+        beginning = beginning[:-1]
+    if "|" in _without_groups(rest):
+        beginning = ""
+    return beginning.replace("\\", "") + "*"
+
+
+def _without_groups(text: str) -> str:
+    while (shorter := re.sub(r"\([^()]*\)", "", text)) != text:
+        text = shorter
+    return text

@@ -1,0 +1,65 @@
+"""What Kafka and librdkafka say where a right is missing, as an `AuthorizationError` that says which."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.core.rights import right_for
+from headway.errors import AuthorizationError, HeadwayError
+
+_THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def is_refusal(error: ck.KafkaError | None) -> bool:
+    """Return whether Kafka says with this error that a right is missing."""
+    return error is not None and right_for(error.name(), "") is not None
+
+
+def lacks_a_right(error: BaseException) -> bool:
+    """Return whether this error, of ours or of the binding's, or what caused it, is the refusal of a right."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, AuthorizationError):
+            return True
+        if isinstance(cause, ck.KafkaException) and is_refusal(cause.args[0]):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def is_of_the_group(error: BaseException) -> bool:
+    """Return whether this error is the refusal of a group."""
+    cause = error.__cause__
+    return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def why_refused(
+    error: ck.KafkaError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
+) -> AuthorizationError | None:
+    """Return the error that says which right is missing, if that is what Kafka says; `names` are as for `right_for`."""
+    right = right_for(error.name(), operation, **names)
+    if right is None:
+        return None
+    refused = AuthorizationError(right.missing(config))
+    refused.__cause__ = ck.KafkaException(error)
+    return refused
+
+
+def why_not_readable(
+    error: ck.KafkaError, topic: str, config: Mapping[str, Any] | None = None
+) -> AuthorizationError | None:
+    """Return the error that says that a topic may not be read, if that is what Kafka says.
+
+    A consumer that reads by offset needs no group: that it may not use its own is no reason to end.
+    """
+    return why_refused(error, "Read", config, topic=topic) if error.code() == _THE_TOPIC else None
+
+
+def raise_if_refused(
+    error: HeadwayError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
+) -> None:
+    """Raise `AuthorizationError` where the cause of this error is that a right is missing."""
+    cause = error.__cause__
+    if isinstance(cause, ck.KafkaException) and (refused := why_refused(cause.args[0], operation, config, **names)):
+        raise refused from error

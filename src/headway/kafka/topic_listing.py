@@ -1,0 +1,45 @@
+"""Which topics there are: a listing leaves out those that a client may not see, so a name is asked for by itself."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+
+class TopicListing(Mapping[str, int]):
+    """The topics that a client sees, each with its number of partitions.
+
+    What is looked up and not listed is asked for by name, once: Kafka answers another thing of a topic that is not
+    there than of one that the client may not see. Iteration and length are of those that were seen.
+
+    Args:
+        seen: The topics of a listing.
+        ask: Returns how many partitions a topic has, None if it does not exist. Raises `AuthorizationError` where
+            Kafka does not say so to this client, for the operation that it is given.
+        wanted: The operation for which a topic is looked up.
+    """
+
+    def __init__(
+        self, seen: Mapping[str, int], ask: Callable[[str, str], int | None], wanted: str = "Describe"
+    ) -> None:
+        self.seen = seen
+        self._ask = ask
+        self._wanted = wanted
+        self._asked: dict[str, int | None] = {}
+
+    def wanting(self, operation: str) -> "TopicListing":
+        """Return the same listing, for another operation on the topics that are looked up."""
+        return TopicListing(self.seen, self._ask, operation)
+
+    def __getitem__(self, topic: str) -> int:
+        if topic in self.seen:
+            return self.seen[topic]
+        if topic not in self._asked:
+            self._asked[topic] = self._ask(topic, self._wanted)
+        count = self._asked[topic]
+        if count is None:
+            raise KeyError(topic)
+        return count
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.seen)
+
+    def __len__(self) -> int:
+        return len(self.seen)
