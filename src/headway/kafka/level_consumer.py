@@ -161,7 +161,13 @@ class LevelConsumer:
 
     def _look_at_access(self, now: float) -> None:
         self._say_refused(self._access.look(now))
-        if not self._access.is_on and not self._parked:  # librdkafka itself would ask again some seconds later
+        if self._access.is_on:
+            return
+        # librdkafka itself would ask again some seconds later, and for topics that it could not see minutes later.
+        if not self.assigned and self._listener and self._subscription.topics:
+            self._consumer.unsubscribe()
+            self._join(self._listener)
+        elif not self._parked:
             self._fetch_again(self._begun - self.paused)
 
     @property
