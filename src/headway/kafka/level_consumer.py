@@ -50,6 +50,7 @@ _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
 _SEEK_WITHIN = 5.0
+_LOOK_WITHIN = 1.0
 
 _GROUP_REFUSED = "Group authorization failed"
 
@@ -165,8 +166,8 @@ class LevelConsumer:
             return
         # librdkafka itself would ask again some seconds later, and for topics that it could not see minutes later.
         if not self.assigned and self._listener and self._subscription.topics:
-            self._consumer.unsubscribe()
-            self._join(self._listener)
+            with contextlib.suppress(ck.KafkaException):
+                self._consumer.list_topics(timeout=_LOOK_WITHIN)  # only one of all topics has it subscribe anew
         elif not self._parked:
             self._fetch_again(self._begun - self.paused)
 
