@@ -474,7 +474,8 @@ def lose_and_give_back(
         user.revoke(missing)
         began = time.monotonic()
         wait_until(lambda: after(began) > away)  # for what must not become of it
-        needs = missing in RELAY.values() and missing.name not in ("{}.ladder", "{}.state", "{}-relay-")
+        # The others are only read, or written, at another time.
+        needs = missing in (RELAY["group"], RELAY["commands"], RELAY["lines"])
         if needs or missing.operation == "Write":
             assert runs.refused is None or user.sentence(missing) in runs.refused
         if needs:

@@ -29,7 +29,7 @@ from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
 from headway.kafka.producer_client import cause_of
-from headway.kafka.rights import why_refused
+from headway.kafka.rights import is_of_the_group, why_refused
 from headway.kafka.start_offsets import StartOffsets
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
@@ -530,6 +530,11 @@ class LevelConsumer:
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
         return native.commit(self._consumer, self.as_native(commits), self._explain)
+
+    def hear_refusal(self, error: KafkaError) -> None:
+        """Take in why offsets were refused to a producer: the group's refusal may reach this member much later."""
+        if is_of_the_group(error):
+            self._is_refused(None, cause_of(error))
 
     def _explain(self, error: KafkaError, topic: str) -> KafkaError:
         """Return why a commit was refused; if for want of a right, it is asked for, and said, until that is granted."""
