@@ -58,12 +58,9 @@ class LostRights:
         if isinstance(error, AuthorizationError):
             return error
         cause = cause_of(error)
-        return (
-            cause
-            and why_refused(
-                cause, "Write", self._config, group=self._group, transactional_id=ids_begin_with(self._names)
-            )
-        ) or error
+        ids = ids_begin_with(self._names)
+        missing = cause and why_refused(cause, "Write", self._config, group=self._group, transactional_id=ids)
+        return missing or error
 
     def wait_for(self, rights: Collection[Right], reason: str) -> None:
         """Begin to wait for these rights, of which at least one is missing."""

@@ -29,7 +29,7 @@ from headway.kafka.making import make_client
 from headway.kafka.native import PendingCommit
 from headway.kafka.patience import patiently
 from headway.kafka.producer_client import cause_of
-from headway.kafka.rights import why_refused
+from headway.kafka.rights import is_of_the_group, why_refused
 from headway.kafka.start_offsets import StartOffsets
 from headway.kafka.wake import Wake
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
@@ -50,6 +50,7 @@ _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
 _SEEK_WITHIN = 5.0
+_LOOK_WITHIN = 1.0
 
 _GROUP_REFUSED = "Group authorization failed"
 
@@ -166,7 +167,13 @@ class LevelConsumer:
 
     def _look_at_access(self, now: float) -> None:
         self._say_refused(self._access.look(now))
-        if not self._access.is_on and not self._parked:  # librdkafka itself would ask again some seconds later
+        if self._access.is_on:
+            return
+        # librdkafka itself would ask again some seconds later, and for topics that it could not see minutes later.
+        if not self.assigned and self._listener and self._subscription.topics:
+            with contextlib.suppress(ck.KafkaException):
+                self._consumer.list_topics(timeout=_LOOK_WITHIN)  # only one of all topics has it subscribe anew
+        elif not self._parked:
             self._fetch_again(self._begun - self.paused)
 
     @property
@@ -531,6 +538,11 @@ class LevelConsumer:
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
         return native.commit(self._consumer, self.as_native(commits), self._explain)
+
+    def hear_refusal(self, error: KafkaError) -> None:
+        """Take in why offsets were refused to a producer: the group's refusal may reach this member much later."""
+        if is_of_the_group(error):
+            self._is_refused(None, cause_of(error))
 
     def _explain(self, error: KafkaError, topic: str) -> KafkaError:
         """Return why a commit was refused; if for want of a right, it is asked for, and said, until that is granted."""

@@ -575,6 +575,8 @@ def closed_in_callback(client: str) -> HeadwayError:
 def refusal(topic: str, error: Exception) -> HeadwayError:
     """What librdkafka's `produce` raised, in our words."""
     if isinstance(error, ck.KafkaException):
+        if right := right_for(error.args[0].name(), "Write", topic=topic):
+            return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing()}")
         return DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.")
     if isinstance(error, TypeError):
         return SerializationError(

@@ -214,6 +214,8 @@ class Committing:
         self._failures += 1
         self._warn("A commit of level %d failed, and a later one must cover it: %s", *next(iter(refusals.items())))
         for level, error in refusals.items():
+            if self.transactions:
+                self._levels[level].hear_refusal(error)
             member = standing(error)
             if member is Standing.REPLACED:
                 self._give_up_level(level)
