@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType
 from headway import Context
 from headway.core.retry import Retries, fixed
 from headway.errors import HandlerError
-from headway.spark import running_calls
+from headway.spark import running_calls, stage
 from headway.spark.input_row import InputRow
 from headway.spark.outcomes import outcome_columns
 from headway.spark.stage import RowHandler, Settings, Stage
@@ -126,7 +126,7 @@ def test_a_coroutine_that_swallows_its_time_limit_is_given_up(release: threading
 def test_a_coroutine_that_holds_up_its_loop_is_a_sentence_that_names_its_row(
     release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.spark.stage._LOOP_ANSWERS_WITHIN", 0.2)
+    monkeypatch.setattr(stage, "_LOOP_ANSWERS_WITHIN", 0.2)
 
     async def call(row: InputRow, context: Context) -> int:
         if row.number == 3:
