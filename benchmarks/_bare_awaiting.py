@@ -10,8 +10,8 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.kafka.native import wake_on_events
-from headway.kafka.wake import Wake
+from headway.kafka.binding.capi import wake_on_events
+from headway.runtime.wakeup import Wakeup
 
 
 class BareAwaiting:
@@ -21,7 +21,7 @@ class BareAwaiting:
         self._producer = ck.Producer({"queue.buffering.max.messages": 1_000_000, **config})
         self._loop = asyncio.get_running_loop()
         self._reported: deque[tuple[asyncio.Future[ck.Message], ck.Message]] = deque()
-        self._wake = Wake()
+        self._wake = Wakeup()
         wake_on_events(self._producer, self._wake.fd)
         self._leave_loop = self._wake.watch(self._loop, self._serve)
         self._sends = 0

@@ -10,9 +10,9 @@ from typing import Any
 
 from _harness import Options, Report, main
 
-from headway.core.accumulator import Accumulator
-from headway.core.queues import Queue
-from headway.core.turns import FairTurns
+from headway.core.producer.accumulator import Accumulator
+from headway.core.producer.queues import Queue
+from headway.core.producer.turn_policies import FairTurns
 
 QUESTION = "What does the producer's accumulator cost a record?"
 BURST = 500

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import PriorityConsumer, PriorityProducer
-from headway.delivery import DeliveryFuture
+from headway.kafka.producer.delivery import DeliveryFuture
 
 QUESTION = "How much do priority, futures and addresses cost, beside plain confluent-kafka?"
 PARTITIONS = 3

@@ -26,8 +26,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import Ladder, Relay, Scheduler
-from headway.core.delay_lines import fit
-from headway.delay.carrying_out import Mode
+from headway.core.delay.ladder import fit
+from headway.delay.relay.output import Mode
 from headway.delay.topics import create_topics
 
 QUESTION = "How late are delayed records, and what do they cost?"

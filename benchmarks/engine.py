@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from _harness import Options, Report, main
 
-from headway.core.engine import Engine
-from headway.core.lanes import Ordering
-from headway.core.offset_map import OffsetMap
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.offsets.offset_map import OffsetMap
 from headway.records import TopicPartition
 
 QUESTION = "What does the engine cost a record, from receive to commit?"

@@ -28,10 +28,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer
-from headway.core.lanes import by_key
-from headway.core.offset_map import decode
+from headway.core.engine.lanes import by_key
+from headway.core.offsets.offset_map import decode
 from headway.errors import KafkaError
-from headway.kafka import native
+from headway.kafka.binding import capi
 
 QUESTION = "How near does one parallel consumer come to what its slots allow?"
 ENGINE_AIM = 4.0  # µs a record
@@ -371,7 +371,7 @@ def crash(report: Report, topics: Topics, count: int) -> None:
 def _committed_as_done(servers: str, topic: str) -> int:
     client = ck.Consumer({"bootstrap.servers": servers, "group.id": topic})
     try:
-        [answer] = native.committed(client, [(topic, 0)], 30).values()
+        [answer] = capi.committed(client, [(topic, 0)], 30).values()
     except KafkaError:  # the group's coordinator is only just found
         return 0
     finally:

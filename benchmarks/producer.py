@@ -26,7 +26,7 @@ from confluent_kafka.aio import AIOProducer
 from confluent_kafka.cimpl import NewTopic
 
 from headway import AsyncPriorityProducer, Producer
-from headway.delivery import DeliveryFuture
+from headway.kafka.producer.delivery import DeliveryFuture
 
 QUESTION = "How many records a second can a producer send?"
 PARTITIONS = 3

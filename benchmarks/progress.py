@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from _harness import Options, Report, main
 
-from headway.core.offset_map import OffsetMap, commit_of, decode
-from headway.core.progress import Progress
+from headway.core.offsets.offset_map import OffsetMap, commit_of, decode
+from headway.core.offsets.progress import Progress
 
 BATCH = 500
 LAG = 2_000  # records received but not complete

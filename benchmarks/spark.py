@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headway.core.topics import level_topic
+from headway.core.levels.naming import level_topic
 from headway.kafka.admin import Admin
 from headway.spark import local_session
 

@@ -15,7 +15,7 @@ from demo.live import Display, Working
 from demo.machine import SAMPLE, Machine, minutes
 from demo.report import show_promises, verdict, waits_table
 from headway.broker import LocalBroker
-from headway.core.fairness import PolicyName, make_policy
+from headway.core.levels.policies import PolicyName, make_policy
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _later_and_through_spark(
 ) -> list[Promise]:
     # PySpark takes a second to import, and step 1 can do without.
     from demo import pipeline  # noqa: PLC0415
-    from headway.spark.apart import beside  # noqa: PLC0415
+    from headway.spark.session.interruptible import beside  # noqa: PLC0415
 
     with beside(pipeline.session) as starting:  # which takes as long as step 2, and that mostly waits
         made = _later(servers, options, console)
@@ -132,7 +132,7 @@ def _through_spark(
     spark: "SparkSession", servers: str, machine: Machine, options: argparse.Namespace, console: Console
 ) -> list[Promise]:
     from demo import pipeline  # noqa: PLC0415
-    from headway.spark.apart import apart  # noqa: PLC0415
+    from headway.spark.session.interruptible import interruptible  # noqa: PLC0415
 
     after = machine.follow_up_after(options.records)
     about = minutes(machine.seconds_after_sending(options.records))
@@ -143,7 +143,7 @@ def _through_spark(
         f"This may take {about}."
     )
     with Working(console, "Spark reads the flights …") as working:
-        outcome, audit = apart(
+        outcome, audit = interruptible(
             lambda: pipeline.run(
                 spark,
                 servers,

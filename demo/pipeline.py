@@ -19,7 +19,7 @@ from demo import follow_ups
 from headway.pipelines import flights
 from headway.pipelines.flight_outputs import Outputs
 from headway.spark import local_session
-from headway.spark.report_file import write_report
+from headway.spark.report.file import write_report
 
 IDENTITY = ("carrier", "flight", "time_hour")
 TOP = 12

@@ -17,8 +17,8 @@ from demo.evidence import NUMBER, Evidence
 from demo.flights import LEVELS, FlightRecord
 from demo.live import Display
 from headway import PriorityConsumer, PriorityProducer
-from headway.core.fairness import PolicyName
-from headway.core.topics import level_topic
+from headway.core.levels.naming import level_topic
+from headway.core.levels.policies import PolicyName
 from headway.kafka.admin import Admin
 
 TOPIC = "flights"

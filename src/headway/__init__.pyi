@@ -1,19 +1,20 @@
-from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
-from headway.consumer import LevelMetrics, PriorityConsumer
-from headway.core.capacity import exponential, linear, weighted
-from headway.core.changes import Settled
-from headway.core.delay_lines import Ladder
-from headway.core.lanes import Ordering
+from headway.core.delay.changes import Settled
+from headway.core.delay.ladder import Ladder
+from headway.core.engine.lanes import Ordering
+from headway.core.levels.capacity import exponential, linear, weighted
 from headway.core.retry import FatalError, RetriableError, Retries, RetryLater
-from headway.delay.aio import AsyncScheduler
-from headway.delay.handles import ScheduleHandle
-from headway.delay.relay import Relay
+from headway.delay.async_scheduler import AsyncScheduler
+from headway.delay.handle import ScheduleHandle
+from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import BatchError
+from headway.execution.context import Context
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.context import Context
-from headway.parallel.results import Result
-from headway.producer import PriorityProducer, Producer, ProducerMetrics
+from headway.parallel.result_stream import Result
+from headway.priority.async_consumer import AsyncPriorityConsumer
+from headway.priority.async_producer import AsyncPriorityProducer
+from headway.priority.consumer import LevelMetrics, PriorityConsumer
+from headway.priority.producer import PriorityProducer, Producer, ProducerMetrics
 from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from headway.workers import worker
 

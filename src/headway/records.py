@@ -1,7 +1,7 @@
 """Records and their addresses.
 
 An address is always *(topic, level, partition)*: the topic that the user names, the priority level, 0 lowest, and
-the partition. Which Kafka topic that is, is the business of `headway.core.topics`.
+the partition. Which Kafka topic that is, is the business of `headway.core.levels.naming`.
 """
 
 import logging

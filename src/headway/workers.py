@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from headway.config import Config, ParallelSettings
-from headway.core.lanes import Ordering
+from headway.core.engine.lanes import Ordering
+from headway.core.levels.naming import by_level, by_priority
 from headway.core.retry import Retries
-from headway.core.topics import by_level, by_priority
 from headway.errors import ConfigError
-from headway.parallel.checks import check_handler
 from headway.parallel.consumer import ParallelConsumer
+from headway.parallel.validation import check_handler
 
 Topics = str | Sequence[str] | Mapping[str, int]
 Value = type[Any] | Callable[[bytes], Any]

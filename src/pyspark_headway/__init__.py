@@ -1,5 +1,5 @@
 """How Spark finds `format("headway")`: it looks for modules named `pyspark_*` with a `DefaultSource`."""
 
-from headway.spark.source import HeadwayDataSource as DefaultSource
+from headway.spark.source.data_source import HeadwayDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

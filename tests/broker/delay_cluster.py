@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import Relay, Scheduler
-from headway.core.delay_lines import Ladder
+from headway.core.delay.ladder import Ladder
 from headway.delay.pending import Pending, read_pending
 from headway.delay.topics import TopicNames, create_topics
 from headway.records import Header

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any
 
-import headway.delay.relay
+import headway.delay.relay.relay
 from headway import Relay
-from headway.kafka.line_consumer import Deletion
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.consumer.relay_consumer import Deletion
+from headway.kafka.producer.client import ProducerClient
 from tests.broker.delay_cluster import QUICK
 
 CALLS = {
@@ -69,7 +69,7 @@ def tell_when_ready(relay: Relay) -> None:
 
 def main(servers: str, name: str, mode: Any, kind: str, step: str) -> None:
     die_at(step, kind)
-    headway.delay.relay._DELETE_EVERY = 0.1
+    headway.delay.relay.relay._DELETE_EVERY = 0.1
     with Relay({"bootstrap.servers": servers, **QUICK}, name=name, mode=mode) as relay:
         threading.Thread(target=tell_when_ready, args=(relay,), daemon=True).start()
         relay.run()

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from headway import Relay
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer.client import ProducerClient
 from tests.broker.delay_cluster import QUICK
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headway import ParallelConsumer, PriorityConsumer, PriorityProducer, worker
-from headway.cli.settings_file import read_properties
+from headway.cli.options.settings_file import read_properties
 from headway.cli.workers.messages import Job, LogStyle
 from headway.config import ConsumerSettings, OutputSettings, ParallelSettings, ProducerSettings
-from headway.delay.relay import Relay
+from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin

@@ -12,13 +12,13 @@ import pytest
 
 from headway import Ladder, Relay, Settled
 from headway.broker import LocalBroker
-from headway.core.recurrence import Recurrence
-from headway.core.schedules import HEADER, Schedule
-from headway.delay.handles import ScheduleHandle
+from headway.core.delay.recurrence import Recurrence
+from headway.core.delay.schedule import HEADER, Schedule
+from headway.delay.handle import ScheduleHandle
 from headway.delay.topics import create_topics
-from headway.delivery import DeliveryFuture
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, SerializationError
-from headway.kafka.compacted import read_compacted
+from headway.kafka.producer.delivery import DeliveryFuture
+from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
 
 

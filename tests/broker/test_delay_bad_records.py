@@ -12,8 +12,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from headway import Settled
 from headway.broker import LocalBroker
-from headway.core.delay_lines import Ladder
-from headway.core.schedules import HEADER, Schedule
+from headway.core.delay.ladder import Ladder
+from headway.core.delay.schedule import HEADER, Schedule
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError
 from headway.records import Header

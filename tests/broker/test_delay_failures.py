@@ -15,14 +15,14 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from headway import Relay, Settled
 from headway.broker import LocalBroker
-from headway.delay import in_transactions, transactions
-from headway.delay.at_once import AtOnce
-from headway.delay.carrying_out import Mode
-from headway.delay.in_transactions import InTransactions
+from headway.delay.relay import exactly_once, transactions
+from headway.delay.relay.exactly_once import ExactlyOnce
+from headway.delay.relay.low_latency import LowLatency
+from headway.delay.relay.output import Mode
 from headway.delay.topics import read_layout
 from headway.errors import ClosedError, KafkaError
-from headway.kafka.compacted import read_compacted
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
 from tests.membership import expel
 
@@ -104,16 +104,16 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
     writes, committed, failed = threading.Condition(), itertools.count(1), list[str]()
     writing: ProducerClient | None = None
     ids: dict[ProducerClient, str] = {}
-    attempt, commit, new_client = InTransactions._attempt, transactions.commit, InTransactions._new_client
+    attempt, commit, new_client = ExactlyOnce._attempt, transactions.commit, ExactlyOnce._new_client
 
-    def note_attempt(carrier: InTransactions, *args: Any) -> Any:
+    def note_attempt(carrier: ExactlyOnce, *args: Any) -> Any:
         nonlocal writing
         with writes:
             writing = carrier._clients[0]
             writes.notify()
         return attempt(carrier, *args)
 
-    def note_id(carrier: InTransactions, transactional_id: str) -> ProducerClient:
+    def note_id(carrier: ExactlyOnce, transactional_id: str) -> ProducerClient:
         client = new_client(carrier, transactional_id)
         ids[client] = transactional_id
         return client
@@ -128,9 +128,9 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
             failed.append(ids[client])
         commit(client, *args)
 
-    monkeypatch.setattr(InTransactions, "_attempt", note_attempt)
-    monkeypatch.setattr(InTransactions, "_new_client", note_id)
-    monkeypatch.setattr(in_transactions, "commit", commit_or_fail)
+    monkeypatch.setattr(ExactlyOnce, "_attempt", note_attempt)
+    monkeypatch.setattr(ExactlyOnce, "_new_client", note_id)
+    monkeypatch.setattr(exactly_once, "commit", commit_or_fail)
     with cluster.relay() as relay:
         wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)
         dues = schedule_over(cluster, 2000, 6)
@@ -141,7 +141,7 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
 def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_relay_out(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish, store_rest, failed = InTransactions.finish, Relay._store_rest, threading.Event()
+    finish, store_rest, failed = ExactlyOnce.finish, Relay._store_rest, threading.Event()
     handing_over: set[int] = set()
 
     def store(relay: Relay) -> None:
@@ -149,7 +149,7 @@ def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_r
         store_rest(relay)
         handing_over.clear()
 
-    def fail_once(carrier: InTransactions) -> None:
+    def fail_once(carrier: ExactlyOnce) -> None:
         if threading.get_ident() in handing_over and not failed.is_set():
             failed.set()
             raise KafkaError("The broker is away.")
@@ -158,7 +158,7 @@ def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_r
     monkeypatch.setattr(Relay, "_store_rest", store)
     with cluster.relay() as first:
         wait_until(lambda: len(first.partitions) == 2)
-        monkeypatch.setattr(InTransactions, "finish", fail_once)
+        monkeypatch.setattr(ExactlyOnce, "finish", fail_once)
         with cluster.relay() as second:
             wait_until(lambda: len(first.partitions) == len(second.partitions) == 1)
             assert failed.is_set()
@@ -168,14 +168,14 @@ def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_r
 def test_what_brokers_have_not_taken_yet_is_bounded_with_low_latency(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most, carry_out = [0], AtOnce.carry_out
+    most, carry_out = [0], LowLatency.carry_out
 
-    def note(carrier: AtOnce, *args: Any) -> None:
+    def note(carrier: LowLatency, *args: Any) -> None:
         assert carrier.under_way < 2**21
         carry_out(carrier, *args)
         most.append(carrier.under_way)
 
-    monkeypatch.setattr(AtOnce, "carry_out", note)
+    monkeypatch.setattr(LowLatency, "carry_out", note)
     with cluster.scheduler() as scheduler:
         due = time.time() + 3
         for number in range(20_000):
@@ -252,7 +252,7 @@ def test_what_ends_a_relay_beside_a_program_is_raised_at_the_end_of_the_block(
 
 
 def test_what_has_left_a_line_is_deleted(cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.delay.relay._DELETE_EVERY", 0.2)
+    monkeypatch.setattr("headway.delay.relay.relay._DELETE_EVERY", 0.2)
     schedule_over(cluster, 200, 0.5)
     with cluster.relay():
         cluster.wait_for(200)

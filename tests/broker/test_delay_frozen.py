@@ -11,7 +11,7 @@ import pytest
 
 from headway import Settled
 from headway.broker import LocalBroker
-from headway.kafka.compacted import read_compacted
+from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import ROOT, DelayCluster, wait_until
 
 

@@ -26,8 +26,8 @@ from headway import (
     cli,
 )
 from headway.broker import LocalBroker
-from headway.core.changes import Settled
-from headway.core.delay_lines import Ladder
+from headway.core.delay.changes import Settled
+from headway.core.delay.ladder import Ladder
 from headway.core.rights import Right
 from headway.core.roles import rights_of
 from headway.delay.pending import read_pending

@@ -25,10 +25,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import ParallelConsumer, PriorityProducer, ProducerRecord, RetryLater
 from headway.broker import LocalBroker
+from headway.core.delay.schedule import HEADER
 from headway.core.retry import Retries, fixed
-from headway.core.schedules import HEADER
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, TransactionError
-from headway.kafka.row_producer import Columns, RowProducer
+from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from tests.broker.delay_cluster import DelayCluster, wait_until
 
 MODES = pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
@@ -404,7 +404,7 @@ def test_rows_of_a_transaction_that_may_not_be_written_are_refused_for_their_top
     rights.take(topics[which], "forbidden")
 
     def write() -> None:
-        with RowProducer(cluster.config, cluster.name) as rows:
+        with ColumnarProducer(cluster.config, cluster.name) as rows:
             for topic in (topics["other"], topics["target"]):
                 values = [b"v"] * 5
                 rows.send(Columns(5, 5, [topic] * 5, values, values, [-1] * 5, None))

@@ -36,9 +36,9 @@ from headway import (
 from headway.broker import LocalBroker
 from headway.broker.certificates import Authority
 from headway.errors import AuthenticationError, KafkaError
-from headway.kafka import connection
 from headway.kafka.admin import Admin
-from headway.kafka.onlooker import Onlooker
+from headway.kafka.binding import connection
+from headway.kafka.reading.group_inspector import GroupInspector
 
 pytestmark = pytest.mark.kafka
 
@@ -408,7 +408,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
     with run(user.config) as first:
         wait_for(lambda: len(handled) == 50)
         first.request_commit()
-        with Onlooker(user.config, f"{headway_topic}-0") as group:
+        with GroupInspector(user.config, f"{headway_topic}-0") as group:
             wait_for(lambda: group.committed([(f"{headway_topic}-0", 0)]) != {})
         user.set_password("another")
         wait_for(lambda: bool(ended))

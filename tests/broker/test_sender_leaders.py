@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import Producer
 from headway.broker import LocalBroker
-from headway.delivery import DeliveryFuture
+from headway.kafka.producer.delivery import DeliveryFuture
 
 PARTITIONS = 2
 AT_A_TIME = 5_000

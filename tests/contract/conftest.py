@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway.broker import LocalBroker
-from headway.consumer import PriorityConsumer
-from headway.core.topics import level_topic
-from headway.kafka import native
-from headway.producer import PriorityProducer
+from headway.core.levels.naming import level_topic
+from headway.kafka.binding import capi
+from headway.priority.consumer import PriorityConsumer
+from headway.priority.producer import PriorityProducer
 
 LEVELS = 3
 PARTITIONS = 4  # as the mock gives a topic
@@ -87,7 +87,7 @@ def _let_groups_start_at_once(holder: ck.Producer) -> None:
     librdkafka.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
     librdkafka.rd_kafka_handle_mock_cluster.argtypes = [ctypes.c_void_p]
     librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [ctypes.c_void_p, ctypes.c_int32]
-    cluster = librdkafka.rd_kafka_handle_mock_cluster(native._handle(holder))
+    cluster = librdkafka.rd_kafka_handle_mock_cluster(capi._handle(holder))
     librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
 
 

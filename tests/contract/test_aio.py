@@ -6,11 +6,11 @@ import time
 import pytest
 
 from headway import PriorityConsumer
-from headway.aio import AsyncPriorityConsumer, AsyncPriorityProducer
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRoomError, WakeupError
+from headway.priority.async_consumer import AsyncPriorityConsumer
+from headway.priority.async_producer import AsyncPriorityProducer
 from headway.records import ConsumerRecord
-
-from .conftest import LEVELS, Cluster
+from tests.contract.conftest import LEVELS, Cluster
 
 
 def producer(cluster: Cluster, **settings: object) -> AsyncPriorityProducer:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Cluster
+from tests.contract.conftest import Cluster
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from headway.broker import LocalBroker
-from headway.kafka.onlooker import Onlooker
+from headway.kafka.reading.group_inspector import GroupInspector
 from headway.spark import local_session
 
 
@@ -97,7 +97,7 @@ class LevelTopics:
             }
 
     def _commits(self, stack: ExitStack, group: str, level: int) -> dict[Any, tuple[int, bytes]]:
-        onlooker = stack.enter_context(Onlooker({"bootstrap.servers": self.servers}, group))
+        onlooker = stack.enter_context(GroupInspector({"bootstrap.servers": self.servers}, group))
         return onlooker.committed([(self.kafka_topics[level], partition) for partition in range(self.partitions)])
 
     def _await_metadata(self) -> None:

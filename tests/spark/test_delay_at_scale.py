@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from headway import Ladder, Relay, Settled
-from headway.core.delay_lines import fit
+from headway.core.delay.ladder import fit
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, NoRelayError
 from headway.spark.delay import audit, cancel_where, delays, hot_seconds, occupancy, pending, summary, write_occupancy

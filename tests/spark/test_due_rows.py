@@ -13,8 +13,8 @@ from headway import Ladder, Relay
 from headway.delay.topics import TopicNames, create_topics
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
-from headway.spark.due_rows import find_lines
-from headway.spark.sink import stream_writer
+from headway.spark.sink.scheduled_rows import find_lines
+from headway.spark.sink.writers import stream_writer
 from tests.spark.stored import Stored, committed
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_lines_that_are_deleted_are_made_again_by_the_same_process(
     made = lines()
     admin.delete(made)
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 10)
-    monkeypatch.setattr("headway.spark.sink.time", later)
+    monkeypatch.setattr("headway.spark.sink.writers.time", later)
     stream_writer(schema, options)
     assert lines() == made != set()
 

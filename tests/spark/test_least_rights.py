@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from headway.broker import LocalBroker
-from headway.core.delay_lines import Ladder
+from headway.core.delay.ladder import Ladder
 from headway.core.roles import rights_of
 from headway.delay.topics import create_topics
 from headway.spark import run_workers

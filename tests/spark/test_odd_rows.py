@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import VariantVal
 
 from headway import Context, Retries
-from headway.letters import PREFIX
+from headway.dead_letters import PREFIX
 from headway.spark import InputRow, Output, outputs, parallel_map
 from tests.spark.stored import committed
 

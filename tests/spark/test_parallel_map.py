@@ -14,8 +14,8 @@ from pyspark.sql.types import VariantVal
 
 from headway import Context
 from headway.core.retry import Retries, fixed
+from headway.dead_letters import PREFIX
 from headway.errors import ConfigError
-from headway.letters import PREFIX
 from headway.spark import InputRow, Output, outputs, parallel_map
 from tests.spark.cluster import Driver, standalone_cluster
 from tests.spark.programs import charging

@@ -18,11 +18,11 @@ from headway import Ladder
 from headway.broker.java import find_java, java_home
 from headway.delay.topics import TopicNames, create_topics
 from headway.errors import ConfigError
+from headway.execution.context import Context
 from headway.kafka.admin import Admin
-from headway.parallel.context import Context
 from headway.pipelines import flights
 from headway.pipelines.flight_outputs import HANDLED, Outputs, follow_ups, from_notices, to_send
-from headway.spark.session import SHORT_LIVED
+from headway.spark.session.session import SHORT_LIVED
 from tests.spark.stored import committed
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
 from headway.errors import ConfigError
-from headway.spark import report
-from headway.spark.report_file import write_report
-from headway.spark.stamps import stamped
+from headway.spark.report import figures
+from headway.spark.report.file import write_report
+from headway.spark.report.timestamps import stamped
 
 pytestmark = pytest.mark.spark
 
@@ -27,20 +27,20 @@ def records(spark: SparkSession) -> DataFrame:
 
 
 def test_each_level_has_its_count_and_its_percentiles(records: DataFrame) -> None:
-    low, high = report.by_level(records).collect()
+    low, high = figures.by_level(records).collect()
     assert (low["level"], low["records"], low["queue_p50"], low["queue_max"]) == (0, 2, 5_000, 10_000)
     assert (low["processing_p99"], low["end_to_end_max"]) == (1_000, 11_000)
     assert (high["level"], high["records"], high["queue_p50"], high["end_to_end_p99"]) == (2, 3, 100, 400)
 
 
 def test_each_window_has_its_throughput(records: DataFrame) -> None:
-    rows = report.by_window(records, 10).collect()
+    rows = figures.by_window(records, 10).collect()
     seen = [(row["level"], row["window"].second, row["per_second"]) for row in rows]
     assert seen == [(0, 0, 0.1), (2, 0, 0.2), (0, 10, 0.1), (2, 10, 0.1)]
 
 
 def test_lag_is_what_was_produced_and_is_not_done(records: DataFrame) -> None:
-    rows = report.lag(records, 5).collect()
+    rows = figures.lag(records, 5).collect()
     assert [(row["level"], row["window"].second, row["lag"]) for row in rows] == [
         *((0, 0, 2), (2, 0, 0), (0, 5, 1), (0, 10, 0), (2, 10, 0))
     ]
@@ -48,16 +48,18 @@ def test_lag_is_what_was_produced_and_is_not_done(records: DataFrame) -> None:
 
 def test_a_backlog_of_days_counts_from_the_first_window_in_which_something_was_done(records: DataFrame) -> None:
     old = records.withColumn("produced_at", F.expr("produced_at - interval 3 days"))
-    rows = report.lag(old, 5).collect()
+    rows = figures.lag(old, 5).collect()
     assert [(row["level"], row["window"].second, row["lag"]) for row in rows] == [
         *((0, 0, 2), (2, 0, 1), (0, 5, 1), (0, 10, 0), (2, 10, 0))
     ]
 
 
 def test_windows_are_as_short_as_sixty_of_them_allow(records: DataFrame) -> None:
-    assert report.window_seconds(records) == 1
-    assert report.window_seconds(records.withColumn("done_at", F.expr("done_at + make_interval(0,0,0,level)"))) == 3_600
-    assert report.window_seconds(records.where("false")) == 1
+    assert figures.window_seconds(records) == 1
+    assert (
+        figures.window_seconds(records.withColumn("done_at", F.expr("done_at + make_interval(0,0,0,level)"))) == 3_600
+    )
+    assert figures.window_seconds(records.where("false")) == 1
 
 
 def test_a_row_is_stamped_when_it_goes_in_and_when_it_comes_out(spark: SparkSession) -> None:
@@ -79,7 +81,7 @@ def test_records_without_level_or_times_and_of_the_year_1_are_left_out_and_count
     odd = [
         records.withColumn("level", F.expr("cast(null as int)")),
         records.withColumn("level", F.lit(-1)),
-        *(records.withColumn(name, F.expr("cast(null as timestamp)")) for name in report.NEEDED[1:]),
+        *(records.withColumn(name, F.expr("cast(null as timestamp)")) for name in figures.NEEDED[1:]),
         records.withColumn("done_at", F.expr("timestamp '0001-01-01 00:00:00'")),
         records.withColumn("produced_at", F.expr("timestamp '9999-12-31 23:59:59'")),
     ]
@@ -92,9 +94,9 @@ def test_columns_of_another_type_and_damaged_files_are_one_sentence(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="column level is a string, and a report needs an integer there"):
-        report.check(records.withColumn("level", F.lit("high")))
+        figures.check(records.withColumn("level", F.lit("high")))
     with pytest.raises(ConfigError, match="column read_at is a string, and a report needs a timestamp there"):
-        report.check(records.withColumn("read_at", F.lit("soon")))
+        figures.check(records.withColumn("read_at", F.lit("soon")))
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part-0.parquet").write_bytes(b"PAR1 and nothing that is Parquet")
     with pytest.raises(ConfigError, match="a file in it is damaged"):
@@ -105,7 +107,7 @@ def test_times_without_a_zone_and_of_centuries_make_a_page(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     late = records.unionByName(records.withColumn("done_at", F.expr("timestamp '8000-01-01 00:00:00'")))
-    assert report.window_seconds(late) >= 6_000 * 365 * 86_400 / 60
+    assert figures.window_seconds(late) >= 6_000 * 365 * 86_400 / 60
     zoneless = late.withColumn("done_at", F.expr("cast(done_at as timestamp_ntz)")).coalesce(1)
     zoneless.write.parquet(str(tmp_path / "zoneless"))
     assert write_report(spark, str(tmp_path / "zoneless"), tmp_path / "page.html") == 2 * len(RECORDS)

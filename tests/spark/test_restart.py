@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from headway.spark.options import parse
-from headway.spark.stream_reader import StreamReader
+from headway.spark.source.options import parse
+from headway.spark.source.stream_reader import StreamReader
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics, MicroBatches

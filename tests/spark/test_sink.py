@@ -22,10 +22,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headway.broker import LocalBroker
 from headway.errors import DeliveryError, TransactionError
 from headway.kafka.admin import Admin
-from headway.kafka.markers import create_marker_topic
-from headway.spark.sink import Target, Written, _write
-from headway.spark.sink_markers import Part
-from headway.spark.sink_options import parse
+from headway.kafka.reading.commit_markers import create_marker_topic
+from headway.spark.sink.markers import Part
+from headway.spark.sink.options import parse
+from headway.spark.sink.writers import Target, Written, _write
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.spark.stored import committed
 

@@ -1,35 +1,39 @@
 """The direction of imports: the rule and its documentation."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 
+_BASE = {"records", "errors", "config"}
+
 # What each part may import of Headway, besides itself. A part is a module or a package right below `headway`.
 ALLOWED = {
     "records": set[str](),
     "errors": set[str](),
+    "runtime": set[str](),
     "config": {"errors"},
+    "connection_settings": {"config"},
     "core": {"errors", "records"},
-    "kafka": {"core", "config", "errors", "records"},
-    "delivery": {"core", "errors", "records"},
-    "producer": {"core", "config", "delay", "delivery", "errors", "kafka", "records", "consumer"},
-    "consumer": {"core", "config", "errors", "kafka", "records"},
-    "aio": {"core", "config", "consumer", "delay", "delivery", "errors", "kafka", "producer", "records"},
-    "connection": {"config"},
-    "parallel": {"core", "config", "connection", "delay", "errors", "kafka", "letters", "records"},
-    "letters": {"core", "records"},
-    "delay": {"core", "config", "connection", "delivery", "errors", "kafka", "letters", "records"},
-    "workers": {"config", "core", "errors", "parallel", "records"},
-    "finding": {"errors", "workers"},
-    "http": {"core", "errors", "parallel", "records"},
+    "kafka": {"core", "runtime"} | _BASE,
+    "priority": {"core", "delay", "kafka", "runtime"} | _BASE,
+    "dead_letters": {"config", "core", "records"},
+    "delay": {"connection_settings", "core", "dead_letters", "kafka", "runtime"} | _BASE,
+    "execution": {"core", "errors", "kafka", "records", "runtime"},
+    "parallel": {"connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,
+    "workers": {"core", "parallel"} | _BASE,
+    "worker_discovery": {"errors", "workers"},
+    "http": {"core", "errors", "execution", "records"},
     "broker": {"errors", "kafka"},
-    "spark": {"broker", "core", "config", "connection", "delay", "errors", "finding", "kafka", "lazy_names", "letters"}
-    | {"parallel", "records", "workers"},
-    "pipelines": {"connection", "core", "delay", "errors", "kafka", "letters", "parallel", "spark"},
+    "spark": {"broker", "connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "parallel"}
+    | {"runtime", "worker_discovery", "workers"}
+    | _BASE,
+    "pipelines": {"connection_settings", "core", "delay", "errors", "execution", "kafka", "parallel", "spark"},
     "testing": {"broker"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -61,6 +65,7 @@ IMPURE = {
 }
 
 MODULES = sorted(SOURCE.rglob("*.py"))
+NAMES = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -68,12 +73,19 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield f"{node.module}"
+            full = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in NAMES else f"{node.module}" for name in full)
 
 
 def part_of(path: Path) -> str:
     package, *rest = path.relative_to(SOURCE).with_suffix("").parts
     return rest[0] if package == "headway" else package
+
+
+def room_of(name: str) -> str:
+    """The folder of a module; a module right below `headway` is a room of its own."""
+    package, _, _ = name.rpartition(".")
+    return name if NAMES[name].name == "__init__.py" or package == "headway" else package
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -86,6 +98,19 @@ def test_imports_go_in_the_right_direction(path: Path) -> None:
         assert part in places or not any(name.split(".")[0] == library for name in imports(path))
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "headway" / "core").glob("*.py")), ids=lambda path: path.stem)
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    rooms: defaultdict[str, set[str]] = defaultdict(set)
+    for name, path in NAMES.items():
+        used = {room_of(each) for each in imports(path) if each.startswith("headway.") and each in NAMES}
+        rooms[room_of(name)] |= used - {room_of(name), "headway"}
+    try:
+        TopologicalSorter(rooms).prepare()
+    except CycleError as error:
+        pytest.fail(f"These import each other in a circle: {error.args[1]}")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "headway" / "core").rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
 def test_the_core_is_pure(path: Path) -> None:
     assert not {name.split(".")[0] for name in imports(path)} & IMPURE

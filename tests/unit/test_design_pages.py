@@ -1,12 +1,14 @@
-"""The design pages name tests: each of them is there."""
+"""The design pages name tests and modules: each of them is there."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "DESIGN.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
+DESIGN = ROOT / "docs" / "design"
+PAGES = sorted(DESIGN.glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -14,3 +16,23 @@ def test_each_test_that_a_design_page_names_is_there(page: Path) -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", page.read_text()))
     assert sorted(name for name in named if f"def {name}(" not in sources) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_module_that_a_design_page_names_is_there(page: Path) -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)(?::([\w.]+))?`", page.read_text()))
+    missing = []
+    for path, name in sorted(named):
+        source = next((root / path for root in (ROOT, ROOT / "src" / "headway") if (root / path).exists()), None)
+        defined = source is not None and all(
+            re.search(rf"^\s*(?:async )?(?:def|class) {part}\b", source.read_text(), re.MULTILINE)
+            for part in filter(None, name.split("."))
+        )
+        if not defined:
+            missing.append(f"{path}:{name}")
+    assert missing == []
+
+
+def test_the_file_map_has_every_module_with_its_first_sentence() -> None:
+    program = runpy.run_path(str(DESIGN / "file_map.py"))
+    assert (DESIGN / "file-map.md").read_text() == program["file_map"](), "run: python docs/design/file_map.py"

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from headway.cli.interrupt import INTERRUPTED
 from headway.errors import HeadwayError
+from headway.runtime.interrupt import INTERRUPTED
 
 SUMMARIES = {
     "broker": "A real Apache Kafka on this machine, for development and tests.",
@@ -46,7 +46,7 @@ def _refused(error: OSError) -> str:
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be used: {reason}."
-    from headway.cli.streams import silence  # noqa: PLC0415 - seldom needed
+    from headway.cli.display.streams import silence  # noqa: PLC0415 - seldom needed
 
     with contextlib.suppress(OSError, ValueError, AttributeError):
         silence(sys.stdout.fileno())
@@ -77,7 +77,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUMMARIES:
             return None
-        command = getattr(importlib.import_module(f"headway.cli.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"headway.cli.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
         return command
 
@@ -115,7 +115,7 @@ def headway() -> None:
 def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit code 1."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from headway.cli.streams import hold_streams  # noqa: PLC0415 - seldom needed
+        from headway.cli.display.streams import hold_streams  # noqa: PLC0415 - seldom needed
 
         hold_streams()
     headway()

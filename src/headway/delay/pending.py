@@ -4,15 +4,15 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headway.core.changes import Changes
-from headway.core.delay_lines import MEMORY
-from headway.core.schedules import HandleParts, Schedule
-from headway.core.stored_state import StoredState
+from headway.core.delay.changes import Changes
+from headway.core.delay.ladder import MEMORY
+from headway.core.delay.relay_state import StoredState
+from headway.core.delay.schedule import HandleParts, Schedule
+from headway.delay.records import schedule_of
 from headway.delay.topics import Layout, TopicNames, read_layout
-from headway.delay.writing import schedule_of
 from headway.errors import ConfigError, ScheduleError
-from headway.kafka.compacted import read_compacted
-from headway.kafka.onlooker import Onlooker
+from headway.kafka.reading.compacted import read_compacted
+from headway.kafka.reading.group_inspector import GroupInspector
 from headway.records import Message
 
 _WITHIN = 75.0
@@ -50,14 +50,16 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
     layout, names = layout_of(config, name), TopicNames(name)
     numbers = range(layout.partitions) if partitions is None else partitions
     stored = read_compacted(config, names.state, numbers, _WITHIN)
-    with Onlooker(config, name) as onlooker:
+    with GroupInspector(config, name) as onlooker:
         for number in numbers:
             state = StoredState(stored[number], {})
             for line in sorted(layout.lines, reverse=True):
                 yield from _of_line(onlooker, names, number, line, state)
 
 
-def _of_line(onlooker: Onlooker, names: TopicNames, number: int, line: int, state: StoredState) -> Iterator[Pending]:
+def _of_line(
+    onlooker: GroupInspector, names: TopicNames, number: int, line: int, state: StoredState
+) -> Iterator[Pending]:
     place = names.line(line), number
     end, start = onlooker.ends([place]).get(place), onlooker.starts([place]).get(place)
     if end is None or start is None:  # its topic was deleted meanwhile

@@ -11,27 +11,27 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
-from headway.connection import connection_of
-from headway.core.changes import Settled
-from headway.core.delay_lines import MEMORY, Ladder
-from headway.core.recurrence import Misfire, Recurrence
-from headway.core.schedules import HEADER, HandleParts, Schedule, partition_of
-from headway.core.topics import level_topic
+from headway.connection_settings import connection_of
+from headway.core.delay.changes import Settled
+from headway.core.delay.ladder import MEMORY, Ladder
+from headway.core.delay.recurrence import Misfire, Recurrence
+from headway.core.delay.schedule import HEADER, HandleParts, Schedule, partition_of
+from headway.core.levels.naming import level_topic
 from headway.core.untrusted import LATEST
-from headway.delay import storing
-from headway.delay.asking import ANSWER_WITHIN, Asking, settled_within
-from headway.delay.handles import ScheduleHandle
-from headway.delay.times import When, due_at
+from headway.delay import limits
+from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
+from headway.delay.due_time import When, due_at
+from headway.delay.handle import ScheduleHandle
 from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics, read_layout
-from headway.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
-from headway.kafka.closing import Closable, counting_down
-from headway.kafka.connection import change_credentials
-from headway.kafka.forks import made_before_fork, tell_of_forks
-from headway.kafka.headers import header_list, size_of_headers
-from headway.kafka.producer_client import ProducerClient, closed_in_callback
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.producer.client import ProducerClient, closed_in_callback
+from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.kafka.producer.headers import header_list, size_of_headers
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header
+from headway.runtime.lifecycle import Closable, time_left_of
 
 log = logging.getLogger(__name__)
 
@@ -66,17 +66,17 @@ class Scheduler(Closable):
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
         settings = OutputSettings.parse(config)
-        storing.check(settings.kafka)
+        limits.check(settings.kafka)
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
         self._connection = connection
         layout = self._look_for_layout()
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
-        self._client = ProducerClient({"enable.idempotence": True, **storing.DEFAULTS, **settings.kafka})
+        self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
         self._lines = self._lines_of(layout)
         self._look_again_at = time.monotonic() + _LAYOUT_LASTS
-        self._asking = Asking(connection, self._names, layout.partitions, self._send_command)
+        self._asking = Commands(connection, self._names, layout.partitions, self._send_command)
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
         self._closed = self._is_forked = False
@@ -169,7 +169,7 @@ class Scheduler(Closable):
                 is not delivered by then.
             ConfigError: The text is no handle.
         """
-        left = counting_down(timeout)
+        left = time_left_of(timeout)
         return settled_within(self.ask_to_cancel(handle, timeout), timeout, left() or 0.0)
 
     def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
@@ -177,7 +177,7 @@ class Scheduler(Closable):
 
         `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
-        left = counting_down(timeout)
+        left = time_left_of(timeout)
         return settled_within(self.ask_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
 
     def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:

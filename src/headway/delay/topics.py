@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.config import DEFAULT_SCHEDULER
-from headway.core.delay_lines import MEMORY, Ladder
+from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.untrusted import Time, read_json
 from headway.errors import ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
-from headway.kafka.compacted import TopicReader
-from headway.kafka.producer_client import ProducerClient
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import describe
-from headway.kafka.making import make_client
+from headway.kafka.binding.factory import make_client
 
 _WITHIN = 20.0
 _ASK_AGAIN_AFTER = 0.02

@@ -11,14 +11,14 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS
-from headway.core.refusals import without_counters
+from headway.core.connection_failures import without_counters
+from headway.core.levels.naming import how_to_create, is_topic_name
 from headway.core.rights import Right
-from headway.core.topics import how_to_create, is_topic_name
 from headway.errors import AuthorizationError, KafkaError
-from headway.kafka.connection import Connection
+from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.factory import make_client
 from headway.kafka.coordinator import ask_for_operations, coordinator_client
-from headway.kafka.making import make_client
-from headway.kafka.rights import is_refusal, why_refused
+from headway.kafka.missing_rights import is_refusal, why_refused
 from headway.kafka.topic_listing import TopicListing
 
 # While a broker restarts or a name resolves slowly, asking again helps; when every address refuses, it does not.

@@ -13,7 +13,7 @@ from typing import Any
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.kafka.making import make_client
+from headway.kafka.binding.factory import make_client
 
 _ENDLESS = 3600.0
 

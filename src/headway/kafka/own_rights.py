@@ -15,8 +15,8 @@ from headway.config import OWN_KEYS
 from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.binding.factory import make_client
 from headway.kafka.coordinator import coordinator_client
-from headway.kafka.making import make_client
 
 _WITHIN = 20.0
 _PROBE = "headway-acls-check"

@@ -13,35 +13,48 @@ from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
 
 from headway.config import Config, OutputSettings, ParallelSettings
-from headway.connection import connection_of
-from headway.core.admission import Admission
-from headway.core.capacity import Distributor
-from headway.core.engine import Engine
-from headway.core.fairness import PolicyName
-from headway.core.lanes import Ordering
+from headway.connection_settings import connection_of
+from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.engine.slot_policies import make_slots
+from headway.core.engine.suspects import Suspect
+from headway.core.levels.capacity import Distributor
+from headway.core.levels.naming import LevelSubscription, by_level, by_priority, checked_topics, level_group
+from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
-from headway.core.slots import make_slots
-from headway.core.suspects import Suspect
-from headway.core.topics import LevelSubscription, by_level, by_priority, checked_topics, level_group
 from headway.errors import AuthorizationError, ClosedError, ConfigError, KafkaError
-from headway.kafka.admin import Admin
-from headway.kafka.connection import change_credentials
-from headway.kafka.level_consumer import LevelConsumer
-from headway.kafka.level_consumers import LevelConsumers
-from headway.kafka.producer_client import ProducerClient, in_background
-from headway.kafka.serialization import key_reader, value_reader
-from headway.kafka.wake import Wake
-from headway.parallel.calls import (
+from headway.execution.dispatch import Dispatch, ParallelMetrics
+from headway.execution.event_loop import EventLoop
+from headway.execution.handlers import (
     BatchHandler,
-    Calls,
     Handler,
+    Handlers,
     Settle,
     collecting,
     for_batches,
     for_each_record,
     is_coroutine_function,
 )
-from headway.parallel.checks import (
+from headway.execution.processes.messages import Deserializers
+from headway.execution.processes.pool import Processes
+from headway.execution.running_table import RunningTable
+from headway.execution.supervision import Supervision
+from headway.execution.threads import Threads
+from headway.kafka.admin import Admin
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.producer.client import ProducerClient, in_background
+from headway.kafka.serialization import key_reader, value_reader
+from headway.parallel.commits import CommitMode
+from headway.parallel.control_loop import ControlLoop, Executor
+from headway.parallel.dead_letters import DeadLetters, require_writable
+from headway.parallel.delayed_retries import DelayedRetries
+from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
+from headway.parallel.result_stream import ResultStream
+from headway.parallel.transactions import Transactions
+from headway.parallel.validation import (
     check_above_zero,
     check_at_least,
     check_callback,
@@ -52,22 +65,9 @@ from headway.parallel.checks import (
     check_whole,
     checked_retries,
 )
-from headway.parallel.committing import CommitMode
-from headway.parallel.control import Control, Executor
-from headway.parallel.dead_letters import DeadLetters, require_writable
-from headway.parallel.dispatch import Dispatch, ParallelMetrics
-from headway.parallel.later import RetriesLater
-from headway.parallel.loop import EventLoop
-from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
-from headway.parallel.processes.messages import Deserializers
-from headway.parallel.processes.pool import Processes
-from headway.parallel.results import Results
-from headway.parallel.running_table import RunningTable
-from headway.parallel.signals import on_terminate
-from headway.parallel.supervision import Supervision
-from headway.parallel.threads import Threads
-from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
+from headway.runtime.sigterm import on_terminate
+from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -163,12 +163,12 @@ class ParallelConsumer:
         engine: Engine[ConsumerRecord] = Engine(
             ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size, size_of_output=size_of_output
         )
-        self._wake = Wake()
+        self._wake = Wakeup()
         self._levels = _make_levels(settings)
-        admission = Admission(max_concurrency, rate=rate_limit, adaptive=adaptive)
+        admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
         self._dispatch = Dispatch(engine, retries, admission, self._wake, levels)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
-        self._control = Control(
+        self._control = ControlLoop(
             self._dispatch,
             self._levels,
             self._wake,
@@ -278,15 +278,15 @@ class ParallelConsumer:
         self._dispatch.take = lambda now: engine.take_batch(max_size, now)
         self._run(lambda: for_batches(handler, self._dispatch))
 
-    def results(self, handler: Handler) -> Results:
+    def results(self, handler: Handler) -> ResultStream:
         """What the handler returns, to be iterated over with `for` or `async for`; otherwise as `run`.
 
         A record is done when the next result is asked for, so the one at which the iteration is left comes again.
         Leaving the iteration stops the consumer.
         """
-        return Results(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
+        return ResultStream(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
 
-    def _run(self, make_calls: Callable[[], Calls], owner: "asyncio.Task[Any] | None" = None) -> None:
+    def _run(self, make_calls: Callable[[], Handlers], owner: "asyncio.Task[Any] | None" = None) -> None:
         self._begin()
         try:
             # A second SIGTERM must not end the process before what is done was committed.
@@ -335,7 +335,7 @@ class ParallelConsumer:
                 raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
             self._started = True
 
-    def _make_executor(self, calls: Calls, owner: "asyncio.Task[Any] | None") -> Executor:
+    def _make_executor(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> Executor:
         check_handler(calls.handler, self._executor_name)
         if self._dispatch.supervision:
             calls = calls._replace(call=self._dispatch.supervision.fail_as_before(calls.call))
@@ -364,7 +364,7 @@ class ParallelConsumer:
         self._producers.append(letters)
 
     def _take_retries_later(self) -> None:
-        later = RetriesLater(self._settings.kafka, self._settings.scheduler, self._dispatch)
+        later = DelayedRetries(self._settings.kafka, self._settings.scheduler, self._dispatch)
         self._dispatch.schedules = later
         self._producers.append(later)
 

@@ -9,15 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, Self
 
 from headway.config import Config
-from headway.connection import connection_of
+from headway.connection_settings import connection_of
 from headway.core.circuit_breaker import CircuitBreaker
-from headway.core.work import Work
+from headway.core.engine.work import Work
+from headway.dead_letters import MOST_BYTES, Parts, halved, letter_headers, shortened, size_of
 from headway.errors import ConfigError, HeadwayError, KafkaError
+from headway.execution.dispatch import RecordWork
 from headway.kafka.admin import Admin
-from headway.kafka.connection import change_credentials
-from headway.kafka.producer_client import ProducerClient, is_too_large
-from headway.letters import MOST_BYTES, Parts, halved, letter_headers, shortened, size_of
-from headway.parallel.dispatch import RecordWork
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.producer.client import ProducerClient, is_too_large
 from headway.records import ConsumerRecord, Header
 
 log = logging.getLogger(__name__)

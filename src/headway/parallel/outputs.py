@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
+from headway.core.levels.naming import level_topic
 from headway.core.rights import right_for
-from headway.core.topics import level_topic
+from headway.dead_letters import MOST_BYTES
 from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
-from headway.kafka.headers import check_timestamp, header_list, size_of_headers
-from headway.kafka.producer_client import ProducerClient
+from headway.execution.dispatch import Dispatch, Job, RecordWork
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
 from headway.kafka.serialization import key_writer, value_writer
-from headway.letters import MOST_BYTES
 from headway.parallel.dead_letters import Letter
-from headway.parallel.dispatch import Dispatch, Job, RecordWork
 from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)

@@ -19,12 +19,14 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Any, NoReturn
 
-from headway.core.ticks import Tick
+from headway.core.engine.commit_tick import Tick
+from headway.dead_letters import letter_headers
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
-from headway.kafka import native
-from headway.kafka.level_consumers import LevelConsumers, LevelOffsets
-from headway.kafka.membership import not_a_member
-from headway.kafka.producer_client import (
+from headway.execution.dispatch import Dispatch, Job, RecordWork, no_dead_letters
+from headway.kafka.binding import capi
+from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
+from headway.kafka.consumer.membership import not_a_member
+from headway.kafka.producer.client import (
     ProducerClient,
     error_name,
     in_background,
@@ -35,11 +37,9 @@ from headway.kafka.producer_client import (
     is_the_records_own,
     refuses_all,
 )
-from headway.kafka.wake import Wake
-from headway.letters import letter_headers
 from headway.parallel.dead_letters import Letter
-from headway.parallel.dispatch import Dispatch, Job, RecordWork, no_dead_letters
 from headway.parallel.outputs import Output, Outputs
+from headway.runtime.wakeup import Wakeup
 
 Refusals = Mapping[int, KafkaError]
 """Which levels keep a commit from being made, and why; none if it is made."""
@@ -78,7 +78,7 @@ class _LevelsError(KafkaError):
 class SentTransaction:
     """A transaction that its thread is at."""
 
-    def __init__(self, carry_out: Callable[[threading.Event], Refusals], wake: Wake) -> None:
+    def __init__(self, carry_out: Callable[[threading.Event], Refusals], wake: Wakeup) -> None:
         self._given_up = threading.Event()
         self._ended = in_background(lambda: carry_out(self._given_up))
         self._ended.add_done_callback(lambda _: wake.set())
@@ -119,7 +119,7 @@ class Transactions:
         outputs: Outputs,
         dispatch: Dispatch,
         levels: LevelConsumers,
-        wake: Wake,
+        wake: Wakeup,
         *,
         dead_letter_topic: str | None,
         own_id: bool,
@@ -187,7 +187,7 @@ class Transactions:
         """Commit all of it or nothing; in a thread."""
         self._given_up = given_up
         try:
-            if strangers := [part.level for part in parts if not native.is_of_a_member(part.group_metadata)]:
+            if strangers := [part.level for part in parts if not capi.is_of_a_member(part.group_metadata)]:
                 return {level: not_a_member(f"Level {level}") for level in strangers}
             if self._client.batches_of_one or not self._begun:
                 self._renew()

@@ -12,11 +12,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
-from headway.connection import connection_of
-from headway.core.topics import level_topic
+from headway.connection_settings import connection_of
+from headway.core.levels.naming import level_topic
 from headway.delay.topics import DEFAULT_NAME
-from headway.kafka.catalog import Catalog
-from headway.spark.output_records import Output, outputs
+from headway.kafka.reading.catalog import Catalog
+from headway.spark.stage.output_records import Output, outputs
 
 LATE_MINUTES = 60
 

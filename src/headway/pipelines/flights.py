@@ -17,13 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headway.connection import connection_of
+from headway.connection_settings import connection_of
 from headway.errors import ConfigError
-from headway.parallel.context import Context
+from headway.execution.context import Context
 from headway.pipelines.flight_outputs import Outputs, from_notices, to_send
-from headway.spark.parallel_stage import parallel_map
-from headway.spark.stage import RowHandler
-from headway.spark.stamps import stamped
+from headway.spark.report.timestamps import stamped
+from headway.spark.stage.parallel_map import parallel_map
+from headway.spark.stage.task import RowHandler
 
 FLIGHT = (
     "carrier string, flight int, origin string, dest string, tailnum string, time_hour timestamp, "

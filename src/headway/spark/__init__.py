@@ -3,16 +3,16 @@
 Its names are imported when they are first asked for, as those of `headway`.
 """
 
-from headway.lazy_names import importer
+from headway.runtime.lazy_import import importer
 
 _MODULES = {
     "ClusterWorkers": "headway.spark.workers",
-    "HeadwayDataSource": "headway.spark.source",
-    "InputRow": "headway.spark.input_row",
-    "Output": "headway.spark.output_records",
-    "local_session": "headway.spark.session",
-    "outputs": "headway.spark.output_records",
-    "parallel_map": "headway.spark.parallel_stage",
+    "HeadwayDataSource": "headway.spark.source.data_source",
+    "InputRow": "headway.spark.stage.input_row",
+    "Output": "headway.spark.stage.output_records",
+    "local_session": "headway.spark.session.session",
+    "outputs": "headway.spark.stage.output_records",
+    "parallel_map": "headway.spark.stage.parallel_map",
     "run_workers": "headway.spark.workers",
 }
 

@@ -1,8 +1,8 @@
-from headway.spark.input_row import InputRow
-from headway.spark.output_records import Output, outputs
-from headway.spark.parallel_stage import parallel_map
-from headway.spark.session import local_session
-from headway.spark.source import HeadwayDataSource
+from headway.spark.session.session import local_session
+from headway.spark.source.data_source import HeadwayDataSource
+from headway.spark.stage.input_row import InputRow
+from headway.spark.stage.output_records import Output, outputs
+from headway.spark.stage.parallel_map import parallel_map
 from headway.spark.workers import ClusterWorkers, run_workers
 
 __all__ = [

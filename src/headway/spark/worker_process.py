@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headway.core.deaths import Deaths
-from headway.core.suspects import Suspect, Suspects, how_it_ended
+from headway.core.engine.suspects import Suspect, Suspects, how_it_ended
+from headway.core.restart_policy import RestartPolicy
 from headway.errors import HeadwayError, KafkaError
-from headway.kafka.control import ControlTopic
+from headway.execution.running_table import make_table_file, read_table
+from headway.kafka.reading.control_topic import ControlTopic
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.running_table import make_table_file, read_table
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class TaskSupervisor:
 
         Raises `WorkerDiedError` if it died for another reason than a record, and Spark is to start the task again.
         """
-        deaths = Deaths()
+        deaths = RestartPolicy()
         while True:
             with self._lock:
                 process = self._process = _Process(self._task, self._suspects.all())

@@ -18,8 +18,8 @@ from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
 from headway.config import Config
-from headway.connection import connection_of
-from headway.core.deaths import MOST_DEATHS, Deaths
+from headway.connection_settings import connection_of
+from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -28,12 +28,12 @@ from headway.errors import (
     HeadwayError,
     KafkaError,
 )
-from headway.finding import find_workers
-from headway.kafka.control import ControlTopic, listening
-from headway.parallel.checks import check_at_least
+from headway.execution.dispatch import ParallelMetrics
+from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.dispatch import ParallelMetrics
+from headway.parallel.validation import check_at_least
 from headway.spark.worker_process import STOP, TaskSupervisor
+from headway.worker_discovery import find_workers
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class ClusterWorkers:
     # A thread for each worker
 
     def _keep_alive(self, index: int) -> None:
-        deaths = Deaths()
+        deaths = RestartPolicy()
         while not self._ending.is_set():
             born = time.monotonic()
             try:

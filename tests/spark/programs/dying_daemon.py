@@ -6,12 +6,12 @@ from pathlib import Path
 
 from pyspark import daemon
 
-from headway.kafka.row_producer import RowProducer
+from headway.kafka.producer.columnar import ColumnarProducer
 
-commit = RowProducer.commit
+commit = ColumnarProducer.commit
 
 
-def commit_and_die(producer: RowProducer) -> None:
+def commit_and_die(producer: ColumnarProducer) -> None:
     """Commit, and leave Spark without an answer; once for each time that the file is made."""
     commit(producer)
     try:
@@ -22,5 +22,5 @@ def commit_and_die(producer: RowProducer) -> None:
 
 
 if __name__ == "__main__":
-    RowProducer.commit = commit_and_die  # type: ignore[assignment]
+    ColumnarProducer.commit = commit_and_die  # type: ignore[assignment]
     daemon.manager()

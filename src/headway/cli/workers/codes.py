@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from headway.cli.interrupt import INTERRUPTED
+from headway.runtime.interrupt import INTERRUPTED
 
 
 class Code(IntEnum):

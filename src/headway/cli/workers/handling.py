@@ -8,9 +8,9 @@ from typing import Any
 
 from headway.cli.workers.logs import handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
-from headway.finding import find_workers
-from headway.parallel.context import Context
+from headway.execution.context import Context
 from headway.records import ConsumerRecord
+from headway.worker_discovery import find_workers
 
 
 def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Callable[[ConsumerRecord, Context], Any]:

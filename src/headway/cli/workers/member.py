@@ -21,12 +21,12 @@ from headway.cli.workers.codes import Code
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
-from headway.core.suspects import Suspect
+from headway.core.engine.suspects import Suspect
 from headway.errors import AuthenticationError, AuthorizationError, ConfigError, HandlerError
-from headway.finding import find_workers
+from headway.execution.dispatch import ParallelMetrics
+from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.dispatch import ParallelMetrics
-from headway.parallel.supervision import Supervision
+from headway.worker_discovery import find_workers
 
 log = logging.getLogger("headway.worker")
 

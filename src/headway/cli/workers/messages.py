@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headway.core.suspects import Suspect
+from headway.core.engine.suspects import Suspect
 
 T = TypeVar("T")
 

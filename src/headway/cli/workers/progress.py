@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TextIO
 
-from headway.cli.terminal import count
+from headway.cli.display.terminal import count
 from headway.cli.workers.logs import CLEAR_LINE
 from headway.cli.workers.messages import Report
 

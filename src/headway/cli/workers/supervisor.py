@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headway.cli.terminal import count
+from headway.cli.display.terminal import count
 from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to_line
 from headway.cli.workers.progress import ProgressLine
-from headway.core.deaths import MOST_DEATHS, Deaths
-from headway.core.suspects import Attempt, Suspects, how_it_ended
-from headway.parallel.running_table import make_table_file, read_table
+from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
+from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
+from headway.execution.running_table import make_table_file, read_table
 
 log = logging.getLogger("headway.worker")
 
@@ -140,7 +140,7 @@ class Supervisor:
     # Members
 
     async def _keep_alive(self, job: Job) -> None:
-        deaths = Deaths()
+        deaths = RestartPolicy()
         while not self._ending.is_set():
             process = Process(
                 replace(job, config=self._config_of(job.worker), suspects=self._suspects[job.worker].all())
@@ -181,7 +181,7 @@ class Supervisor:
             records = count(len(process.ran), "record")
             log.error("%s %s while it was at %s, each run alone from now on.", name_of(process.job), how, records)
 
-    async def _mourn(self, process: Process, how: str, lived: float, deaths: Deaths) -> None:
+    async def _mourn(self, process: Process, how: str, lived: float, deaths: RestartPolicy) -> None:
         """Wait as long as the next start is worth, or give up."""
         name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:

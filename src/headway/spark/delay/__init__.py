@@ -1,6 +1,6 @@
 """Delayed delivery at scale: what is pending as a DataFrame, cancelled by predicate, counted, and audited.
 
-To schedule the rows of a DataFrame, write them with a column `due` (`headway.spark.sink`).
+To schedule the rows of a DataFrame, write them with a column `due` (`headway.spark.sink.writers`).
 """
 
 from headway.spark.delay.auditing import audit, summary

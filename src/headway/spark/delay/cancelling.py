@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from headway.core.changes import Settled
+from headway.core.delay.changes import Settled
 from headway.delay.scheduler import Scheduler
 from headway.delay.topics import DEFAULT_NAME
 from headway.errors import NoRelayError
 from headway.spark.delay.reading import pending
-from headway.spark.sentences import one_sentence
+from headway.spark.session.error_messages import one_sentence
 
 _UNANSWERED = "unanswered"
 _COUNTS = "outcome string, count long"

@@ -5,7 +5,7 @@ from collections import Counter
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
-from headway.core.delay_lines import rounded
+from headway.core.delay.ladder import rounded
 
 
 def occupancy(pending: DataFrame) -> DataFrame:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 
-from headway.core.delay_lines import Ladder, writes_per_record
-from headway.spark.report_page import COLOURS, Row, document
+from headway.core.delay.ladder import Ladder, writes_per_record
+from headway.spark.report.html import COLOURS, Row, document
 
 WIDTH, BAR, LABEL = 860, 14, 150
 _MOST_HOURS = 96

@@ -6,13 +6,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headway.core.delay_lines import fit
+from headway.core.delay.ladder import fit
 from headway.delay.pending import layout_of
 from headway.delay.topics import DEFAULT_NAME
 from headway.spark.delay.counting import delays, hot_seconds, occupancy
 from headway.spark.delay.page import page
 from headway.spark.delay.reading import pending
-from headway.spark.report_page import Row
+from headway.spark.report.html import Row
 
 _LINES = 8
 

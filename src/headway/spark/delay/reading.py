@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from headway.delay.pending import Pending, layout_of, read_pending
 from headway.delay.topics import DEFAULT_NAME
-from headway.spark.sentences import one_sentence
+from headway.spark.session.error_messages import one_sentence
 
 PENDING = (
     StructType()

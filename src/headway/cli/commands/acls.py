@@ -1,0 +1,391 @@
+"""`headway acls`: which rights a role needs, as commands that grant them, and which of them are missing."""
+
+import functools
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+
+from headway.cli.commands.levels import LEVELS
+from headway.cli.display.terminal import count
+from headway.cli.options.connection import Connection, kafka_options
+from headway.core.levels.naming import is_topic_name, level_group, level_topic
+from headway.core.rights import Right, check_principal, kafka_acls, least
+from headway.core.roles import literal_beginning, rights_of
+from headway.delay.topics import DEFAULT_NAME
+from headway.errors import ConfigError
+from headway.kafka.own_rights import Answer, Held, OwnRights
+from headway.worker_discovery import find_workers
+from headway.workers import Worker
+
+_MARKERS = "headway-markers"
+
+Command = Callable[..., Iterable[Right]]
+
+
+@click.group()
+def acls() -> None:
+    """Show the smallest rights (ACLs) that a role needs, as commands that grant them.
+
+    \b
+      headway acls producer orders --levels 3 --principal User:shop
+      headway acls worker billing:bill --principal User:billing
+      headway acls relay orders-0 orders-1 orders-2 --principal User:relay
+
+    With --check they are not shown but looked for: what this login (--config-file) has of them. The exit code is 1 if
+    one is missing. What cannot be known is said.
+
+    \b
+      headway acls worker billing:bill --check --config-file billing.properties
+    """
+
+
+def _role(command: Command) -> Callable[..., None]:
+    """Give the command of a role the options that all have, and show or check the rights that it returns."""
+
+    @click.option("--principal", metavar="User:NAME", help="Who is granted the rights, as User:app.")
+    @click.option("--check", is_flag=True, help="Say which of the rights this login does not have.")
+    @click.option("--json", "as_json", is_flag=True, help="For programs.")
+    @kafka_options
+    @functools.wraps(command)
+    def shown(
+        *args: Any, principal: str | None, check: bool, as_json: bool, connection: Connection, **kwargs: Any
+    ) -> None:
+        rights = least(command(*args, **kwargs))
+        if check:
+            if principal is not None:
+                raise click.UsageError("--check is about the login of --config-file: leave out --principal.")
+            _tell(OwnRights(connection.config).check(rights), as_json)
+        elif principal is None:
+            raise click.UsageError("Say with --principal User:NAME who is granted the rights, or --check your own.")
+        else:
+            _show(rights, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json)
+
+    return shown
+
+
+_LEVELS = click.option("--levels", type=LEVELS, help="How many levels the topics have. By default they have none.")
+_GROUP = click.option("--group", required=True, help="The group that reads; with --levels one for each level.")
+_SCHEDULER = click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
+_NAME = click.option("--name", "scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
+_DUE = click.option("--due", is_flag=True, help="Some records are delivered later.")
+_RETRY_LATER = click.option("--retry-later", is_flag=True, help="Handlers raise RetryLater.")
+_CREATE = click.option("--create", is_flag=True, help="Also what creates the topics, on first use.")
+_TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
+
+
+@acls.command()
+@_TOPICS
+@_LEVELS
+@click.option("--transactional-id", metavar="ID", help="The producer's transactional.id.")
+@_DUE
+@_SCHEDULER
+@_role
+def producer(
+    topics: Sequence[str], levels: int | None, transactional_id: str | None, due: bool, scheduler: str
+) -> Iterable[Right]:
+    """Rights to send: `PriorityProducer`, `Producer`, `headway produce`.
+
+    \b
+      headway acls producer orders --levels 3 --principal User:shop
+    """
+    names = {
+        "topic": _kafka_topics(topics, levels),
+        "transactional id": [transactional_id] if transactional_id else [],
+        "scheduler": [_named(scheduler)],
+    }
+    return rights_of("producer", _cases(transactional=transactional_id, due=due), names)
+
+
+@acls.command()
+@_TOPICS
+@_LEVELS
+@_GROUP
+@_role
+def consumer(topics: Sequence[str], levels: int | None, group: str) -> Iterable[Right]:
+    """Rights to read by priority: `PriorityConsumer`, `headway consume`.
+
+    \b
+      headway acls consumer orders --levels 3 --group billing --principal User:billing
+    """
+    return rights_of("consumer", [], {"topic": _kafka_topics(topics, levels), "group": _groups(group, levels)})
+
+
+@acls.command()
+@_TOPICS
+@_LEVELS
+@_GROUP
+@click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="A Kafka topic that outputs go to.")
+@click.option("--dead-letters", metavar="TOPIC", help="The dead_letter_topic.")
+@click.option("--transactional", is_flag=True, help="commit_mode='transactional'.")
+@click.option("--transactional-id", metavar="ID", help="As in producer_config. [default: begins with the group]")
+@_RETRY_LATER
+@_SCHEDULER
+@_role
+def parallel(
+    topics: Sequence[str],
+    levels: int | None,
+    group: str,
+    outputs: Sequence[str],
+    dead_letters: str | None,
+    transactional: bool,
+    transactional_id: str | None,
+    retry_later: bool,
+    scheduler: str,
+) -> Iterable[Right]:
+    """Rights of a `ParallelConsumer`.
+
+    \b
+      headway acls parallel orders --group billing --output bills --transactional --principal User:billing
+    """
+    names = {
+        "topic": _kafka_topics(topics, levels),
+        "group": _groups(group, levels),
+        "output": _kafka_topics(outputs, None),
+        "dead letters": [dead_letters] if dead_letters else [],
+        "transactional id": [transactional_id or f"{group}-*"],
+        "scheduler": [_named(scheduler)],
+    }
+    cases = {"outputs": outputs, "dead letters": dead_letters, "transactional": transactional or transactional_id}
+    return rights_of("parallel", _cases(**cases, due=retry_later), names)
+
+
+@acls.command()
+@click.argument("workers", nargs=-1, required=True, metavar="MODULE[:HANDLER]…")
+@_RETRY_LATER
+@_role
+def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
+    """Rights of `headway worker`, as its workers are declared.
+
+    \b
+      headway acls worker billing:bill --principal User:billing
+    """
+    for found in find_workers(workers).values():
+        yield from _of_worker("worker", found, _cases(due=retry_later))
+
+
+@acls.command()
+@_NAME
+@click.option("--cancel", is_flag=True, help="It cancels or reschedules.")
+@_CREATE
+@_role
+def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
+    """Rights of a `Scheduler` and `headway schedule add`.
+
+    \b
+      headway acls scheduler --cancel --principal User:shop
+    """
+    return rights_of("scheduler", _cases(cancel=cancel, create=create), {"scheduler": [_named(scheduler)]})
+
+
+@acls.command()
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET…")
+@_LEVELS
+@_NAME
+@_role
+def relay(targets: Sequence[str], levels: int | None, scheduler: str) -> Iterable[Right]:
+    """Rights of a relay that delivers to TARGETS, for `Relay` and `headway relay`, in both modes.
+
+    \b
+      headway acls relay orders --levels 3 --principal User:relay
+    """
+    names = {"scheduler": [_named(scheduler)], "topic": _kafka_topics(targets, levels)}
+    return rights_of("relay", [], names)
+
+
+@acls.group()
+def spark() -> None:
+    """Rights of what runs on Spark."""
+
+
+@spark.command()
+@_TOPICS
+@_LEVELS
+@click.option("--group", help="The option group.id, with which the progress is committed.")
+@_role
+def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iterable[Right]:
+    """Rights to read: `spark.readStream.format("headway")`.
+
+    \b
+      headway acls spark source orders --levels 3 --principal User:spark
+    """
+    groups = _groups(group, levels) if group else []
+    return rights_of("spark source", _cases(group=group), {"topic": _kafka_topics(topics, levels), "group": groups})
+
+
+@spark.command()
+@_TOPICS
+@_LEVELS
+@click.option(
+    "--delivery", type=click.Choice(["exactly_once", "at_least_once"]), default="exactly_once", show_default=True
+)
+@click.option("--marker-topic", default=_MARKERS, show_default=True, help="The option markerTopic.")
+@click.option("--unnamed", is_flag=True, help="A df.write without txnAppId: its markers have a topic of their own.")
+@_DUE
+@click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The option schedulerName.")
+@_CREATE
+@_role
+def sink(
+    topics: Sequence[str],
+    levels: int | None,
+    delivery: str,
+    marker_topic: str,
+    unnamed: bool,
+    due: bool,
+    scheduler: str,
+    create: bool,
+) -> Iterable[Right]:
+    """Rights to write: `df.writeStream.format("headway")`.
+
+    \b
+      headway acls spark sink orders --levels 3 --create --principal User:spark
+    """
+    once = delivery == "exactly_once"
+    names = {
+        "topic": _kafka_topics(topics, levels),
+        "markers": [f"{marker_topic}-unnamed" if unnamed else marker_topic],
+        "scheduler": [_named(scheduler)],
+    }
+    return rights_of("spark sink", _cases(**{"exactly-once": once}, due=due, create=create and once), names)
+
+
+@spark.command(name="workers")
+@click.argument("workers", nargs=-1, required=True, metavar="MODULE[:HANDLER]…")
+@_RETRY_LATER
+@_CREATE
+@_role
+def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterable[Right]:
+    """Rights of `run_workers`, as the workers are declared.
+
+    \b
+      headway acls spark workers billing:bill --create --principal User:spark
+    """
+    for found in find_workers(workers).values():
+        yield from _of_worker("spark workers", found, _cases(control=True, due=retry_later, create=create))
+
+
+@acls.command()
+@_NAME
+@_role
+def schedule(scheduler: str) -> Iterable[Right]:
+    """Rights of `headway schedule list`, `stats`, `fit` and `report`.
+
+    \b
+      headway acls schedule --principal User:ops
+    """
+    return rights_of("schedule", [], {"scheduler": [_named(scheduler)]})
+
+
+@acls.command()
+@_TOPICS
+@_LEVELS
+@_CREATE
+@click.option("--delete", is_flag=True, help="Also what deletes them.")
+@_role
+def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Right]:
+    """Rights of `headway topics`.
+
+    \b
+      headway acls topics orders --levels 3 --create --principal User:ops
+    """
+    return rights_of("topics", _cases(create=create, delete=delete), {"topic": _kafka_topics(topics, levels)})
+
+
+@acls.command()
+@click.argument("group")
+@_TOPICS
+@_LEVELS
+@_role
+def offsets(group: str, topics: Sequence[str], levels: int | None) -> Iterable[Right]:
+    """Rights of `headway offsets show` for a group that reads TOPICS.
+
+    \b
+      headway acls offsets billing orders --levels 3 --principal User:ops
+    """
+    return rights_of("offsets", [], {"topic": _kafka_topics(topics, levels), "group": _groups(group, levels)})
+
+
+@acls.command()
+@click.argument("topic")
+@click.option("--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters go to.")
+@_role
+def dead(topic: str, targets: Sequence[str]) -> Iterable[Right]:
+    """Rights of `headway dead list` and `show`, and `send-again`.
+
+    \b
+      headway acls dead orders-dead --send-again-to orders-0 --principal User:ops
+    """
+    names = {"topic": _kafka_topics([topic], None), "target": _kafka_topics(targets, None)}
+    return rights_of("dead", _cases(**{"send again": targets}), names)
+
+
+def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
+    own_id = (worker.options.get("producer_config") or {}).get("transactional.id")
+    names = {
+        "topic": [*worker.kafka_topics(), *(literal_beginning(each) for each in worker.topics if each.startswith("^"))],
+        "group": _groups(worker.group, worker.levels),
+        "dead letters": [worker.dead_letter_topic] if worker.dead_letter_topic else [],
+        "transactional id": [f"{own_id or worker.group}-*"],  # each process has one of its own
+        "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
+    }
+    declared = _cases(transactional=worker.options.get("commit_mode") == "transactional")
+    return rights_of(role, [*cases, "dead letters", *declared], names)
+
+
+def _cases(**wanted: object) -> list[str]:
+    return [case for case, is_wanted in wanted.items() if is_wanted]
+
+
+def _kafka_topics(topics: Iterable[str], levels: int | None) -> list[str]:
+    """Return the Kafka topics; of a name that ends with `*`, all that begin so."""
+    found = []
+    for topic in topics:
+        name = topic.removesuffix("*")
+        if name and not is_topic_name(name):
+            raise ConfigError(f"The topic {topic!r} has no name that Kafka takes. Write it as orders, or orders-*.")
+        found += [topic] if levels is None or topic.endswith("*") else [level_topic(topic, n) for n in range(levels)]
+    return found
+
+
+def _groups(group: str, levels: int | None) -> list[str]:
+    return [group] if levels is None else [level_group(group, level) for level in range(levels)]
+
+
+def _named(scheduler: str) -> str:
+    if not is_topic_name(scheduler):
+        raise ConfigError(f"The scheduler's name is {scheduler!r}, and topics cannot be named after it.")
+    return scheduler
+
+
+def _show(rights: Sequence[Right], principal: str, servers: str, as_json: bool) -> None:
+    before = ["kafka-acls", "--bootstrap-server", servers, "--command-config", "admin.properties"]
+    commands = [shlex.join([*before, *arguments]) for arguments in kafka_acls(rights, principal)]
+    if as_json:
+        found = {"principal": principal, "rights": [_described(right) for right in rights], "commands": commands}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo("\n".join(commands))
+
+
+def _tell(answers: Sequence[Answer], as_json: bool) -> None:
+    missing = [answer for answer in answers if answer.held is Held.NO]
+    unknown = [answer for answer in answers if answer.held is Held.UNKNOWN]
+    if as_json:
+        held = {Held.YES: True, Held.NO: False, Held.UNKNOWN: None}
+        rights = [{**_described(each.right), "held": held[each.held], "reason": each.reason} for each in answers]
+        click.echo(json.dumps({"rights": rights}, indent=2))
+    else:
+        for answer in (*missing, *unknown):
+            reason = f" ({answer.reason})" if answer.reason else ""
+            click.echo(f"{answer.held.value}: {answer.right}{reason}")
+        there = len(answers) - len(missing) - len(unknown)
+        unsaid = f", {len(unknown):,} cannot be known" if unknown else ""
+        click.echo(f"{there:,} of {count(len(answers), 'right')} there, {len(missing):,} missing{unsaid}.", err=True)
+    click.get_current_context().exit(1 if missing else 0)
+
+
+def _described(right: Right) -> dict[str, object]:
+    pattern = "prefixed" if right.prefixed else "literal"
+    return {"operation": right.operation, "resource": right.resource, "name": right.name, "pattern": pattern}

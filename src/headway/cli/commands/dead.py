@@ -1,0 +1,240 @@
+"""`headway dead`: what is in a dead letter topic, and sending it again."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, TypeVar
+
+import click
+from rich.table import Column
+
+from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
+from headway.cli.dead_letters.letters import Filter, Letter, Place, PlaceType, json_line, page, row
+from headway.cli.dead_letters.sending_again import Plan, SendingAgain, Wanted, goals, letters, make_plan, sent
+from headway.cli.display.tables import show_table
+from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
+from headway.cli.display.texts import Moment
+from headway.cli.options.connection import Connection, kafka_options
+from headway.config import OWN_KEYS
+from headway.core.offsets.commit_metadata import Done
+from headway.dead_letters import MOST_BYTES
+from headway.kafka.producer.client import ProducerClient
+
+_ROWS = 100
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _filters(command: F) -> F:
+    """Give a command the options that choose letters; it gets them as `filter`."""
+
+    @click.option("--exception", metavar="NAME", help="That failed with it: ValueError, or with its module.")
+    @click.option("--source-topic", metavar="TOPIC", help="That came from this topic, at any level.")
+    @click.option("--since", type=Moment(), help="That failed then or later: 2026-05-01, '2026-05-01 12:30', 90m, 7d.")
+    @click.option("--until", type=Moment(), help="That failed before.")
+    @functools.wraps(command)
+    def with_filter(
+        *args: Any, exception: str | None, source_topic: str | None, since: int | None, until: int | None, **kwargs: Any
+    ) -> Any:
+        return command(*args, filter=Filter(exception, source_topic, since, until), **kwargs)
+
+    return with_filter  # type: ignore[return-value]
+
+
+_SENT_TOO = click.option("--sent-too", is_flag=True, help="Also those that were sent again before.")
+
+
+@click.group()
+def dead() -> None:
+    """List dead letters, look into them, and send them again.
+
+    A dead letter is a record that is not tried again, in a topic of its own with what went wrong in its headers. It
+    stays there when it is sent again, since Kafka deletes by age; which ones were sent is remembered in the commits of
+    a Kafka group, `headway-dead-TOPIC`. The others are open.
+
+    \b
+      headway dead list orders-dead
+      headway dead show orders-dead 0:12
+      headway dead send-again orders-dead 0:12
+      headway dead send-again orders-dead --all
+    """
+
+
+@dead.command(name="list")
+@click.argument("topic")
+@_filters
+@_SENT_TOO
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), help=f"So many at most. [default: {_ROWS}; with --json all]"
+)
+@click.option("--json", "as_json", is_flag=True, help="For programs: all of each letter, as one line.")
+@kafka_options
+def list_(topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json: bool, connection: Connection) -> None:
+    """List what is open in a dead letter topic.
+
+    It reads up to where the topic ends now; no group is joined, nothing is committed. `letter` is PARTITION:OFFSET, as
+    `show` and `send-again` take it.
+
+    \b
+      headway dead list orders-dead
+      headway dead list orders-dead --exception ValueError --since 12h
+      headway dead list orders-dead --json | jq -r .failure.exception | sort | uniq -c
+    """
+    with complaints(), _opened(topic, connection) as (dead, _):
+        found = _Found(dead, filter, sent_too)
+        if as_json:
+            for letter in islice(found, limit):
+                click.echo(json_line(topic, letter))
+        else:
+            _show(found, topic, limit or _ROWS, sent_too)
+
+
+@dead.command()
+@click.argument("topic")
+@click.argument("place", type=PlaceType(), metavar="PARTITION:OFFSET")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@kafka_options
+def show(topic: str, place: Place, as_json: bool, connection: Connection) -> None:
+    """Show all of one dead letter.
+
+    What is not UTF-8 is shown in hex, and with --json in Base64 under a name that says so.
+
+    \b
+      headway dead show orders-dead 0:12
+      headway dead show orders-dead 0:12 --json | jq -r .value
+    """
+    with complaints(), _opened(topic, connection) as (dead, _):
+        letter = dead.letter(place)
+    click.echo(json_line(topic, letter) if as_json else "\n".join(page(topic, letter)))
+
+
+@dead.command(name="send-again")
+@click.argument("topic")
+@click.argument("places", nargs=-1, type=PlaceType(), metavar="[PARTITION:OFFSET]...")
+@click.option("--all", "everything", is_flag=True, help="All that are open.")
+@_filters
+@_SENT_TOO
+@click.option("--max", "limit", type=click.IntRange(min=1), help="So many at most, the first of each partition first.")
+@click.option("--to", metavar="TOPIC", help="Another Kafka topic than each came from.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@kafka_options
+@click.pass_context
+def send_again(
+    context: click.Context,
+    topic: str,
+    places: Sequence[Place],
+    everything: bool,
+    filter: Filter,
+    sent_too: bool,
+    limit: int | None,
+    to: str | None,
+    dry_run: bool,
+    yes: bool,
+    connection: Connection,
+) -> None:
+    """Send dead letters again, to the topics and partitions that they came from.
+
+    Key, value and headers are the record's own, with one more header, headway.sent-again.from, that names the dead
+    letter. Its timestamp is the time of sending. Each letter is sent once, unless --sent-too asks for it again: what
+    Kafka has acknowledged is remembered every second, so only a crash, or a second send-again at the same time, can
+    repeat some. Kafka forgets after offsets.retention.minutes, seven days by default.
+
+    The exit code is 0 only if Kafka has acknowledged all.
+
+    \b
+      headway dead send-again orders-dead 0:12 0:15
+      headway dead send-again orders-dead --exception TimeoutError --since 12h --dry-run
+      headway dead send-again orders-dead --all --max 1
+    """
+    _require_one_choice(places, everything, filter, limit)
+    with complaints() as complaint, _opened(topic, connection) as (dead, kafka_topics):
+        wanted = Wanted(frozenset(places), filter, to, sent_too, limit)
+        with Progress(dead.size, shown=stderr_is_terminal()) as progress:
+            plan = make_plan(dead, wanted, kafka_topics, progress)
+        if plan.homeless:
+            complaint.say(
+                f"Left out, as nothing tells where they came from: {plan.homeless:,}. With --to they are sent."
+            )
+        if plan.shortened:
+            complaint.say(f"Left out, as they have only the beginning of their records: {plan.shortened:,}.")
+        if not plan.size:
+            click.echo(
+                f"Nothing to send: {topic} holds no such dead letters{'' if sent_too else ' that are open'}.", err=True
+            )
+        elif dry_run:
+            click.echo(f"{sent(plan.topics)} would be sent again{goals(plan.topics)}.")
+        else:
+            context.exit(_send(dead, plan, connection, complaint, ask=not yes, sent_too=sent_too))
+
+
+def _require_one_choice(places: Sequence[Place], everything: bool, filter: Filter, limit: int | None) -> None:
+    if places and (everything or filter or limit):
+        raise click.UsageError("PARTITION:OFFSET names the letters one by one: leave out --all, --max and the filters.")
+    if not (places or everything or filter):
+        raise click.UsageError("Say which letters: PARTITION:OFFSET, --all that are open, or a filter as --exception.")
+
+
+def _send(
+    dead: DeadTopic, plan: Plan, connection: Connection, complaint: Complaints, *, ask: bool, sent_too: bool
+) -> int:
+    """Ask, and send; returns the exit code. What could not be remembered is not sent."""
+    dead.memory_of(plan.existing, plan.destinations)
+    if ask:
+        click.confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?", abort=True, err=True)
+    if not sent_too:  # somebody may have been quicker than the answer
+        plan.without({partition: Done(offset_map) for partition, offset_map in dead.sent_again().items()})
+    dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
+    config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
+    own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
+    client = ProducerClient(own | config)
+    sending = SendingAgain(dead, plan, client, complaint)
+    sending.run()
+    return sending.report()
+
+
+@contextmanager
+def _opened(topic: str, connection: Connection) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
+    """The dead letter topic, and all topics with their numbers of partitions."""
+    kafka_topics = connection.admin().topics("Read")
+    with dead_topic(topic, kafka_topics, connection) as dead:
+        yield dead, kafka_topics
+
+
+class _Found:
+    """The letters that a list is to show; knows how many it left out since they were sent again."""
+
+    def __init__(self, dead: DeadTopic, filter: Filter, sent_too: bool) -> None:
+        self._dead = dead
+        self._filter = filter
+        self._sent_too = sent_too
+        self.hidden = 0
+
+    def __iter__(self) -> Iterator[Letter]:
+        with Progress(self._dead.size, shown=stderr_is_terminal()) as progress:
+            for seen, letter in enumerate(self._dead.letters(), 1):
+                progress.show(seen, seen)
+                if self._filter.matches(letter):
+                    if self._sent_too or not letter.sent_again:
+                        yield letter
+                    else:
+                        self.hidden += 1
+
+
+def _show(found: _Found, topic: str, limit: int, sent_too: bool) -> None:
+    first = list(islice(found, limit + 1))
+    shown = first[:limit]
+    if shown:
+        columns = [Column(name, no_wrap=True) for name in ("letter", "when")]
+        columns += [Column("from", overflow="fold"), Column("attempts", justify="right", no_wrap=True)]
+        columns += [Column(name, overflow="fold") for name in ("exception", "message", "key")]
+        columns += [Column("sent again")] if sent_too else []
+        state = {True: ["yes"], False: ["no"]} if sent_too else {True: [], False: []}
+        show_table(columns, [row(letter) + state[letter.sent_again] for letter in shown])
+    if len(first) > limit:
+        click.echo(f"{letters(limit)} shown, and there are more: --max shows so many.", err=True)
+    elif not shown:
+        click.echo(f"{topic} holds no such dead letters{'' if sent_too else ' that are open'}.", err=True)
+    if found.hidden:
+        click.echo(f"{letters(found.hidden)} sent again before: --sent-too shows them as well.", err=True)

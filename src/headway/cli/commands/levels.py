@@ -1,0 +1,86 @@
+"""`headway levels`: who would get what."""
+
+import json
+from typing import Any
+
+import click
+from rich.table import Column
+
+from headway.cli.display.tables import show_table
+from headway.core.levels.capacity import Distributor, distribute, exponential, linear, weighted
+from headway.core.levels.naming import MOST_LEVELS
+
+LEVELS = click.IntRange(1, MOST_LEVELS)
+
+_BAR_WIDTH = 40
+_NAMED = {"exponential": exponential, "linear": linear}
+
+
+class DistributorType(click.ParamType[Distributor]):
+    """`exponential`, `linear`, or `weighted:` with a weight for each level, lowest first."""
+
+    name = "distributor"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "exponential|linear|weighted:1,2,5"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Distributor:
+        name, _, weights = str(value).partition(":")
+        if name in _NAMED and not weights:
+            return _NAMED[name]
+        if name == "weighted" and all(weight.strip().isdecimal() for weight in weights.split(",")):
+            return weighted(*map(int, weights.split(",")))
+        return self.fail(
+            f"{value!r} is not exponential, linear, or weighted: with weights, as weighted:1,2,5.", param, ctx
+        )
+
+
+@click.command()
+@click.option("--levels", "count", type=LEVELS, required=True, help="How many priorities there are.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    required=True,
+    help="What is shared: the most records that one poll returns (max.poll.records).",
+)
+@click.option("--distributor", default="exponential", show_default=True, type=DistributorType(), help="How.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -> None:
+    """Show how a capacity is shared over levels.
+
+    exponential gives each level twice the share of the one below, linear one part more, and weighted what you say,
+    lowest level first. What the division leaves over goes to the highest.
+
+    \b
+      headway levels --levels 3 --capacity 50
+      headway levels --levels 3 --capacity 50 --distributor weighted:1,2,5
+    """
+    shares = distribute(distributor, count, capacity)
+    if as_json:
+        described = [
+            {"level": level, "share": share, "percent": _percent(share, capacity)} for level, share in _top_down(shares)
+        ]
+        click.echo(json.dumps({"capacity": capacity, "levels": described}, indent=2))
+    else:
+        _show(shares, capacity)
+
+
+def _show(shares: list[int], capacity: int) -> None:
+    columns = [*(Column(name, justify="right") for name in ("level", "share", "percent")), Column("")]
+    rows = [
+        (str(level), f"{share:,}", f"{_percent(share, capacity)} %", _bar(share, max(shares)))
+        for level, share in _top_down(shares)
+    ]
+    show_table(columns, rows)
+
+
+def _top_down(shares: list[int]) -> list[tuple[int, int]]:
+    return list(enumerate(shares))[::-1]
+
+
+def _percent(share: int, capacity: int) -> float:
+    return round(100 * share / capacity, 1)
+
+
+def _bar(share: int, largest: int) -> str:
+    return "█" * max(1, round(_BAR_WIDTH * share / largest))

@@ -1,0 +1,328 @@
+"""`headway offsets`: what groups have committed, and the offset maps in it."""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import click
+from rich.table import Column
+
+from headway.cli.commands.levels import LEVELS
+from headway.cli.display.offset_maps import LEGEND, draw
+from headway.cli.display.tables import show_table
+from headway.cli.display.terminal import count
+from headway.cli.display.texts import local_time, printable, shortened
+from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.records.record_lines import text_or_base64
+from headway.core.levels.naming import level_group, level_topic
+from headway.core.offsets.commit_metadata import UNKNOWN, CommitMetadata, read_metadata
+from headway.core.offsets.offset_map import OffsetMap
+from headway.errors import KafkaError, OffsetMapError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.reading.group_inspector import GroupInspector
+
+_MOST_RANGES = 20
+_MOST_CHARACTERS = 40
+
+
+class PartitionCommit(NamedTuple):
+    """A partition of a group's topics, and what the group has committed of it.
+
+    `offset` is None where nothing is committed, and `log_end` where the partition is gone.
+    """
+
+    topic: str
+    partition: int
+    offset: int | None
+    log_start: int
+    log_end: int | None
+    text: bytes
+    metadata: CommitMetadata
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets there are from the committed one on; from the first that is held if there is none."""
+        if self.log_end is None:
+            return None
+        return max(0, self.log_end - (self.log_start if self.offset is None else self.offset))
+
+
+@click.group()
+def offsets() -> None:
+    """Show what groups have committed, and draw their offset maps.
+
+    A parallel consumer commits the lowest offset that is not done, and above it an offset map of what is. Kafka's own
+    tools show the offset, and the map as letters that say nothing.
+
+    \b
+      headway offsets show billing
+      headway offsets show billing --levels 3
+      headway offsets decode bAAFGgA= --offset 100
+    """
+
+
+@offsets.command()
+@click.argument("group")
+@click.option("--topic", help="Only of this topic.")
+@click.option("--levels", type=LEVELS, help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
+@click.option("--json", "as_json", is_flag=True, help="For programs; with the ranges that are not done.")
+@kafka_options
+def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: Connection) -> None:
+    """Show what a Kafka group has committed, and draw its offset maps.
+
+    It only looks: no group is joined, nothing is changed. The lag is what is behind the committed offset; some of it
+    can be done already, and the offset map says which. All partitions are shown of each topic that the group has
+    committed of, with --levels at any level; where nothing is committed, the lag is all that the partition holds.
+
+    \b
+      headway offsets show billing
+      headway offsets show billing --levels 3 --topic orders
+      headway offsets show billing --json | jq '.groups[].partitions[].lag'
+    """
+    kafka_topics = connection.admin().topics()  # a broker that does not answer is told of here
+    names = [group] if levels is None else [level_group(group, level) for level in range(levels)]
+    found = {name: _read(connection, name) for name in names}
+    _require_any(group, levels, [name for name, commits in found.items() if commits], connection)
+    for name, partitions in _without_commit(found, kafka_topics, with_levels=levels is not None).items():
+        found[name] += _read_uncommitted(connection, name, partitions)
+        found[name].sort(key=lambda each: (each.topic, each.partition))
+    if topic is not None:
+        found = {name: _only(topic, level, commits) for level, (name, commits) in enumerate(found.items())}
+        _require_topic(group, topic, found)
+    if as_json:
+        click.echo(json.dumps({"groups": [_describe_group(*each) for each in found.items()]}, indent=2))
+    else:
+        _show(found, with_group=levels is not None)
+
+
+@offsets.command()
+@click.argument("text")
+@click.option("--offset", type=click.IntRange(min=0), required=True, help="The one that was committed with it.")
+@click.option("--json", "as_json", is_flag=True, help="For programs; with all ranges that are not done.")
+def decode(text: str, offset: int, as_json: bool) -> None:
+    """Say what TEXT, the metadata of a commit, means; `-` reads it from stdin.
+
+    Paste it as another tool shows it. It can be an offset map of Headway's or of the Java parallel consumer's, they
+    are the same, or Kafka Streams' metadata.
+
+    \b
+      headway offsets decode bAAFGgA= --offset 100
+      pbpaste | headway offsets decode - --offset 100
+    """
+    # An argument can hold any bytes, which Python has as lone surrogates.
+    content = (_stdin() if text == "-" else text.encode(errors="surrogateescape")).strip()
+    metadata = read_metadata(content, offset)
+    if metadata.reason is not None:
+        raise OffsetMapError(metadata.reason)
+    if as_json:
+        click.echo(json.dumps({"offset": offset, **_describe(content, metadata)}, indent=2))
+    else:
+        for line in _explain(metadata):
+            click.echo(line)
+
+
+def _stdin() -> bytes:
+    with click.open_file("-", "rb") as stdin:
+        return bytes(stdin.read())
+
+
+def _read(connection: Connection, group: str) -> list[PartitionCommit]:
+    with GroupInspector(connection.config, group) as onlooker:
+        committed = onlooker.committed(onlooker.partitions())
+        ends = onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
+    return [
+        PartitionCommit(
+            *partition, offset, 0, ends.get(partition), text, read_metadata(text, offset, ends.get(partition))
+        )
+        for partition, (offset, text) in committed.items()
+    ]
+
+
+def _without_commit(
+    found: Mapping[str, Sequence[PartitionCommit]], kafka_topics: Mapping[str, int], *, with_levels: bool
+) -> dict[str, list[Partition]]:
+    """Return for each group the partitions of its topics of which it has committed nothing.
+
+    A topic is a group's when it has committed of a partition, or the group of another level has of that level.
+    """
+    topics = {
+        each.topic.removesuffix(f"-{level}")
+        for level, commits in enumerate(found.values() if with_levels else ())
+        for each in commits
+        if each.topic.endswith(f"-{level}")
+    }
+    missing: dict[str, list[Partition]] = {}
+    for level, (group, commits) in enumerate(found.items()):
+        names = {each.topic for each in commits} | {level_topic(topic, level) for topic in topics}
+        there = {(name, partition) for name in names for partition in range(kafka_topics.get(name, 0))}
+        missing[group] = sorted(there - {(each.topic, each.partition) for each in commits})
+    return missing
+
+
+def _read_uncommitted(connection: Connection, group: str, partitions: Sequence[Partition]) -> Iterator[PartitionCommit]:
+    if not partitions:
+        return
+    with GroupInspector(connection.config, group) as onlooker:
+        starts, ends = onlooker.starts(partitions), onlooker.ends(partitions)
+    for each in partitions:
+        if each in starts and each in ends:  # it may have been deleted since
+            yield PartitionCommit(
+                *each, None, starts[each], ends[each], b"", read_metadata(b"", starts[each], ends[each])
+            )
+
+
+def _require_any(group: str, levels: int | None, found: Sequence[str], connection: Connection) -> None:
+    if found:
+        return
+    with GroupInspector(connection.config, group) as onlooker:
+        groups = onlooker.groups()
+    name = group if levels is None else level_group(group, 0)
+    if name in groups:
+        raise KafkaError(
+            f"The group {name} has committed nothing yet, of topics that this client may see. Look again when it has "
+            "handled records; if it has, grant Describe on its topics to the principal of this client."
+        )
+    raise KafkaError(f"Kafka has no group {name}. {_hint(group, levels, groups)}")
+
+
+def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
+    of_levels = [each for each in groups if each == level_group(group, 0)]
+    if levels is None and of_levels:
+        there = next(level for level in range(len(groups) + 1) if level_group(group, level) not in groups)
+        return f"It has levels: add --levels {there}."
+    if levels is not None and group in groups:
+        return f"There is {group} itself: leave out --levels."
+    near = difflib.get_close_matches(group, groups, n=1)
+    if near:
+        return f"Did you mean {near[0]}?"
+    some = ", ".join(groups[:5]) or "none"
+    return f"A group is there as soon as it has committed, or has members. There {'are' if groups else 'is'} {some}."
+
+
+def _only(topic: str, level: int, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
+    """Those of a Kafka topic, or of the level of a topic that the group reads."""
+    return [each for each in commits if each.topic in {topic, level_topic(topic, level)}]
+
+
+def _require_topic(group: str, topic: str, found: dict[str, list[PartitionCommit]]) -> None:
+    if not any(found.values()):
+        raise KafkaError(f"The group {group} has committed nothing of {topic}. Without --topic you see of what it has.")
+
+
+def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
+    columns = [Column("group", overflow="fold")] if with_group else []
+    columns += [Column("topic", overflow="fold")]
+    columns += [Column(name, justify="right") for name in ("partition", "committed", "log end", "lag")]
+    columns += [Column("metadata", overflow="fold")]
+    rows = [([group] if with_group else []) + _row(each) for group, commits in found.items() for each in commits or ()]
+    show_table(columns, rows)
+    for group, commits in found.items():
+        if all(each.offset is None for each in commits):
+            click.echo(f"headway: The group {group} has committed nothing.", err=True)
+    drawings = [
+        line
+        for group, commits in found.items()
+        for each in commits
+        for line in _drawing(each, f"{group}: " if with_group else "")
+    ]
+    if drawings:
+        click.echo("\n".join(["", *drawings, f"  {LEGEND}"]))
+
+
+def _row(commit: PartitionCommit) -> list[str]:
+    log_end, lag = ("gone", "-") if commit.log_end is None else (f"{commit.log_end:,}", f"{commit.lag:,}")
+    committed = "-" if commit.offset is None else f"{commit.offset:,}"
+    return [commit.topic, str(commit.partition), committed, log_end, lag, _in_short(commit)]
+
+
+def _in_short(commit: PartitionCommit) -> str:
+    metadata = commit.metadata
+    if commit.offset is None:
+        return "none"
+    if metadata.encoding == UNKNOWN:
+        text = shortened(printable(commit.text.decode(errors="replace")), _MOST_CHARACTERS)
+        return f"unknown: {text}"
+    if metadata.stream_time is not None:
+        return f"{metadata.encoding}: {_stream_time(metadata.stream_time)}"
+    offset_map = metadata.offset_map or OffsetMap(commit.offset)
+    if not offset_map.runs:
+        return "none"
+    return f"{metadata.encoding}: {_size(offset_map.complete):,} done, {_size(offset_map.incomplete):,} not"
+
+
+def _drawing(commit: PartitionCommit, whose: str) -> Iterator[str]:
+    place = f"{whose}{commit.topic}, partition {commit.partition}"
+    if commit.metadata.reason:
+        yield f"{place}: {commit.metadata.reason}"
+    elif (offset_map := commit.metadata.offset_map) and offset_map.runs:
+        yield f"{place}: {_extent(offset_map)}"
+        yield f"  {draw(offset_map)}"
+
+
+def _extent(offset_map: OffsetMap) -> str:
+    return f"offsets {offset_map.offset:,} to {offset_map.end - 1:,}"
+
+
+def _explain(metadata: CommitMetadata) -> Iterator[str]:
+    if metadata.stream_time is not None:
+        yield f"{metadata.encoding}: {_stream_time(metadata.stream_time)}. Its time of the partition; no offset map."
+        return
+    offset_map = metadata.offset_map
+    if offset_map is None or not offset_map.runs:
+        yield f"{metadata.encoding}: nothing is done above the committed offset."
+        return
+    yield f"{metadata.encoding}: {_extent(offset_map)}"
+    yield f"  {draw(offset_map)}"
+    yield f"  {LEGEND}"
+    done, rest = _size(offset_map.complete), offset_map.incomplete
+    yield f"{count(done, 'offset')} done, the highest is {offset_map.end - 1:,}."
+    yield f"{count(_size(rest), 'offset')} not done: {_listed(rest)}."
+
+
+def _listed(ranges: Sequence[range]) -> str:
+    some = [f"{each[0]:,}" if len(each) == 1 else f"{each[0]:,} to {each[-1]:,}" for each in ranges[:_MOST_RANGES]]
+    more = len(ranges) - len(some)
+    return "; ".join([*some, f"… and {count(more, 'range')} more"] if more else some)
+
+
+def _describe_group(group: str, commits: Iterable[PartitionCommit]) -> dict[str, Any]:
+    return {
+        "group": group,
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "committed": each.offset,
+                "log_end": each.log_end,
+                "lag": each.lag,
+                **_describe(each.text, each.metadata),
+            }
+            for each in commits
+        ],
+    }
+
+
+def _describe(text: bytes, metadata: CommitMetadata) -> dict[str, Any]:
+    offset_map = metadata.offset_map
+    described: dict[str, Any] = {**text_or_base64("metadata", text), "encoding": metadata.encoding}
+    if offset_map is not None:
+        described |= {
+            "done": _size(offset_map.complete),
+            "not_done": _size(offset_map.incomplete),
+            "highest_done": offset_map.end - 1 if offset_map.runs else None,
+            "incomplete": [{"start": each.start, "end": each.stop} for each in offset_map.incomplete],
+        }
+    if metadata.stream_time is not None:
+        described["stream_time"] = metadata.stream_time
+    if metadata.reason is not None:
+        described["reason"] = metadata.reason
+    return described
+
+
+def _size(ranges: Iterable[range]) -> int:
+    return sum(map(len, ranges))
+
+
+def _stream_time(milliseconds: int) -> str:
+    return "no time yet" if milliseconds < 0 else local_time(milliseconds)

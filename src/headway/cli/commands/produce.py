@@ -1,0 +1,80 @@
+"""`headway produce`: lines in, records out."""
+
+from collections.abc import Sequence
+
+import click
+
+from headway.cli.commands.levels import LEVELS
+from headway.cli.display.terminal import complaints
+from headway.cli.options.connection import Connection, KeyValue, kafka_options
+from headway.cli.options.logical_topics import require_levels
+from headway.cli.records.lines import JsonLines, text_lines
+from headway.cli.records.production import Production
+from headway.config import no_such_priority
+from headway.priority.producer import PriorityProducer
+
+_LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True))
+@click.option(
+    "--format",
+    type=click.Choice(["text", "json-lines"]),
+    default="text",
+    show_default=True,
+    help="Each line is a record; json-lines checks that it is JSON and can take key and priority from it.",
+)
+@click.option("--priority", type=click.IntRange(min=0), default=0, show_default=True, help="The level; 0 is lowest.")
+@click.option("--priority-field", metavar="NAME", help="JSON: take the priority from this field, where there is one.")
+@click.option("--key-field", metavar="NAME", help="JSON: take the key from this field; one key keeps its order.")
+@click.option("--levels", type=LEVELS, help="How many the topic has. By default as many as are found.")
+@click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="What to do at a line that is not a record, or is not delivered.",
+)
+@kafka_options
+@click.pass_context
+def produce(
+    context: click.Context,
+    topic: str,
+    files: Sequence[str],
+    format: str,
+    priority: int,
+    priority_field: str | None,
+    key_field: str | None,
+    levels: int | None,
+    headers: Sequence[tuple[str, str]],
+    on_error: str,
+    connection: Connection,
+) -> None:
+    """Send the lines of FILES, or of stdin, to a topic by priority.
+
+    A line has at most as many bytes as a record, message.max.bytes: 1,000,000 by default.
+
+    The exit code is 0 only if every record was delivered, leaving out the lines that --on-error skip skips.
+
+    \b
+      echo 'ship at once' | headway produce orders --priority 2
+      headway produce orders orders.txt
+      headway produce orders orders.jsonl --format json-lines --key-field customer --priority-field urgency
+    """
+    if format == "text" and (priority_field or key_field):
+        raise click.UsageError("--priority-field and --key-field name fields of JSON. Add --format json-lines.")
+    levels = require_levels(topic, connection.admin().topics("Write"), levels)
+    if priority >= levels:
+        raise no_such_priority(priority, levels)
+    parse = text_lines(priority) if format == "text" else JsonLines(priority, levels, priority_field, key_field)
+    with complaints() as complaint:
+        producer = PriorityProducer(connection.config | {"max.priority": levels})
+        longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # a number: the producer has taken it
+        production = Production(
+            producer, topic, parse, headers, complaint, stop_on_error=on_error == "stop", longest=longest
+        )
+        production.run(files or ("-",))
+    context.exit(production.report())

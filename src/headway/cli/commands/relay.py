@@ -1,0 +1,70 @@
+"""`headway relay`: moves delayed records, and delivers what is due."""
+
+import gc
+import logging
+import sys
+from typing import Any
+
+import click
+
+from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.workers.logs import log_options, log_to_stderr
+from headway.cli.workers.messages import LogStyle
+from headway.delay.relay.relay import Relay
+from headway.delay.topics import DEFAULT_NAME
+from headway.runtime.interrupt import Interrupt
+from headway.runtime.sigterm import on_terminate
+
+log = logging.getLogger("headway.relay")
+
+
+@click.command()
+@click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
+@click.option(
+    "--mode",
+    type=click.Choice(["exactly-once", "low-latency"]),
+    default="exactly-once",
+    show_default=True,
+    help="low-latency delivers some milliseconds sooner; after a crash what was just delivered comes again.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(min=16),
+    metavar="MB",
+    default=256,
+    show_default=True,
+    help="How much of records may wait in memory, whatever is pending.",
+)
+@log_options
+@kafka_options
+def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: Connection) -> None:
+    """Deliver delayed records when they are due.
+
+    It runs until SIGTERM or Ctrl-C.
+
+    \b
+      headway relay
+      headway relay --name billing-delay --mode low-latency
+
+    Run as many as you like: they share the work, as many as the scheduler's topics have partitions. What comes due
+    while none runs is delivered when one runs again. One that is killed is replaced by the others within some seconds.
+    """
+    log_to_stderr(style, command="relay")
+    _give_all_to_the_relay()
+    with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20) as running:
+        log.info("The relay of %s runs. Ctrl-C ends it.", name)
+        with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
+            running.run()
+    counts = running.counts
+    log.info("The relay ends: %d read, %d moved, %d delivered.", counts["read"], counts["moved"], counts["delivered"])
+    if interrupt.requested:
+        raise KeyboardInterrupt
+
+
+def _give_all_to_the_relay() -> None:
+    """Nothing else runs in this process."""
+    # What waits in memory is no garbage, and looking through all of it would make the next records late.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    # The thread that commits one round does little, and is not to wait for all that the other does for the next.
+    sys.setswitchinterval(0.0005)

@@ -1,0 +1,42 @@
+"""`headway report`: what a pipeline did, as a page with plots."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headway.cli.options.spark_session import master_option, on_spark
+
+_A_YEAR = 366 * 86_400
+
+
+@click.command()
+@click.argument("parquet")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="report.html",
+    show_default=True,
+    help="The page to write.",
+)
+@click.option("--window", type=click.IntRange(1, _A_YEAR), metavar="SECONDS", help="By default 60 windows or fewer.")
+@click.option("--title", default="Headway report", show_default=True, help="Of the page.")
+@master_option
+def report(parquet: str, output: Path, window: int | None, title: str, master: str | None) -> None:
+    """Show throughput, waits and lag of what a pipeline did, as a page with plots.
+
+    By level and window of time. The records in PARQUET need the columns level, produced_at, read_at and done_at, as
+    the pipelines of Headway write them. The page is one file that needs no network.
+    Records without a level or one of the times are left out, and the page says how many.
+
+    \b
+      headway pipeline run flights --topic flights --levels 3 --output out
+      headway report out/flights --output flights.html
+    """
+
+    def write(spark: Any) -> int:
+        from headway.spark.report.file import write_report  # noqa: PLC0415 - needs PySpark
+
+        return write_report(spark, parquet, output, title=title, seconds=window)
+
+    click.echo(f"Wrote {output}, about {on_spark('headway report', master, write):,} records.")

@@ -1,0 +1,336 @@
+"""`headway schedule`: records for later, listed, cancelled and counted."""
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Column
+
+from headway.cli.display.tables import show_table
+from headway.cli.display.texts import printable, shown_bytes
+from headway.cli.options.connection import Connection, KeyValue, kafka_options
+from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
+from headway.cli.options.spark_session import master_option, on_spark
+from headway.cli.records.lines import LongLine, read_lines
+from headway.core.delay.changes import Settled
+from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
+from headway.core.delay.schedule import HandleParts
+from headway.delay.commands import no_relay
+from headway.delay.due_time import When
+from headway.delay.pending import Pending, layout_of, read_pending
+from headway.delay.scheduler import Scheduler
+from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
+from headway.errors import ConfigError, HeadwayError
+from headway.runtime.lifecycle import time_left_of
+
+_NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
+_BAR = 40
+_UNANSWERED = "not answered"
+
+
+@click.group()
+def schedule() -> None:
+    """Schedule records for later, list what is pending, cancel it.
+
+    A relay (`headway relay`) delivers them when they are due.
+
+    \b
+      echo 'are you still there?' | headway schedule add chats --in 5m
+      headway schedule list
+      headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
+      headway schedule stats
+    """
+
+
+@schedule.command()
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=DEFAULT_PARTITIONS,
+    show_default=True,
+    help="Of each topic: as many relays can share the work. It cannot be changed later.",
+)
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Copies of each. By default as the broker says.")
+@click.option(
+    "--lines", type=LADDER, help="The delay lines, as 1s,1m,1h,1d. By default what is in use, or 1s, 2s, 4s … 2 years."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be created.")
+@_NAME
+@kafka_options
+def init(
+    partitions: int,
+    replication_factor: int | None,
+    lines: Ladder | None,
+    dry_run: bool,
+    name: str,
+    connection: Connection,
+) -> None:
+    """Create the topics of a scheduler, or put other delay lines in use.
+
+    A `Scheduler` does so itself on first use, where it may. What is pending is not touched by other lines: it is moved
+    on along them, and those that are not in use any more are read until they are empty.
+
+    \b
+      headway schedule init --partitions 8
+      headway schedule init --dry-run
+      headway schedule init --lines 1s,30s,15m,6h,7d
+    """
+    missing = missing_topics(connection.config, name, lines, partitions)
+    if dry_run:
+        for new in missing:
+            settings = " ".join(f"{key}={value}" for key, value in sorted(new.config.items()))
+            click.echo(f"{new.name}  partitions={new.partitions}  {settings}")
+        return
+    layout = create_topics(connection.config, name, lines, partitions, replication_factor)
+    click.echo(f"Created {len(missing)} topics. The lines of {name}: {layout.ladder}; partitions: {layout.partitions}.")
+
+
+@schedule.command()
+@click.argument("topic")
+@click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.")
+@click.option(
+    "--at",
+    "at",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"]),
+    help="A time with its zone, as 2030-01-31T17:00:00+01:00.",
+)
+@click.option("--every", "rule", help="A cron expression, as '0 17 * * MON-FRI', or an interval, as 10m.")
+@click.option("--zone", default="UTC", show_default=True, help="The time zone of the cron expression.")
+@click.option("--key", help="The key of all records.")
+@click.option("--priority", type=click.IntRange(min=0), help="The level, where the topic has levels.")
+@click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
+@click.option("--id", "id_", help="What the ids of the schedules begin with.")
+@_NAME
+@kafka_options
+def add(
+    topic: str,
+    when: When | None,
+    at: datetime | None,
+    rule: str | None,
+    zone: str,
+    key: str | None,
+    priority: int | None,
+    headers: Iterable[tuple[str, str]],
+    id_: str | None,
+    name: str,
+    connection: Connection,
+) -> None:
+    """Schedule each line of stdin as a record for TOPIC, and write its handle, with which it can be cancelled.
+
+    \b
+      echo 'ship it' | headway schedule add orders --in 5m
+      echo 'good evening' | headway schedule add chats --every '0 17 * * *' --zone Europe/Berlin
+    """
+    if sum(given is not None for given in (when, at, rule)) != 1:
+        raise click.UsageError("Say when: one of --in, --at and --every.")
+    more: dict[str, Any] = {"headers": list(headers), "priority": priority, "id": id_}
+    with Scheduler(connection.config, name=name) as scheduler:
+        for place, line in read_lines(("-",), MAX_MESSAGE_BYTES):
+            if isinstance(line, LongLine):
+                raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
+            value = line.rstrip(b"\r\n")
+            if rule is not None:
+                interval = DUE.seconds(rule)
+                handle = scheduler.every(rule if interval is None else interval, key, value, topic, zone=zone, **more)
+            else:
+                handle = scheduler.send_later(key, value, topic, at if when is None else when, **more)  # type: ignore[arg-type]
+            handle.wait()
+            click.echo(str(handle))
+
+
+@schedule.command(name="list")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
+@click.option("--topic", help="Only those for this topic.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_NAME
+@kafka_options
+def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: Connection) -> None:
+    """List what is due next.
+
+    \b
+      headway schedule list
+      headway schedule list --topic orders --json | jq -r '.schedules[].handle'
+    """
+    found = (each for each in read_pending(connection.config, name) if topic in (None, each.schedule.topic))
+    soonest = soonest_of(found, limit)
+    if as_json:
+        click.echo(json.dumps({"schedules": [_describe(each) for each in soonest]}, indent=2))
+    elif soonest:
+        columns = [Column("due"), Column("topic"), Column("key"), Column("bytes", justify="right"), Column("handle")]
+        show_table(columns, map(_row, soonest))
+    else:
+        click.echo("Nothing is pending.", err=True)
+
+
+@schedule.command()
+@click.argument("handles", nargs=-1, required=True)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 86_400),
+    default=30,
+    show_default=True,
+    help="Seconds to wait for a relay's answer.",
+)
+@_NAME
+@kafka_options
+@click.pass_context
+def cancel(context: click.Context, handles: Sequence[str], timeout: float, name: str, connection: Connection) -> None:
+    """Cancel schedules, and say for each what became of that.
+
+    The exit code is 0 if all are cancelled, and 1 if one was delivered already, or no relay has answered.
+
+    \b
+      headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
+    """
+    for handle in handles:
+        HandleParts.read(handle)  # a mistake in one asks for none
+    with Scheduler(connection.config, name=name) as scheduler:
+        # For all before the first answer is waited for: without a relay they are stored all the same.
+        asked = [scheduler.ask_to_cancel(handle) for handle in handles]
+        left = time_left_of(timeout)
+        outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
+    for handle, outcome in zip(handles, outcomes, strict=True):
+        click.echo(f"{handle}: {outcome}")
+    if _UNANSWERED in outcomes:
+        raise no_relay(timeout)
+    context.exit(0 if all(outcome is Settled.CANCELLED for outcome in outcomes) else 1)
+
+
+@schedule.command()
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_NAME
+@kafka_options
+def stats(as_json: bool, name: str, connection: Connection) -> None:
+    """Count what is pending, by delay line and by the hour in which it is due. Reads all of it once.
+
+    \b
+      headway schedule stats
+    """
+    lines: Counter[int] = Counter()
+    hours: Counter[int] = Counter()
+    for each in read_pending(connection.config, name):
+        lines[each.line] += 1
+        hours[each.due // 3_600_000 * 3_600_000] += 1
+    if as_json:
+        by_hour = [{"hour": show_due(hour), "pending": count} for hour, count in sorted(hours.items())]
+        by_line = [{"line_ms": line, "pending": count} for line, count in sorted(lines.items())]
+        click.echo(json.dumps({"pending": lines.total(), "lines": by_line, "hours": by_hour}, indent=2))
+        return
+    click.echo(f"{lines.total()} pending")
+    _draw("line", {describe_ms(line) if line else "in memory": count for line, count in sorted(lines.items())})
+    _draw("due in the hour of", {show_due(hour)[:16]: count for hour, count in sorted(hours.items())[:48]})
+
+
+@schedule.command(name="fit")
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines at the most.")
+@click.option("--apply", is_flag=True, help="Put the proposed lines in use.")
+@_NAME
+@kafka_options
+def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
+    """Propose the delay lines with which what is pending would have been moved least.
+
+    Every line is a topic, and with each that a delay passes it is written once more.
+
+    \b
+      headway schedule fit --count 6
+      headway schedule fit --count 6 --apply
+    """
+    delays: Counter[int] = Counter()
+    for each in read_pending(connection.config, name):
+        delays[rounded(max(0, each.due - each.schedule.at))] += 1
+    if not delays:
+        click.echo("Nothing is pending, so nothing says which lines would be best.", err=True)
+        return
+    before, proposed = layout_of(connection.config, name).ladder, fit(delays, count)
+    for title, ladder in (("in use", before), ("proposed", proposed)):
+        writes = writes_per_record(ladder, delays)
+        click.echo(f"{title}: {ladder}  ({len(ladder.lines)} lines, {writes:.1f} writes per record)")
+    if apply:
+        create_topics(connection.config, name, proposed)
+        click.echo("The proposed lines are in use: by relays from now on, by schedulers when they start.")
+
+
+@schedule.command()
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="schedules.html",
+    show_default=True,
+    help="The page.",
+)
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines to propose.")
+@master_option
+@_NAME
+@kafka_options
+def report(output: Path, count: int, master: str | None, name: str, connection: Connection) -> None:
+    """Show what is pending, as a page with plots: for millions of schedules, counted on Spark.
+
+    By the hour in which they are due and by delay line, with the seconds in which most is due, and delay lines that
+    would suit them.
+
+    \b
+      headway schedule report --output schedules.html
+    """
+
+    def write(spark: Any) -> int:
+        from headway.spark.delay import write_occupancy  # noqa: PLC0415 - needs PySpark
+
+        return write_occupancy(spark, connection.config, output, name, count)
+
+    pending = on_spark("headway schedule report", master, write)
+    click.echo(f"Wrote {output}, about {pending:,} schedules.")
+
+
+def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
+    """Return the next so many that are due, each once: one that moves while it is read is found in two lines."""
+    soonest: list[Pending] = []
+    for each in found:
+        place = bisect_left(soonest, _rank(each), key=_rank)
+        if place < limit and _rank(each) not in map(_rank, soonest[place : place + 1]):
+            soonest.insert(place, each)
+            del soonest[limit:]
+    return soonest
+
+
+def _rank(pending: Pending) -> tuple[int, int, int, str]:
+    return pending.due, pending.schedule.at, pending.schedule.order, pending.handle
+
+
+def _draw(title: str, counts: Mapping[str, int]) -> None:
+    if counts:
+        most = max(counts.values())
+        columns = [Column(title), Column("pending", justify="right"), Column("")]
+        show_table(columns, ((name, str(n), "█" * max(1, n * _BAR // most)) for name, n in counts.items()))
+
+
+def _outcome(answer: Future[Settled], timeout: float) -> Settled | str:
+    try:
+        return answer.result(timeout)
+    except TimeoutError:
+        return _UNANSWERED
+    except HeadwayError as error:
+        return str(error)
+
+
+def _describe(pending: Pending) -> dict[str, object]:
+    schedule = pending.schedule
+    return {
+        "handle": pending.handle,
+        "id": schedule.id,
+        "due": show_due(pending.due),
+        "topic": schedule.topic,
+        "recurs": schedule.recurrence is not None,
+        "scheduled": show_due(schedule.at),
+        "line_ms": pending.line,
+    }
+
+
+def _row(pending: Pending) -> tuple[str, ...]:
+    key, size = shown_bytes(pending.message.key()), len(pending.message.value() or b"")
+    return show_due(pending.due), pending.schedule.topic, key, str(size), printable(pending.handle)

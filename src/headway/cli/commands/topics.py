@@ -1,0 +1,137 @@
+"""`headway topics`: the topics and their levels."""
+
+import json
+from collections.abc import Iterable
+
+import click
+from rich.table import Column
+
+from headway.cli.commands.levels import LEVELS
+from headway.cli.display.tables import show_table
+from headway.cli.options.connection import Connection, KeyValue, kafka_options
+from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
+from headway.core.levels.naming import level_topic
+
+
+@click.group()
+def topics() -> None:
+    """Create, list and delete topics and their levels.
+
+    Each level of a topic is a Kafka topic: `orders` with three levels is `orders-0`, `orders-1` and `orders-2`.
+
+    \b
+      headway topics create orders --levels 3 --partitions 6
+      headway topics list
+      headway topics delete orders
+    """
+
+
+@topics.command()
+@click.argument("topic")
+@click.option(
+    "--levels", type=LEVELS, help="How many priorities it has; 0 is the lowest. By default a topic without levels."
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="Of each level: as many can read it.",
+)
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 10_000), help="Copies of each. By default as the broker says."
+)
+@click.option(
+    "--config",
+    "configs",
+    type=KeyValue("retention.ms=86400000"),
+    multiple=True,
+    help="A topic setting of Kafka's, as --config retention.ms=86400000.",
+)
+@kafka_options
+def create(
+    topic: str,
+    levels: int | None,
+    partitions: int,
+    replication_factor: int | None,
+    configs: Iterable[tuple[str, str]],
+    connection: Connection,
+) -> None:
+    """Create a topic: one Kafka topic for each level, or one of that very name.
+
+    \b
+      headway topics create orders --levels 3 --partitions 6
+      headway topics create audit --levels 2 --config cleanup.policy=compact
+      headway topics create orders-dead
+    """
+    names = _level_topics(topic, levels) if levels else [topic]
+    connection.admin().create(names, partitions, replication_factor, dict(configs))
+    each = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    click.echo(f"Created {', '.join(names)} with {each}{' each' if len(names) > 1 else ''}.")
+
+
+@topics.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@kafka_options
+def list_(as_json: bool, connection: Connection) -> None:
+    """List the topics with their levels, and the others as they are.
+
+    Kafka's own, whose names begin with two underscores, are left out.
+
+    \b
+      headway topics list
+      headway topics list --json | jq '.topics[].name'
+    """
+    kafka_topics = connection.admin().topics()
+    found = logical_topics({name: count for name, count in kafka_topics.items() if not name.startswith("__")})
+    if as_json:
+        click.echo(json.dumps({"topics": [_describe(each) for each in found]}, indent=2))
+    elif found:
+        columns = [
+            Column("topic", overflow="fold"),
+            Column("levels", justify="right"),
+            Column("partitions", justify="right"),
+        ]
+        show_table(columns, map(_row, found))
+    else:
+        click.echo("There are no topics. Create one with `headway topics create orders --levels 3`.", err=True)
+
+
+@topics.command()
+@click.argument("topic")
+@click.option("--levels", type=LEVELS, help="How many it has. By default as many as are found.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@kafka_options
+def delete(topic: str, levels: int | None, yes: bool, connection: Connection) -> None:
+    """Delete a topic: all its levels with all their records, or a topic without levels.
+
+    \b
+      headway topics delete orders
+      headway topics delete orders --levels 3 --yes
+    """
+    admin = connection.admin()
+    kafka_topics = admin.topics("Delete")
+    # The first level may be seen where the name without a level may not.
+    has_levels = levels is not None or (
+        topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
+    )
+    names = _level_topics(topic, require_levels(topic, kafka_topics, levels)) if has_levels else [topic]
+    if not yes:
+        click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
+    admin.delete(names)
+    click.echo(f"Deleted {', '.join(names)}.")
+
+
+def _level_topics(topic: str, levels: int) -> list[str]:
+    return [level_topic(topic, level) for level in range(levels)]
+
+
+def _describe(topic: LogicalTopic) -> dict[str, object]:
+    levels = len(topic.partitions) if topic.has_levels else None
+    return {"name": topic.name, "levels": levels, "partitions": topic.partitions}
+
+
+def _row(topic: LogicalTopic) -> tuple[str, str, str]:
+    levels = str(len(topic.partitions)) if topic.has_levels else "-"
+    alike = len(set(topic.partitions)) == 1
+    return topic.name, levels, str(topic.partitions[0]) if alike else ", ".join(map(str, topic.partitions))

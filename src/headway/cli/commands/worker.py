@@ -1,0 +1,116 @@
+"""`headway worker`: handlers declared with `@worker`, kept running."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from headway.cli.display.terminal import stderr_is_terminal
+from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.workers.codes import Code
+from headway.cli.workers.logs import log_options, log_to_stderr
+from headway.cli.workers.messages import Job, LogStyle
+from headway.cli.workers.progress import ProgressLine
+from headway.cli.workers.required_topics import look_at_topics, require_topics
+from headway.cli.workers.supervisor import Outcome, Supervisor
+from headway.worker_discovery import find_workers
+
+log = logging.getLogger("headway.worker")
+
+
+@click.command()
+@click.argument("workers", nargs=-1, required=True, metavar="MODULE[:HANDLER]…")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Of each handler. Partitions are shared among them: more than a topic has would idle.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    help="How many records each process handles at a time. By default as declared.",
+)
+@click.option(
+    "--drain-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=30,
+    show_default=True,
+    help="How long what runs may go on after SIGTERM.",
+)
+@log_options
+@kafka_options
+@click.pass_context
+def worker(
+    context: click.Context,
+    workers: Sequence[str],
+    processes: int,
+    concurrency: int | None,
+    drain_timeout: float,
+    style: LogStyle,
+    connection: Connection,
+) -> None:
+    """Run handlers that are declared with @worker, and keep them running.
+
+    \b
+      # billing.py
+      from headway import worker
+      \b
+      @worker("orders", group="billing", concurrency=200)
+      def bill(record, context):
+          print(record.key, record.value)
+
+    \b
+      headway worker billing:bill --processes 4
+      headway worker billing shipping.parcels --log-format json
+
+    A module stands for all its workers. Each process is a member of its handler's group; one that dies is started
+    again, at longer and longer intervals, until it has died five times in a row while no record ran. A record that
+    kills its process is set aside as a dead letter.
+
+    SIGTERM lets what runs end, and a second one does not; nor does Ctrl-C. What did not end comes again.
+
+    \b
+    Exit codes:
+      0    ended by SIGTERM, and what ran has ended
+      1    a mistake, that a sentence tells
+      3    a record failed for good, and its worker has no dead_letter_topic
+      4    a process died five times in a row while no record ran
+      5    not all that ran could end
+      130  ended by Ctrl-C
+    """
+    found = find_workers(workers)
+    require_topics(found, look_at_topics(found, connection))
+    shown = style.format == "text" and stderr_is_terminal()
+    logs = replace(style, over_progress=shown)
+    log_to_stderr(logs)
+
+    def config_of(name: str) -> dict[str, Any]:
+        return connection.renewed().over(found[name].config)
+
+    jobs = [
+        Job(name, index, connection.over(its.config), concurrency, drain_timeout, logs)
+        for name, its in found.items()
+        for index in range(processes)
+    ]
+    progress = ProgressLine(sys.stderr) if shown else None
+    outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, config_of).run())
+    _tell(outcome, style)
+    context.exit(outcome.code)
+
+
+def _tell(outcome: Outcome, style: LogStyle) -> None:
+    if outcome.code == Code.INTERRUPTED:
+        raise KeyboardInterrupt
+    if not outcome.sentence:
+        return
+    if style.format == "json":
+        log.critical(outcome.sentence)
+    else:
+        click.echo(f"headway: {outcome.sentence}", err=True)

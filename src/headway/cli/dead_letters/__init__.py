@@ -1,0 +1,1 @@
+"""Dead letters, as `headway dead` shows them and sends them again."""

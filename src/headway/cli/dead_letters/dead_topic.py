@@ -1,0 +1,154 @@
+"""A dead letter topic, and the memory of which letters were sent again."""
+
+import difflib
+import logging
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from headway.cli.dead_letters.letters import Letter, Place
+from headway.cli.options.connection import Connection
+from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
+from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
+from headway.core.rights import Right
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.reading.group_inspector import GroupInspector
+
+log = logging.getLogger(__name__)
+
+Existing = Mapping[int, Sequence[int]]
+"""For each partition all offsets that hold a record, ascending, as far as they were read."""
+
+Sent = Mapping[int, Collection[int]]
+"""For each partition the offsets of letters that are sent again."""
+
+
+class DeadTopic:
+    """Reads a dead letter topic up to where it ended at first, and remembers which letters were sent again.
+
+    The memory is Kafka's: a group that nobody joins, `headway-dead-TOPIC`, has what was sent again as its committed
+    offsets and offset maps. Reading commits nothing.
+    """
+
+    def __init__(self, name: str, partitions: int, onlooker: GroupInspector) -> None:
+        self.name = name
+        self._partitions = partitions
+        self._onlooker = onlooker
+        addresses = [(name, partition) for partition in range(partitions)]
+        self._starts = onlooker.starts(addresses)
+        self._ends = onlooker.ends(addresses)
+
+    @property
+    def size(self) -> int:
+        """How many offsets there are to read; some may hold no record."""
+        return sum(self._ends.values()) - sum(self._starts.values())
+
+    def letters(self, partitions: Collection[int] | None = None) -> Iterator[Letter]:
+        """The letters of these partitions, or of all, one partition after the other."""
+        sent_again = {partition: Done(offset_map) for partition, offset_map in self.sent_again().items()}
+        for partition in range(self._partitions) if partitions is None else sorted(partitions):
+            address = (self.name, self._existing(partition))
+            yield from self._read(partition, self._starts[address], self._ends[address], sent_again[partition])
+
+    def chosen(self, partition: int, offsets: Collection[int]) -> Iterator[Letter]:
+        """The letters at these offsets of a partition, as far as they are there."""
+        if offsets:
+            read = self._read(partition, min(offsets), max(offsets) + 1, ())
+            yield from (letter for letter in read if letter.place.offset in offsets)
+
+    def letter(self, place: Place) -> Letter:
+        """The letter at one place; raises `KafkaError` when there is none."""
+        end = self._ends[self.name, self._existing(place.partition)]
+        done = Done(self.sent_again()[place.partition])
+        for letter in self._read(place.partition, place.offset, min(place.offset + 1, end), done):
+            return letter
+        raise self.no_letter(place)
+
+    def no_letter(self, place: Place) -> KafkaError:
+        """Says that there is nothing at a place, and where there is something."""
+        address = (self.name, place.partition)
+        start, end = self._starts[address], self._ends[address]
+        there = f"has the offsets {start} to {end - 1}" if start < end else "is empty"
+        return KafkaError(
+            f"{self.name} holds no record at {place}: its partition {place.partition} {there}. "
+            f"`headway dead list {self.name}` shows what it holds."
+        )
+
+    def sent_again(self) -> dict[int, OffsetMap]:
+        """For each partition, what was sent again by now."""
+        committed = self._onlooker.committed(list(self._starts))
+        ends = self._onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
+        found = {partition: OffsetMap(0) for partition in range(self._partitions)}
+        for address, (offset, text) in committed.items():
+            found[address[1]] = self._memory(address[1], offset, text, ends[address])
+        return found
+
+    def memory_of(self, existing: Existing, sent: Sent) -> dict[Partition, tuple[int, bytes]]:
+        """What to commit so that these letters, of the existing ones, count as sent again; what others sent is kept.
+
+        Raises `KafkaError` when it is too scattered for an offset map.
+        """
+        before, memory = self.sent_again(), {}
+        for partition, offsets in sent.items():
+            offset_map = with_done(before[partition], existing[partition], offsets)
+            commit = commit_of(offset_map)
+            if commit.kept is not None:
+                raise self._too_scattered(partition)
+            memory[self.name, partition] = (commit.offset, commit.metadata.encode())
+        return memory
+
+    def remember(self, existing: Existing, sent: Sent) -> None:
+        """Make Kafka remember that these letters, of the existing ones, were sent again."""
+        self._onlooker.commit(self.memory_of(existing, sent))
+
+    def _read(self, partition: int, start: int, end: int, sent_again: Container[int]) -> Iterator[Letter]:
+        for message in self._onlooker.read((self.name, partition), start, end):
+            yield Letter.of(message, sent_again=message.offset() in sent_again)
+
+    def _existing(self, partition: int) -> int:
+        if (self.name, partition) not in self._ends:
+            raise ConfigError(
+                f"{self.name} has no partition {partition}; it has {self._partitions}, counted from 0. "
+                f"`headway dead list {self.name}` shows where its letters are."
+            )
+        return partition
+
+    def _memory(self, partition: int, offset: int, text: bytes, end: int) -> OffsetMap:
+        if offset > end:
+            log.warning(
+                "What was remembered of %s, partition %d, is of an earlier topic of that name: all its letters "
+                "count as open.",
+                self.name,
+                partition,
+            )
+            return OffsetMap(0)
+        metadata = read_metadata(text, offset, end)
+        if metadata.offset_map is None:
+            log.warning(
+                "What was sent again of %s, partition %d, from offset %d on is not known, and counts as open: %s",
+                self.name,
+                partition,
+                offset,
+                metadata.reason or f"the commit metadata is that of {metadata.encoding}.",
+            )
+        return metadata.offset_map or OffsetMap(offset)
+
+    def _too_scattered(self, partition: int) -> KafkaError:
+        return KafkaError(
+            f"What would have been sent again of {self.name}, partition {partition}, is too scattered to be "
+            f"remembered: an offset map has at most {MAX_CHARACTERS:,} characters. Choose fewer letters with --until "
+            "or --max, or all."
+        )
+
+
+@contextmanager
+def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: Connection) -> Iterator[DeadTopic]:
+    """Open a dead letter topic; raises `ConfigError` when Kafka has none of that name."""
+    if name not in kafka_topics:
+        near = difflib.get_close_matches(name, kafka_topics, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."
+        raise ConfigError(f"Kafka has no topic {name}. {hint}")
+    group = f"headway-dead-{name}"
+    connection.admin().require([Right("Describe", "Group", group)])
+    with GroupInspector(connection.config, group) as onlooker:
+        yield DeadTopic(name, kafka_topics[name], onlooker)

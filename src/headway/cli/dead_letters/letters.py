@@ -1,0 +1,248 @@
+"""Dead letters: what their headers tell, which of them are meant, and how they are shown."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import click
+
+from headway.cli.display.texts import local_time, printable, shortened, shown_bytes
+from headway.cli.records.record_lines import text_or_base64
+from headway.dead_letters import PREFIX
+from headway.records import Header, Message, headers_of
+
+SENT_AGAIN_FROM = "headway.sent-again.from"
+
+_MOST_OF_A_MESSAGE = 60
+_MOST_OF_A_KEY = 30
+_BYTES_OF_A_LINE = 32
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Place(NamedTuple):
+    """Where a letter is in its topic."""
+
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.offset}"
+
+
+class PlaceType(click.ParamType[Place]):
+    """`PARTITION:OFFSET`, as `headway dead list` shows it."""
+
+    name = "PARTITION:OFFSET"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        partition, _, offset = str(value).partition(":")
+        if not (_is_number(partition) and _is_number(offset)):
+            self.fail(f"{value!r} is not PARTITION:OFFSET, as 0:12. `headway dead list` shows them.", param, ctx)
+        return Place(int(partition), int(offset))
+
+
+class Failure(NamedTuple):
+    """What went wrong with a record, as far as its dead letter's headers tell; times in ms since the epoch.
+
+    `shortened` says how large the record was, if its dead letter has only the beginning of it.
+    """
+
+    exception: str | None
+    message: str | None
+    reason: str | None
+    attempts: int | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    timestamp: int | None
+    first_time: int | None
+    last_time: int | None
+    shortened: str | None = None
+
+    @classmethod
+    def of(cls, headers: Sequence[Header]) -> Self | None:
+        """What the headers tell; None if they are not those of a dead letter."""
+        told = {name.removeprefix(PREFIX): _text(value) for name, value in headers if name.startswith(PREFIX)}
+        if not told:
+            return None
+        return cls(
+            exception=told.get("exception"),
+            message=told.get("message"),
+            reason=told.get("reason"),
+            attempts=_number(told.get("attempts")),
+            topic=told.get("topic"),
+            partition=_number(told.get("partition")),
+            offset=_number(told.get("offset")),
+            timestamp=_number(told.get("timestamp")),
+            first_time=_number(told.get("first.time")),
+            last_time=_number(told.get("last.time")),
+            shortened=told.get("shortened"),
+        )
+
+
+class Letter(NamedTuple):
+    """A record of a dead letter topic; one without a `failure` is no dead letter."""
+
+    place: Place
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    failure: Failure | None
+    sent_again: bool
+
+    @classmethod
+    def of(cls, message: Message, *, sent_again: bool) -> Self:
+        """The letter that was read."""
+        place = Place(message.partition() or 0, message.offset() or 0)
+        headers = headers_of(message)
+        failure = Failure.of(headers)
+        return cls(place, message.timestamp()[1], message.key(), message.value(), headers, failure, sent_again)
+
+    @property
+    def when(self) -> int:
+        """When it failed for good; of what is no dead letter, its timestamp."""
+        return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
+
+    def headers_to_send(self, topic: str) -> list[Header]:
+        """The record's own headers, and which dead letter it was."""
+        own = [(name, value) for name, value in self.headers if not name.startswith((PREFIX, SENT_AGAIN_FROM))]
+        return [*own, (SENT_AGAIN_FROM, f"{topic}-{self.place.partition}-{self.place.offset}".encode())]
+
+
+class Filter(NamedTuple):
+    """Which letters are meant; None means any."""
+
+    exception: str | None = None
+    source_topic: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(each is not None for each in self)
+
+    def matches(self, letter: Letter) -> bool:
+        """Whether a letter is meant."""
+        exception, topic = (letter.failure.exception, letter.failure.topic) if letter.failure else (None, None)
+        return (
+            (self.exception is None or _is_named(exception, self.exception))
+            and (self.source_topic is None or _is_of_topic(topic, self.source_topic))
+            and (self.since is None or letter.when >= self.since)
+            and (self.until is None or letter.when < self.until)
+        )
+
+
+def row(letter: Letter) -> list[str]:
+    """A letter in a table: place, when, from, attempts, exception, message and key."""
+    failure, when = letter.failure, local_time(letter.when, zone=False)
+    key = shortened(shown_bytes(letter.key), _MOST_OF_A_KEY)
+    if failure is None:
+        return [str(letter.place), when, "-", "-", "no dead letter", "", key]
+    attempts = "-" if failure.attempts is None else str(failure.attempts)
+    message = shortened(printable(failure.message or ""), _MOST_OF_A_MESSAGE)
+    exception = printable(failure.exception or "-").removeprefix("builtins.")
+    return [str(letter.place), when, _source(failure), attempts, exception, message, key]
+
+
+def json_line(topic: str, letter: Letter) -> str:
+    """All of a letter as a JSON object in one line; what is not UTF-8 is in Base64, under a name that says so."""
+    return _to_json(
+        {
+            "topic": topic,
+            **letter.place._asdict(),
+            "timestamp": letter.timestamp,
+            "sent_again": letter.sent_again,
+            "failure": letter.failure and letter.failure._asdict(),
+            **text_or_base64("key", letter.key),
+            **text_or_base64("value", letter.value),
+            "headers": [{"name": name, **text_or_base64("value", value)} for name, value in letter.headers],
+        }
+    )
+
+
+def page(topic: str, letter: Letter) -> list[str]:
+    """All of a letter for people, as lines."""
+    state = "was sent again" if letter.sent_again else "is open"
+    lines = [
+        f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
+    ]
+    lines += _fields(_story(letter.failure) | _times(letter) | {"key": shown_bytes(letter.key)})
+    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(PREFIX)]
+    if own:
+        lines += ["headers", *(f"  {name}: {value}" for name, value in own)]
+    return [*lines, *_value(letter.value)]
+
+
+def _story(failure: Failure | None) -> dict[str, str]:
+    if failure is None:
+        return {}
+    times = {"first failed": failure.first_time, "last failed": failure.last_time}
+    told = {
+        "exception": failure.exception,
+        "message": failure.message,
+        "reason": failure.reason,
+        "attempts": failure.attempts,
+        "from": _source(failure),
+        "shortened": failure.shortened,
+        **{name: time if time is None else local_time(time) for name, time in times.items()},
+    }
+    return {name: printable(str(text), "\n") for name, text in told.items() if text is not None}
+
+
+def _times(letter: Letter) -> dict[str, str]:
+    """When the record was made, and when its letter was written: a letter's own timestamp is not the record's."""
+    if letter.failure is None:
+        return {"timestamp": local_time(letter.timestamp)}
+    own = letter.failure.timestamp
+    return {"timestamp": "-" if own is None else local_time(own), "written here": local_time(letter.timestamp)}
+
+
+def _fields(fields: dict[str, str]) -> list[str]:
+    width = max(map(len, fields))
+    indent = "\n" + " " * (width + 4)
+    return [f"  {name:{width}}  {indent.join(text.splitlines())}" for name, text in fields.items()]
+
+
+def _value(value: bytes | None) -> list[str]:
+    if value is None:
+        return ["no value"]
+    title = f"value, {len(value):,} byte{'' if len(value) == 1 else 's'}"
+    try:
+        return [title, *printable(value.decode(), "\n\t").split("\n")]
+    except UnicodeDecodeError:
+        parts = (value[start : start + _BYTES_OF_A_LINE] for start in range(0, len(value), _BYTES_OF_A_LINE))
+        return [f"{title}, in hex as they are not UTF-8", *(part.hex(" ") for part in parts)]
+
+
+def _source(failure: Failure) -> str:
+    if failure.topic is None:
+        return "-"
+    partition, offset = ("?" if each is None else each for each in (failure.partition, failure.offset))
+    return f"{printable(failure.topic)} {partition}:{offset}"
+
+
+def _is_named(exception: str | None, name: str) -> bool:
+    """`ValueError` names `builtins.ValueError` too."""
+    return exception is not None and (exception == name or exception.endswith(f".{name}"))
+
+
+def _is_of_topic(kafka_topic: str | None, topic: str) -> bool:
+    """The Kafka topic itself, or a level of the topic."""
+    if kafka_topic is None:
+        return False
+    name, _, level = kafka_topic.rpartition("-")
+    return kafka_topic == topic or (name == topic and level.isdecimal())
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and _is_number(text) else None
+
+
+def _is_number(text: str) -> bool:
+    # Kafka's have 63 bits; of more digits Python may refuse to make a number.
+    return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63

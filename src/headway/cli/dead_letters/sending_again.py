@@ -1,0 +1,262 @@
+"""Sending dead letters again: which and where to, and doing it."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import click
+
+from headway.cli.dead_letters.dead_topic import DeadTopic
+from headway.cli.dead_letters.letters import Filter, Letter, Place
+from headway.cli.display.terminal import Complaints, Progress, count, stderr_is_terminal
+from headway.errors import ConfigError, DeliveryError, KafkaError
+from headway.kafka.producer.client import ProducerClient
+from headway.runtime.interrupt import INTERRUPTED, Interrupt
+
+_ANY_PARTITION = -1
+_NOW = 0
+_REMEMBER_EVERY = 1.0
+_LOOK_EVERY = 0.2
+
+
+class Destination(NamedTuple):
+    """Where a letter goes; without a partition, by its key."""
+
+    topic: str
+    partition: int = _ANY_PARTITION
+
+
+class Plan:
+    """Which letters go where, and what else their partitions hold."""
+
+    def __init__(self) -> None:
+        self.existing: dict[int, list[int]] = defaultdict(list)
+        self.destinations: dict[int, dict[int, Destination]] = defaultdict(dict)
+        self.homeless = 0
+        self.shortened = 0
+
+    @property
+    def size(self) -> int:
+        """How many letters are to be sent."""
+        return sum(map(len, self.destinations.values()))
+
+    @property
+    def topics(self) -> Counter[str]:
+        """How many go to each topic."""
+        return Counter(each.topic for chosen in self.destinations.values() for each in chosen.values())
+
+    def without(self, sent_again: Mapping[int, Container[int]]) -> None:
+        """Leave out what was sent again since it was planned."""
+        for partition, chosen in self.destinations.items():
+            for offset in [each for each in chosen if each in sent_again[partition]]:
+                del chosen[offset]
+
+
+class Wanted(NamedTuple):
+    """The letters that a command line asks for: those at `places`, or else all that the filter lets through."""
+
+    places: frozenset[Place]
+    filter: Filter
+    to: str | None
+    sent_too: bool
+    limit: int | None
+
+
+def make_plan(dead: DeadTopic, wanted: Wanted, kafka_topics: Mapping[str, int], progress: Progress) -> Plan:
+    """Look through the topic for what is wanted.
+
+    Raises `ConfigError` or `KafkaError` when a letter that was named is not there, was sent again before, or has
+    nowhere to go.
+    """
+    plan, found = Plan(), set()
+    for seen, letter in enumerate(dead.letters({place.partition for place in wanted.places} or None), 1):
+        partition, offset = letter.place
+        plan.existing[partition].append(offset)
+        progress.show(seen, seen)
+        if wanted.places and letter.place in wanted.places:
+            found.add(letter.place)
+            plan.destinations[partition][offset] = _destination_of_named(dead, letter, wanted, kafka_topics)
+        elif not wanted.places and _is_wanted(letter, wanted) and _is_shortened(letter):
+            plan.shortened += 1
+        elif not wanted.places and _is_wanted(letter, wanted):
+            destination = _destination(letter, wanted, kafka_topics)
+            if destination is None:
+                plan.homeless += 1
+            else:
+                plan.destinations[partition][offset] = destination
+        if wanted.limit is not None and plan.size >= wanted.limit:
+            break
+    for missing in sorted(wanted.places - found):
+        raise dead.no_letter(missing)
+    _require_topics(plan.topics, kafka_topics, dead.name)
+    return plan
+
+
+def _is_wanted(letter: Letter, wanted: Wanted) -> bool:
+    return (wanted.sent_too or not letter.sent_again) and wanted.filter.matches(letter)
+
+
+def _is_shortened(letter: Letter) -> bool:
+    return letter.failure is not None and letter.failure.shortened is not None
+
+
+def _destination_of_named(
+    dead: DeadTopic, letter: Letter, wanted: Wanted, kafka_topics: Mapping[str, int]
+) -> Destination:
+    if letter.sent_again and not wanted.sent_too:
+        raise ConfigError(
+            f"{dead.name} {letter.place} was sent again before, and nothing was sent now. Leave it out, or add "
+            "--sent-too to send it once more."
+        )
+    if _is_shortened(letter):
+        raise ConfigError(
+            f"{dead.name} {letter.place} has only the beginning of its record, which no topic took as a whole, and "
+            "nothing was sent. Leave it out."
+        )
+    destination = _destination(letter, wanted, kafka_topics)
+    if destination is None:
+        raise ConfigError(
+            f"{dead.name} {letter.place} does not tell which topic it came from, and nothing was sent. Say where it "
+            "goes with --to, or leave it out."
+        )
+    return destination
+
+
+def _destination(letter: Letter, wanted: Wanted, kafka_topics: Mapping[str, int]) -> Destination | None:
+    """Where it came from, down to the partition: whatever partitioner chose that, its key belongs there."""
+    if wanted.to is not None:
+        return Destination(wanted.to)
+    if letter.failure is None or letter.failure.topic is None:
+        return None
+    topic, partition = letter.failure.topic, letter.failure.partition
+    if partition is None or partition >= kafka_topics.get(topic, 0):
+        return Destination(topic)
+    return Destination(topic, partition)
+
+
+def _require_topics(topics: Iterable[str], kafka_topics: Mapping[str, int], dead: str) -> None:
+    for topic in sorted(topics):
+        if topic == dead:
+            raise ConfigError(f"{dead} is the dead letter topic itself, and nothing was sent. Use --to another topic.")
+        if topic not in kafka_topics:
+            raise ConfigError(
+                f"Kafka has no topic {topic}, where dead letters are to go, and nothing was sent. Create it, or say "
+                "where they go with --to."
+            )
+
+
+class SendingAgain:
+    """Sends the letters of a plan, and remembers those that Kafka has acknowledged; it closes the client."""
+
+    def __init__(self, dead: DeadTopic, plan: Plan, client: ProducerClient, complaint: Complaints) -> None:
+        self._dead = dead
+        self._plan = plan
+        self._client = client
+        self._complaint = complaint
+        self._acknowledged: list[tuple[Place, str]] = []  # by the thread that takes the reports
+        self._remembered = 0
+        self._remembered_at = time.monotonic()
+        self._forgotten = self._interrupted = False
+
+    def run(self) -> None:
+        """Send all and wait until they are acknowledged; after Ctrl-C, those that were handed over."""
+        shown = stderr_is_terminal()
+        try:
+            with Progress(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
+                for number, letter in enumerate(interrupt.read(self._letters()), 1):
+                    self._send(letter)
+                    self._remember_now_and_then()
+                    progress.show(number, number)
+                self._deliver(interrupt)
+        except KeyboardInterrupt:
+            self._interrupted = True
+        finally:
+            self._client.close(0)
+            self._remember()
+
+    def report(self) -> int:
+        """Say what was done; returns the exit code."""
+        per_topic = Counter(topic for _, topic in self._acknowledged)
+        click.echo(f"{sent(per_topic)} sent again{goals(per_topic)}.")
+        missing = self._plan.size - len(self._acknowledged)
+        if missing:
+            click.echo(f"{letters(missing)} not sent", err=True)
+        if self._interrupted:
+            return INTERRUPTED
+        return 1 if missing or self._forgotten else 0
+
+    def _letters(self) -> Iterator[Letter]:
+        """Those of the plan, read once more: to keep them all in between would take too much memory."""
+        for partition, chosen in self._plan.destinations.items():
+            yield from self._dead.chosen(partition, chosen)
+
+    def _send(self, letter: Letter) -> None:
+        topic, partition = self._plan.destinations[letter.place.partition][letter.place.offset]
+        headers = letter.headers_to_send(self._dead.name)
+        reported = partial(self._reported, letter.place, topic)
+        while True:
+            try:
+                # As of now: with its old time, retention could delete it before anybody reads it.
+                self._client.produce(topic, letter.value, letter.key, partition, reported, _NOW, headers)
+                return
+            except BufferError:
+                self._client.serve(_LOOK_EVERY)
+            except DeliveryError as error:
+                self._complaint.say(f"{self._dead.name} {letter.place} was not sent: {error}")
+                return
+
+    def _reported(self, place: Place, topic: str, error: Any, _: Any) -> None:
+        if error is None:
+            self._acknowledged.append((place, topic))
+        else:
+            self._complaint.say(f"{self._dead.name} {place} was not stored in {topic}: {error.str().rstrip('.')}.")
+
+    def _deliver(self, interrupt: Interrupt) -> None:
+        while self._client.flush(_LOOK_EVERY):
+            self._remember_now_and_then()
+            if interrupt.requested:
+                self._complaint.say("Waiting for what was handed over; Ctrl-C once more gives that up.")
+        self._interrupted = interrupt.requested
+
+    def _remember_now_and_then(self) -> None:
+        if time.monotonic() - self._remembered_at > _REMEMBER_EVERY:
+            self._remember()
+
+    def _remember(self) -> None:
+        done = len(self._acknowledged)
+        if done == self._remembered:
+            return
+        sent: dict[int, list[int]] = defaultdict(list)
+        for place, _ in self._acknowledged[:done]:
+            sent[place.partition].append(place.offset)
+        try:
+            self._dead.remember(self._plan.existing, sent)
+            self._remembered, self._forgotten = done, False
+        except KafkaError as error:
+            self._forgotten = True
+            self._complaint.say(f"{letters(done - self._remembered)} sent again count as open all the same: {error}")
+        self._remembered_at = time.monotonic()
+
+
+def letters(number: int) -> str:
+    """A number of dead letters."""
+    return count(number, "dead letter")
+
+
+def sent(per_topic: Counter[str]) -> str:
+    """How many in all."""
+    return letters(per_topic.total())
+
+
+def goals(per_topic: Counter[str]) -> str:
+    """Where to.
+
+    >>> goals(Counter({"orders-1": 2})), goals(Counter({"orders-1": 2, "clicks": 1}))
+    (' to orders-1', ': 1 to clicks, 2 to orders-1')
+    """
+    if len(per_topic) == 1:
+        return f" to {next(iter(per_topic))}"
+    each = ", ".join(f"{number:,} to {topic}" for topic, number in sorted(per_topic.items()))
+    return f": {each}" if each else ""

@@ -1,0 +1,1 @@
+"""What commands show: tables, progress, texts that are safe to print."""

@@ -1,0 +1,67 @@
+"""Delays and due times as they are typed and shown."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from headway.core.delay.ladder import Ladder
+from headway.errors import ConfigError
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_DELAY = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w|y)")
+
+
+class Delay(click.ParamType[float]):
+    """A delay with its unit, in seconds."""
+
+    name = "DELAY"
+
+    def seconds(self, text: str) -> float | None:
+        """`5m` as 300.0; None for what is no delay."""
+        found = _DELAY.fullmatch(text.strip())
+        return float(found[1]) * _UNITS[found[2]] if found else None
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = self.seconds(str(value))
+        if seconds is None:
+            self.fail(f"{value!r} is no delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
+        return seconds
+
+
+class Lines(click.ParamType[Ladder]):
+    """Delay lines, as 1s,1m,1h."""
+
+    name = "DELAY,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Ladder:
+        if isinstance(value, Ladder):
+            return value
+        try:
+            return Ladder(tuple(round(DUE.convert(each, param, ctx) * 1000) for each in str(value).split(",")))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+DUE = Delay()
+LADDER = Lines()
+
+
+def show_due(time: int) -> str:
+    """A time in milliseconds since the epoch, for people and for `--at`.
+
+    >>> show_due(1_763_745_120_000)
+    '2025-11-21T17:12:00+00:00'
+    """
+    return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="seconds")
+
+
+def describe_ms(time: int) -> str:
+    """A length of time in its largest unit.
+
+    >>> describe_ms(90_000), describe_ms(86_400_000)
+    ('1.5 m', '1 d')
+    """
+    unit = next((unit for unit in ("d", "h", "m", "s") if time >= _UNITS[unit] * 1000), "ms")
+    return f"{time / 1000 / _UNITS[unit]:.3g} {unit}"

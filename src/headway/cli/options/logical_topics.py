@@ -1,0 +1,127 @@
+"""Which of Kafka's topics are the levels of one topic."""
+
+import difflib
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from headway.core.levels.naming import MOST_LEVELS, how_to_create, level_topic
+from headway.errors import AuthorizationError, ConfigError
+
+
+class LogicalTopic(NamedTuple):
+    """A topic as a user names it, and the partitions of each level; without levels, of itself."""
+
+    name: str
+    has_levels: bool
+    partitions: list[int]
+
+
+def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
+    """Kafka's topics, those with consecutive level suffixes from 0 on as one topic with levels; by name.
+
+    >>> for topic in logical_topics({"orders-0": 6, "orders-1": 6, "clicks": 3}): print(*topic)
+    clicks False [3]
+    orders True [6, 6]
+    """
+    kafka_topics = dict(kafka_topics)  # those that were listed: nothing is asked for
+    levelled = [name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2]
+    found = [LogicalTopic(name, True, list(_partitions(name, kafka_topics))) for name in levelled]
+    members = {level_topic(each.name, level) for each in found for level in range(len(each.partitions))}
+    plain = [LogicalTopic(name, False, [count]) for name, count in kafka_topics.items() if name not in members]
+    return sorted(found + plain)
+
+
+def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:
+    """Return how many levels a topic has, `most` at most: those before the first that is missing.
+
+    >>> count_levels("orders", {"orders-0", "orders-1", "orders-3"})
+    2
+    """
+    missing = (level for level in range(most) if level_topic(topic, level) not in kafka_topics)
+    return next(missing, most)
+
+
+def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> int:
+    """How many levels to use of a topic: as many as asked for, or else as it has.
+
+    Raises `ConfigError` when the topic has fewer, or none.
+    """
+    found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
+    if found == 0:
+        raise ConfigError(
+            f"Kafka has no topic {level_topic(topic, 0)}, the lowest level of {topic}. "
+            f"{_what_to_do(topic, kafka_topics, asked)}"
+        )
+    if asked is not None and asked > found:
+        raise ConfigError(
+            f"The topic {topic} has {found} levels in Kafka, and {asked} were asked for: {level_topic(topic, found)} "
+            f"is missing. Use --levels {found}, or leave it out."
+        )
+    return asked or found
+
+
+def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
+    """Return how many levels a topic has; raise `AuthorizationError`, with what else to do, where it cannot be seen."""
+    try:
+        return count_levels(topic, kafka_topics)
+    except AuthorizationError as error:
+        seen = count_levels(topic, dict(kafka_topics))
+        if not seen:
+            raise
+        raise AuthorizationError(f"{error} Or say how many levels of {topic} there are, as --levels {seen}.") from error
+
+
+def require_common_levels(topics: Iterable[str], kafka_topics: Mapping[str, int], asked: int | None) -> int:
+    """How many levels to use of several topics, which may be patterns: `^shop_.*`.
+
+    Raises `ConfigError` when they have not as many, or a pattern finds none.
+    """
+    found = {topic: _levels_of(topic, kafka_topics, asked) for topic in topics}
+    if len(set(found.values())) > 1:
+        counts = ", ".join(f"{topic} has {levels}" for topic, levels in found.items())
+        raise ConfigError(
+            f"The topics have not the same number of levels: {counts}. Use --levels {min(found.values())} for what "
+            "they have in common, or read them one by one."
+        )
+    return next(iter(found.values()))
+
+
+def _levels_of(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> int:
+    if not topic.startswith("^"):
+        return require_levels(topic, kafka_topics, asked)
+    matching = [len(each.partitions) for each in _matching(topic, kafka_topics)]
+    if not (asked or matching):
+        raise ConfigError(f"No topic in Kafka matches {topic} now. To wait for one, say how many --levels it has.")
+    return asked or max(matching)
+
+
+def _matching(pattern: str, kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
+    try:
+        name = re.compile(pattern[1:].removesuffix("$"))
+    except re.error as error:
+        raise ConfigError(f"{pattern} is not a pattern: {error}. Correct it, or leave out the ^ of a name.") from None
+    return [each for each in logical_topics(kafka_topics) if each.has_levels and name.fullmatch(each.name)]
+
+
+def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
+    return (kafka_topics[level_topic(name, level)] for level in range(count_levels(name, kafka_topics)))
+
+
+def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
+    kafka_topics = dict(kafka_topics)  # those that were listed: this is but a hint
+    name, _, level = topic.rpartition("-")
+    if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
+        return f"{topic} is level {int(level)} of {name}: name {name}."
+    if topic in kafka_topics:
+        return (
+            f"There is {topic} itself, without levels, and this is for topics with levels. `headway dead` looks into "
+            "dead letters; consumers of Kafka's own, and a `Consumer`, read every topic."
+        )
+    return f"{_near(topic, kafka_topics)}{how_to_create(topic, asked or 3)}"
+
+
+def _near(topic: str, kafka_topics: Mapping[str, int]) -> str:
+    names = [each.name for each in logical_topics(kafka_topics) if each.has_levels]
+    near = difflib.get_close_matches(topic, names, n=1)
+    return f"Did you mean {near[0]}? " if near else ""

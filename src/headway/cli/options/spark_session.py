@@ -1,0 +1,34 @@
+"""What the commands share that run on Spark."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from headway.errors import ConfigError
+
+T = TypeVar("T")
+
+master_option = click.option(
+    "--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine."
+)
+
+
+def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_long: bool = False) -> T:
+    """What `work(session)` returns, on this machine or on a cluster; Ctrl-C ends it at once."""
+    try:
+        from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
+        from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415
+        from headway.spark.session.interruptible import interruptible  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError("This command needs Spark: `pip install headway[spark]`.") from error
+
+    def run() -> T:
+        spark = local_session(name, master=master, short_lived=master is None and not for_long)
+        try:
+            with our_sentence():
+                return work(spark)
+        finally:
+            spark.stop()
+
+    return interruptible(run)

@@ -1,0 +1,1 @@
+"""Lines of input as records, and records as lines of output."""

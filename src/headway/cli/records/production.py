@@ -1,0 +1,119 @@
+"""Sending lines as records, with account of every one."""
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import click
+
+from headway.cli.display.terminal import Complaints, Progress, count, stderr_is_terminal, summary
+from headway.cli.records.lines import LongLine, Parse, Place, read_lines, size_of
+from headway.priority.producer import PriorityProducer
+from headway.records import Header, RecordMetadata
+from headway.runtime.interrupt import INTERRUPTED, Interrupt
+
+_LOOK_EVERY = 0.2
+
+
+class Production:
+    """Sends lines, and knows what became of them; it closes the producer."""
+
+    def __init__(
+        self,
+        producer: PriorityProducer,
+        topic: str,
+        parse: Parse,
+        headers: Sequence[Header],
+        complaint: Complaints,
+        *,
+        stop_on_error: bool,
+        longest: int,
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._parse = parse
+        self._headers = list(headers) or None
+        self._complaint = complaint
+        self._stop_on_error = stop_on_error
+        self._longest = longest
+        self._stopped = False
+        self._interrupted = False
+        self._lines = self._bytes = self._bad = self._too_long = 0
+        self._seconds = 0.0
+
+    def run(self, files: Sequence[str]) -> None:
+        """Send all lines and wait until they are delivered; after Ctrl-C, those that were read."""
+        started = time.monotonic()
+        progress = Progress(size_of(files), shown=stderr_is_terminal())
+        try:
+            with progress, Interrupt() as interrupt:
+                self._send_all(interrupt.read(read_lines(files, self._longest)), progress)
+                self._deliver(interrupt)
+        except KeyboardInterrupt:
+            self._interrupted = True
+        finally:
+            self._producer.close(0)
+        self._seconds = time.monotonic() - started
+
+    def report(self) -> int:
+        """Say on stderr what was done; returns the exit code."""
+        metrics = self._producer.metrics()
+        lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
+        click.echo(summary("delivered", metrics.delivered, self._bytes, self._seconds), err=True)
+        if self._bad:
+            click.echo(f"{count(self._bad, 'line')} left out", err=True)
+        if lost:
+            click.echo(f"{count(lost, 'record')} not delivered", err=True)
+        if self._interrupted:
+            click.echo(f"Ended by Ctrl-C after {count(self._lines, 'line')}.", err=True)
+            return INTERRUPTED
+        return 1 if lost or self._stopped else 0
+
+    def _send_all(self, lines: Iterable[tuple[Place, bytes | LongLine]], progress: Progress) -> None:
+        for place, line in lines:
+            self._lines += 1
+            if isinstance(line, LongLine):
+                self._bytes += line.size
+                self._give_up(place, line)
+            else:
+                self._bytes += len(line)
+                self._send(place, line)
+            progress.show(self._bytes, self._lines)
+            if self._stopped:
+                break
+
+    def _send(self, place: Place, line: bytes) -> None:
+        try:
+            draft = self._parse(line)
+        except ValueError as reason:
+            self._leave_out(place, reason)
+            return
+        if draft is not None:
+            value, key, priority = draft
+            reported = partial(self._reported, place)
+            self._producer.send(self._topic, value, key, priority=priority, headers=self._headers, on_delivery=reported)
+
+    def _give_up(self, place: Place, line: LongLine) -> None:
+        self._too_long += 1
+        self._stopped = self._stop_on_error
+        self._complaint.say(
+            f"{place}: Message size too large: {line.size:,} bytes, and a record has at most {self._longest:,}. Raise "
+            "message.max.bytes with -X if the topic takes larger ones."
+        )
+
+    def _leave_out(self, place: Place, reason: ValueError) -> None:
+        self._bad += 1
+        self._stopped = self._stop_on_error
+        hint = " Nothing after it was sent; --on-error skip leaves such lines out." if self._stopped else ""
+        self._complaint.say(f"{place}: {reason}.{hint}")
+
+    def _reported(self, place: Place, error: Exception | None, metadata: RecordMetadata | None) -> None:
+        if error is not None:
+            self._stopped = self._stop_on_error
+            self._complaint.say(f"{place}: {error}")
+
+    def _deliver(self, interrupt: Interrupt) -> None:
+        while self._producer.flush(_LOOK_EVERY):
+            if interrupt.requested:
+                self._complaint.say("Delivering what was read; Ctrl-C once more gives that up.")
+        self._interrupted = interrupt.requested

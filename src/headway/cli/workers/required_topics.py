@@ -1,0 +1,70 @@
+"""Whether Kafka has what the workers need, asked before any of them starts."""
+
+from collections.abc import Mapping
+
+from headway.cli.options.connection import Connection
+from headway.cli.options.logical_topics import count_levels, require_levels
+from headway.config import Config
+from headway.connection_settings import connection_of
+from headway.core.levels.naming import how_to_create
+from headway.errors import ConfigError
+from headway.kafka.admin import Admin
+from headway.kafka.topic_listing import TopicListing
+from headway.workers import Worker
+
+
+def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dict[str, TopicListing]:
+    """Return what Kafka has, as each worker sees it: with the settings that it has declared.
+
+    Those with the same settings ask once. Raises `KafkaError` when no broker answers.
+    """
+    seen: list[tuple[Config, TopicListing]] = []
+    found: dict[str, TopicListing] = {}
+    for name, worker in workers.items():
+        config = connection_of({**worker.config, **connection.over(worker.config)})
+        topics = next((topics for known, topics in seen if known == config), None)
+        if topics is None:
+            topics = Admin(config).topics("Read")
+            seen.append((config, topics))
+        found[name] = topics
+    return found
+
+
+def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Mapping[str, int]]) -> None:
+    """Raises `ConfigError` that says how to create the first topic that is missing, and whose records are split.
+
+    `kafka_topics` are those that each worker sees.
+    """
+    for name, worker in workers.items():
+        there = kafka_topics[name]
+        for topic in worker.topics:
+            _require(name, worker, topic, there)
+        if worker.dead_letter_topic is not None and worker.dead_letter_topic not in there:
+            raise ConfigError(
+                f"Kafka has no topic {worker.dead_letter_topic}, where dead letters of {name} go. "
+                f"{how_to_create(worker.dead_letter_topic)}"
+            )
+    _require_own_records(workers)
+
+
+def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, int]) -> None:
+    if topic.startswith("^"):
+        return
+    if worker.levels is not None and not isinstance(worker.topics, Mapping):
+        require_levels(topic, kafka_topics, worker.levels)
+    elif topic not in kafka_topics:
+        levels = count_levels(topic, dict(kafka_topics))
+        todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else how_to_create(topic)
+        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {todo}")
+
+
+def _require_own_records(workers: Mapping[str, Worker]) -> None:
+    readers: dict[tuple[str, str], str] = {}
+    for name, worker in workers.items():
+        for topic in worker.kafka_topics():
+            other = readers.setdefault((worker.group, topic), name)
+            if other != name:
+                raise ConfigError(
+                    f"{other} and {name} both read {topic} in the group {worker.group}, so that each record would go "
+                    "to one of them only. Give each a group of its own."
+                )

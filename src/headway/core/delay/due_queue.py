@@ -1,0 +1,167 @@
+"""Records that wait in memory until they are due, and how little has to be stored to find them again.
+
+Most of them come from the line that is read at once. Of that line it is stored which record was delivered last in the
+order of delivery, and which offsets were there: all that come before it in that order are delivered, but for those
+that came late and are named. An offset map would name every gap, a thousand times a second.
+
+Invariants: records are given in the order of (due, scheduled at, order, offset); the bytes are those of what waits.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Annotated
+
+import msgspec
+
+from headway.core.delay.ladder import MEMORY
+from headway.core.delay.line_window import Fetched, LineWindow
+from headway.core.delay.schedule import Schedule
+from headway.core.untrusted import Count
+
+_Part = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+Key = tuple[_Part, _Part, _Part, _Part]
+
+_FIRST: Key = (-1, -1, -1, -1)
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """What is delivered of the line that is read at once.
+
+    Everything below `offset`; and of the offsets below `end`, the records up to the key `last` without the `late` ones.
+    """
+
+    offset: Count = 0
+    end: Count = 0
+    last: Key = _FIRST
+    late: tuple[Count, ...] = ()
+
+    def has_delivered(self, schedule: Schedule, offset: int) -> bool:
+        """Whether a record of that line is delivered."""
+        return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
+
+
+class Held(msgspec.Struct, gc=False):
+    """A record that waits in memory, and where it came from."""
+
+    schedule: Schedule
+    fetched: Fetched
+    line: LineWindow
+
+
+_Entry = tuple[int, int, int, int, int, Held]  # its key, its line and itself
+
+
+class DueQueue:
+    """What waits in memory, the next to be delivered first."""
+
+    def __init__(self, mark: Mark, own: LineWindow) -> None:
+        self.bytes = 0
+        self._own = own
+        self._restored = mark
+        self._last = mark.last
+        self._late: set[int] = set()
+        # Where all delays are the same, as those of a retry, all come in order, and a heap of thousands is not asked.
+        self._in_order: deque[_Entry] = deque()
+        self._heap: list[_Entry] = []
+        self._removed: set[tuple[int, int]] = set()  # lines and offsets of what is in there and waits no more
+        self._by_id: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._in_order) + len(self._heap) - len(self._removed)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether all is here again that was before a restart; until then nothing may be taken."""
+        all_left = self._own.ended and self._own.head is None  # what is in the window may be delivered already, too
+        return all_left or self._own.progress.end >= self._restored.end
+
+    def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
+        """Whether a record of the own line was delivered before a restart."""
+        return self._restored.has_delivered(schedule, fetched.offset)
+
+    def add(self, held: Held) -> None:
+        """A record begins to wait."""
+        schedule, fetched, line = held.schedule, held.fetched, held.line
+        offset = fetched.offset
+        if line is self._own and _key(schedule, offset) <= self._last:
+            self._late.add(offset)
+        line.holds += 1
+        self.bytes += fetched.size
+        self._by_id[schedule.id] = held
+        entry = (schedule.due, schedule.at, schedule.order, offset, line.line, held)
+        if not self._in_order or self._in_order[-1] < entry:
+            self._in_order.append(entry)
+        else:
+            heappush(self._heap, entry)
+
+    def get(self, id_: str) -> Held | None:
+        """The record of a schedule, if it waits here."""
+        return self._by_id.get(id_)
+
+    @property
+    def first_due(self) -> int | None:
+        """When the first one is due."""
+        first = self._first()
+        return first[0] if first else None
+
+    def take(self, until: float) -> Held | None:
+        """The first one, if it is due by then, to be delivered now."""
+        first = self._first()
+        if first is None or first[0] > until:
+            return None
+        held = self._pop(first)
+        if first[4] == MEMORY:
+            self._last = max(self._last, first[:4])
+        self._is_done(held)
+        return held
+
+    def passed(self, until: int) -> None:
+        """What was due before this time is delivered or was cancelled, and none of it waits."""
+        self._last = max(self._last, (until, -1, -1, -1))
+
+    def _first(self) -> _Entry | None:
+        """The next one that still waits; what was removed before it is forgotten."""
+        while True:
+            first = self._in_order[0] if self._in_order else None
+            if self._heap and (first is None or self._heap[0] < first):
+                first = self._heap[0]
+            if first is None or not self._removed or _place(first[-1]) not in self._removed:
+                return first
+            self._removed.discard(_place(self._pop(first)))
+
+    def _pop(self, first: _Entry) -> Held:
+        if self._in_order and self._in_order[0] is first:
+            self._in_order.popleft()
+        else:
+            heappop(self._heap)
+        return first[-1]
+
+    def remove(self, held: Held) -> None:
+        """One waits no more, and is done with."""
+        self._removed.add(_place(held))
+        self._is_done(held)
+
+    def _is_done(self, held: Held) -> None:
+        schedule, fetched, line = held.schedule, held.fetched, held.line
+        if self._by_id.get(schedule.id) is held:  # not so where two schedules share an id
+            del self._by_id[schedule.id]
+        self.bytes -= fetched.size
+        line.holds -= 1
+        line.complete(fetched.offset)
+        if line is self._own:
+            self._late.discard(fetched.offset)
+
+    def mark(self) -> Mark:
+        """What to store of the own line."""
+        if not self.is_restored:
+            return self._restored
+        progress = self._own.progress
+        return Mark(progress.committable, progress.end, self._last, tuple(sorted(self._late)))
+
+
+def _key(schedule: Schedule, offset: int) -> Key:
+    return schedule.due, schedule.at, schedule.order, offset
+
+
+def _place(held: Held) -> tuple[int, int]:
+    return held.line.line, held.fetched.offset

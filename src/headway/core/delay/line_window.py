@@ -1,0 +1,229 @@
+"""One partition of a delay line, as its relay sees it: what was fetched and has not left, and what has.
+
+Invariants: records leave in the order of the log; the progress knows only records that have left, so that after a
+restart those that had not are read again; `bound` is before the due time of whatever was fetched and has not left, and
+of what the relay itself has written here and not fetched yet.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.core.delay.ladder import MEMORY, time_in
+from headway.core.delay.schedule import Schedule
+from headway.core.offsets.offset_map import OffsetMap
+from headway.core.offsets.progress import Progress
+from headway.errors import ScheduleError
+
+# Records leave in company, so that few transactions are about lines; and what leaves is due so much later at least, if
+# its way into the line was short.
+LEAVES_WITHIN = 20
+_DUE_AFTER = 25
+
+# A record whose way into the line was longer leaves so much before it is due, and with it all that came before it.
+_BELATED_LEAVES_BEFORE = 75
+
+# What is stamped so far ahead of now was so before the clock was put back: waiting for its time would be wrong.
+_AHEAD = 1000
+
+
+class _Expected(NamedTuple):
+    """What the relay wrote up to `end`: nothing of it, nor of what was written after it, is due up to `bound`."""
+
+    bound: int
+    end: int
+    until: int
+
+
+class Fetched(msgspec.Struct, gc=False):
+    """A record as it came: its offset, when it was appended, its size in bytes, itself, and its schedule.
+
+    A struct like `Held`, `Write` and `Out`, as one is made for each record: a named tuple takes four times as long.
+    """
+
+    offset: int
+    appended: int
+    size: int
+    record: Any
+    schedule: Schedule | ScheduleError
+
+
+class LineWindow:
+    """The window of fetched records that have not left, and the progress of those that have."""
+
+    __slots__ = (
+        "_belated",
+        "_expected",
+        "_left",
+        "_position",
+        "_rests",
+        "_time",
+        "_window",
+        "bytes",
+        "changed",
+        "ended",
+        "holds",
+        "line",
+        "progress",
+        "room",
+    )
+
+    def __init__(self, line: int, start: OffsetMap, room: int) -> None:
+        self.line = line
+        self.room = room
+        self.progress = Progress(start)
+        self.bytes = 0
+        self.ended = False  # everything in the log was fetched
+        self.changed = False
+        self.holds = 0  # how many of its records wait in memory
+        self._position = 0  # the offset behind the last that was fetched
+        self._left = -math.inf  # what the bound was for those that have left
+        self._rests = False
+        self._time = time_in(line)
+        self._window: deque[Fetched] = deque()
+        # Due times and offsets in the window of what is due before its turn would come, both ascending: one that lies
+        # before another and is not due before it leaves with that.
+        self._belated: deque[tuple[int, int]] = deque()
+        # Both bounds and ends ascend: of two, the one that lies further and holds back more stands for both.
+        self._expected: deque[_Expected] = deque()
+
+    def receive(self, records: Sequence[Fetched]) -> None:
+        """Take in what was fetched, in the order of the log."""
+        self.ended = False
+        self._window.extend(records)
+        self._has_come(records[-1].offset + 1)
+        self.bytes += sum(record.size for record in records)
+        if self.line != MEMORY:
+            self._look_for_belated(records)
+
+    def _look_for_belated(self, records: Sequence[Fetched]) -> None:
+        belated, least = self._belated, self._time + _DUE_AFTER
+        for record in records:
+            schedule = record.schedule
+            if isinstance(schedule, Schedule) and schedule.due - record.appended <= least:
+                while belated and belated[-1][0] >= schedule.due:
+                    belated.pop()
+                belated.append((schedule.due, record.offset))
+
+    def reached_end(self, offset: int) -> None:
+        """Note that all that the log holds up to this offset was fetched."""
+        self.ended = True
+        self._has_come(offset)
+
+    def expect(self, bound: int, end: int, until: int) -> None:
+        """Keep back what is due after `bound`, until all before the offset `end` was fetched, or that time has come.
+
+        What was written in a transaction is not seen before it is committed, nor is what lies behind it.
+        """
+        while self._expected and self._expected[-1].bound >= bound:
+            self._expected.pop()
+        self._expected.append(_Expected(bound, end, until))
+        self._has_come(self._position)
+
+    def expect_no_longer(self, now: int) -> None:
+        """Give up what did not come in time."""
+        while self._expected and self._expected[0].until < now:
+            self._expected.popleft()
+
+    @property
+    def expects_until(self) -> float:
+        """When the first of what is expected is given up; never, if nothing is."""
+        return self._expected[0].until if self._expected else math.inf
+
+    def _has_come(self, position: int) -> None:
+        self._position = position
+        while self._expected and self._expected[0].end <= position:
+            self._expected.popleft()
+
+    def wants(self, spare: int = 0) -> bool:
+        """Whether to fetch more: until the window is full, and then not before it is half empty.
+
+        Besides its own room it has four fifths of what is left to all lines: `spare` is what they leave now.
+        """
+        room = self.room + 4 * max(0, spare)
+        self._rests = self.bytes >= (room // 2 if self._rests else room)
+        return not self._rests
+
+    @property
+    def head(self) -> Fetched | None:
+        """The record that leaves next, if it was fetched."""
+        return self._window[0] if self._window else None
+
+    def leaves_at(self, now: int) -> float:
+        """When the first record may leave; never, if none is here."""
+        if not self._window:
+            return math.inf
+        appended = self._window[0].appended
+        if appended > now + _AHEAD:
+            return -math.inf
+        turn = appended + self._time
+        return min(turn, self._belated[0][0] - _BELATED_LEAVES_BEFORE) if self._belated else turn
+
+    @property
+    def bound(self) -> float:
+        """A time up to which nothing that is still in this line is due, as far as it was fetched or stored in time.
+
+        The line that is read at once has only a bound for what the relay itself has written.
+        """
+        expected = self._expected[0].bound if self._expected else math.inf
+        return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
+
+    @property
+    def _bound_of_fetched(self) -> float:
+        if self._window:
+            bound = self._window[0].appended + self._time + _DUE_AFTER
+            return min(bound, self._belated[0][0] - 1) if self._belated else bound
+        return math.inf if self.ended else self._left
+
+    def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
+        """Let the first ones leave that may at `until`, up to about so many records and bytes.
+
+        Returns those that are yet to be dealt with: others may have been before a restart.
+        """
+        window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
+        left: list[Fetched] = []
+        size = 0
+        while window and len(left) < most and size < most_bytes:
+            first = window[0]
+            if latest < first.appended <= ahead and first.offset > belated:
+                break
+            left.append(window.popleft())
+            size += left[-1].size
+        if not left:
+            return left
+        self.bytes -= size
+        self.changed = True
+        while self._belated and self._belated[0][1] <= left[-1].offset:
+            self._belated.popleft()
+        self._left = max(self._left, max(record.appended for record in left) + self._time + _DUE_AFTER)
+        offsets = [record.offset for record in left]
+        fresh = self.progress.receive(offsets)
+        if len(fresh) == len(left):
+            return left
+        wanted = set(fresh)
+        return [record for record in left if record.offset in wanted]
+
+    def _last_belated(self, until: float) -> int:
+        """The offset up to which everything has to leave for the sake of what is due."""
+        last = -1
+        for due, offset in self._belated:
+            if due - _BELATED_LEAVES_BEFORE > until:
+                break
+            last = offset
+        return last
+
+    def complete(self, offset: int) -> None:
+        """A record that has left was moved, delivered or dropped."""
+        self.changed = True
+        self.progress.complete(offset)
+
+
+def bound_behind(line: int, due: int, written: int) -> int:
+    """Return a time up to which neither a record is due that is written to a line at `written`, nor what follows it.
+
+    Whatever follows it in the line that is read at once was scheduled later, and may only not come before the record.
+    """
+    return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

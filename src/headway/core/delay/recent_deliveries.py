@@ -1,0 +1,20 @@
+"""What was delivered a short while ago, so that who asks for it need not wait until nothing else can come."""
+
+_AT_LEAST = 20_000
+
+
+class RecentDeliveries:
+    """The ids of the latest deliveries: of so many at least, and of twice as many at the most."""
+
+    def __init__(self) -> None:
+        self._latest: set[str] = set()
+        self._before: set[str] = set()
+
+    def add(self, id_: str) -> None:
+        """A schedule was delivered, and does not recur."""
+        self._latest.add(id_)
+        if len(self._latest) > _AT_LEAST:
+            self._before, self._latest = self._latest, set()
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._latest or id_ in self._before

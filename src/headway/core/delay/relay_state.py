@@ -1,0 +1,140 @@
+"""What a relay stores of a partition in a compacted topic, key by key, and how it is read again."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from headway.core.delay.changes import Changes
+from headway.core.delay.due_queue import Mark
+from headway.core.offsets.offset_map import OffsetMap, decode, encode
+from headway.core.untrusted import Text, read_json
+from headway.errors import UnreadableError
+
+T = TypeVar("T")
+
+MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
+_LINE, _CHANGE = "line:", "change:"
+
+_MOST_BYTES = 2**21  # of a value: no topic of ours takes a larger record
+_MOST_PRODUCERS = 16
+_mark_decoder = msgspec.json.Decoder(Mark)
+_producers_decoder = msgspec.json.Decoder(list[Text])
+_topics_decoder = msgspec.json.Decoder(dict[str, str])
+_is_line_key = re.compile(r"line:\d{1,18}", re.ASCII).fullmatch
+_is_offset = re.compile(rb"\d{1,18}").fullmatch
+
+
+def line_key(line: int) -> str:
+    """The key for what has left a line."""
+    return f"{_LINE}{line}"
+
+
+def change_key(id_: str) -> str:
+    """The key for what was changed of a schedule."""
+    return f"{_CHANGE}{id_}"
+
+
+def encode_producers(ids: Sequence[str]) -> bytes:
+    """The transactional ids with which a partition's relay writes, for who takes over from one that has died."""
+    return msgspec.json.encode(ids)
+
+
+def stored_producers(stored: Mapping[str, bytes], prefix: str) -> list[str]:
+    """Return the transactional ids with which the last relay wrote; none where they cannot be read.
+
+    Who writes with such an id is fenced off. So only those count that begin like a relay's own, and a few of them.
+    """
+    try:
+        ids = read_json(stored.get(PRODUCERS_KEY, b"[]"), _producers_decoder, "The ids of the relay before")
+    except UnreadableError:
+        return []
+    return [each for each in ids if each.startswith(prefix)][:_MOST_PRODUCERS]
+
+
+class StoredState:
+    """What earlier ticks have stored of a partition, taken apart.
+
+    Offsets count in one topic only: what was stored of a topic that was deleted and made anew does not. What cannot be
+    read is taken not to be there, and `unreadable` has a sentence for it, by its key.
+
+    Args:
+        stored: The latest value of each key.
+        topics: Kafka's ids of the topics, by the key under which the progress in each is stored, as far as known.
+        ends: Where their logs end, by the same keys, as far as known. Progress beyond that is of another log.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, bytes], topics: Mapping[str, str], ends: Mapping[str, int] | None = None
+    ) -> None:
+        self.unreadable: dict[str, str] = {}
+        self._ends = ends or {}
+        self._stored = stored
+        before = self._read(TOPICS_KEY, _read_topics, dict[str, str]())
+        self.of_topics_before = [key for key in topics if before.get(key, topics[key]) != topics[key]]
+        self.topics = msgspec.json.encode(topics) if topics and topics != before else None
+        stored = {key: value for key, value in stored.items() if key not in self.of_topics_before}
+        self._stored = stored
+        self.mark = self._read(MEMORY_KEY, self._mark, Mark())
+        self.commands = self._map(COMMANDS_KEY)
+        self.changes = Changes()
+        for key in stored:
+            if key.startswith(_CHANGE):
+                id_ = key.removeprefix(_CHANGE)
+                self._read(key, lambda value, id_=id_: self.changes.restore(id_, value), None)  # type: ignore[misc]
+
+    @property
+    def unreadable_progress(self) -> list[str]:
+        """The keys of what cannot be read and says how far a relay was: it is begun anew, and need not be kept."""
+        return [key for key in self.unreadable if not key.startswith(_CHANGE)]
+
+    def line(self, line: int) -> OffsetMap:
+        """What has left a line."""
+        return self._map(line_key(line))
+
+    def other_lines(self, lines: Collection[int]) -> list[int]:
+        """The lines of which something is stored beside these."""
+        stored = (int(key.removeprefix(_LINE)) for key in self._stored if _is_line_key(key))
+        return [line for line in stored if line not in lines]
+
+    def _read(self, key: str, read: Callable[[bytes], T], default: T) -> T:
+        if key not in self._stored:
+            return default
+        try:
+            return read(self._stored[key])
+        except UnreadableError as error:
+            self.unreadable[key] = str(error)
+            return default
+
+    def _map(self, key: str) -> OffsetMap:
+        return self._read(key, lambda value: self._within_log(key, _read_map(value)), OffsetMap(0))
+
+    def _within_log(self, key: str, progress: OffsetMap) -> OffsetMap:
+        self._check_end(key, progress.end)
+        return progress
+
+    def _mark(self, value: bytes) -> Mark:
+        mark = read_json(value, _mark_decoder, "The progress in the line that is read at once", most=_MOST_BYTES)
+        self._check_end(MEMORY_KEY, max(mark.offset, mark.end))
+        return mark
+
+    def _check_end(self, key: str, reached: int) -> None:
+        if reached > (end := self._ends.get(key, reached)):
+            raise UnreadableError(f"The progress reaches to offset {reached}, and the log ends at {end}.")
+
+
+def encode_map(offsets: OffsetMap) -> bytes:
+    """Progress as it is stored."""
+    return f"{offsets.offset} {encode(offsets)}".encode()
+
+
+def _read_topics(value: bytes) -> dict[str, str]:
+    return read_json(value, _topics_decoder, "The ids of the topics")
+
+
+def _read_map(value: bytes) -> OffsetMap:
+    offset, _, text = value.partition(b" ")
+    if not _is_offset(offset) or len(text) > _MOST_BYTES:
+        raise UnreadableError(f"The progress cannot be read: {value[:50]!r} does not begin with an offset.")
+    return decode(text, int(offset))

@@ -1,0 +1,124 @@
+"""A schedule: what a delayed record carries in a header of its own, and the text by which it is cancelled.
+
+Invariants: whatever a header holds, only `ScheduleError` is raised; a schedule that can be read can be delivered or
+refused, so that no record goes round for ever.
+"""
+
+import re
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from headway.core.delay.recurrence import Recurrence
+from headway.core.untrusted import LATEST, LONGEST_TEXT, Count, Number, Text, Time, read_json
+from headway.errors import ConfigError, ScheduleError
+from headway.records import Header
+
+HEADER = "headway.delay"
+
+_is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
+_HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
+
+
+class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Where and when a record is due; times are in milliseconds since the epoch.
+
+    No other schedule has the same `id`. `at` is when it was scheduled, and `order` tells apart what one scheduler
+    scheduled then. The `generation` grows with each change of the due time: of two copies of a record the older is not
+    delivered.
+    """
+
+    id: Text
+    due: Time
+    at: Time
+    order: Count
+    topic: str
+    partition: Number | None = None
+    generation: Number = 0
+    recurrence: Recurrence | None = None
+
+    def check(self) -> None:
+        """Raises `ConfigError` for what could not be read again, or not be delivered."""
+        if not isinstance(self.topic, str) or not _is_topic(self.topic):
+            raise ConfigError(
+                f"{self.topic!r} is no name of a topic. It takes 1 to 249 letters, digits, dots, underscores, hyphens."
+            )
+        if self.partition is not None and not (isinstance(self.partition, int) and 0 <= self.partition < 2**31):
+            raise ConfigError(
+                f"The partition is {self.partition!r}; it must be a number from 0. Leave it out to have the key decide."
+            )
+        if len(self.id) > LONGEST_TEXT:
+            raise ConfigError(
+                f"The id of a schedule would have {len(self.id)} characters; it has at most {LONGEST_TEXT} characters. "
+                "Give it a shorter beginning."
+            )
+        if self.due > LATEST:
+            raise ConfigError(
+                f"The schedule is due {self.due} ms after 1970, beyond the year 9999. Give a time before."
+            )
+
+    def header(self) -> Header:
+        """As it rides with the record."""
+        return HEADER, _encode(self)
+
+    def again(self, due: int, generation: int) -> "Schedule":
+        """The same for another time."""
+        return msgspec.structs.replace(self, due=due, generation=generation)
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Schedule)
+_WHOSE = f"The header {HEADER}"
+
+
+def read_schedule(value: str | bytes | None) -> Schedule:
+    """A schedule from its header's value; raises `ScheduleError` for one that is damaged or forged."""
+    if value is None:
+        raise ScheduleError(f"The record has no header {HEADER}.")
+    schedule = read_json(value, _decoder, _WHOSE, ScheduleError)
+    if not _is_topic(schedule.topic):  # msgspec's own patterns take twice as long
+        raise ScheduleError(f"The header {HEADER} names no topic: {schedule.topic!r}.")
+    if schedule.recurrence is not None:
+        try:
+            schedule.recurrence.check()
+        except ConfigError as error:
+            raise ScheduleError(f"The header {HEADER} has a recurrence that is none: {error}") from error
+    return schedule
+
+
+def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
+    """Of a line: one for all records of a key, so that one relay keeps their order."""
+    if key is None:
+        return order % partitions
+    return crc32(key.encode() if isinstance(key, str) else key) % partitions
+
+
+class HandleParts(NamedTuple):
+    """What a handle's text says of a schedule: who owns it, when it is due, when it was scheduled, and its id.
+
+    >>> str(HandleParts(3, 1763745120000, 1763745060000, "order-17"))
+    '3.1763745120000.1763745060000.order-17'
+    """
+
+    partition: int
+    due: int
+    at: int
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.partition}.{self.due}.{self.at}.{self.id}"
+
+    @classmethod
+    def read(cls, text: str) -> "HandleParts":
+        """The parts of a handle's text; raises `ConfigError` for another text."""
+        found, shown = _HANDLE.fullmatch(text), repr(text[:200])
+        if not found:
+            raise ConfigError(f"{shown} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17.")
+        partition, due, at, id_ = found.groups()
+        parts = cls(int(partition), int(due), int(at), id_)
+        if max(parts.due, parts.at) > LATEST or len(id_) > LONGEST_TEXT:
+            raise ConfigError(
+                f"{shown} is no handle of a schedule: its times are beyond the year 9999, or it is too long."
+            )
+        return parts

@@ -1,0 +1,131 @@
+"""One partition while it is ours: from `assign` to `revoke`, or until it is read from elsewhere.
+
+Invariants: an assignment that has ended never becomes current again, so a work that belongs to it is stale for good;
+what it holds in bytes is the sum of its incomplete works' sizes, and of its outputs with their works'; a finished work
+is in the progress and, if it has outputs, in `outputs`, both or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from headway.core.engine.lanes import Lanes
+from headway.core.engine.work import Work
+from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, pressure
+from headway.core.offsets.progress import Progress
+from headway.records import TopicPartition
+
+R = TypeVar("R")
+
+# An encoding takes up to some milliseconds. A change, a record received or done, seldom adds more than a character, so
+# the next one is due after as many changes as the last one left characters, and at the least after so many.
+_MEASURE_EVERY = 512
+
+
+class Assignment(Generic[R]):
+    """The state of one assignment epoch."""
+
+    __slots__ = (
+        "_few",
+        "_known_end",
+        "_map_limit",
+        "_measure_at",
+        "_narrow",
+        "bytes",
+        "current",
+        "epoch",
+        "finished",
+        "held",
+        "lanes",
+        "level",
+        "of_outputs",
+        "outputs",
+        "partition",
+        "pressed",
+        "progress",
+        "remembered",
+        "retired",
+        "saved",
+        "withheld",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, committed: OffsetMap, epoch: int, map_limit: int = MAX_CHARACTERS
+    ) -> None:
+        self.partition = partition
+        self.level = partition.level
+        self.epoch = epoch
+        self.current = True
+        self.progress = Progress(committed)
+        self.remembered = committed  # as of the last commit that succeeded
+        self.lanes: Lanes[R] = Lanes()
+        self.bytes = 0
+        self.of_outputs = 0  # a part of these bytes
+        self.withheld = 0  # a part of those again: no commit would remember that they are done
+        self.finished = 0  # grows with each change that is worth a commit
+        self.saved = 0  # `finished` as of the last commit that succeeded
+        # Whole sets since the last tick, each with its record's offset and the bytes of both.
+        self.outputs: list[tuple[int, int, Sequence[Any]]] = []
+        self.held = False  # for now it shall not be fetched from
+        self.pressed = False
+        self.retired = False  # about to be revoked: nothing more starts
+        self._known_end = committed.end
+        self.limit_map(map_limit)
+
+    def limit_map(self, characters: int) -> None:
+        """Let the map have at most so many characters from now on."""
+        self._map_limit = characters
+        self._measure_at = 0
+        # A map cannot be above the pressure limit while its bitset is not, or while its runs of four bytes are not. So
+        # most partitions are never measured.
+        size = pressure(characters) // 4 * 3  # bytes
+        self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # offsets
+        self._few = max(0, size - 1) // 8  # incomplete offsets; each makes at most two runs
+
+    def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
+        """The work is done, and this is all that came of it: outputs of so many bytes, which keep the work's record."""
+        self.progress.complete(work.offset)
+        self.finished += 1
+        if outputs:
+            self.outputs.append((work.offset, size + work.size, outputs))
+            self.bytes += size
+            self.of_outputs += size + work.size
+        else:
+            self.bytes -= work.size
+
+    def commit(self) -> Commit:
+        """Offset and map of this moment."""
+        return self.commit_of(self.progress.snapshot())
+
+    def commit_of(self, snapshot: OffsetMap) -> Commit:
+        """Return what to commit of a moment's state: what was remembered once is not forgotten."""
+        commit = commit_of(snapshot, self._map_limit, self.remembered)
+        self.pressed = commit.pressed
+        left = 0 if commit.pressed else pressure(self._map_limit) - len(commit.metadata)
+        self._measure_at = self.progress.end + self.finished + max(_MEASURE_EVERY, left)
+        return commit
+
+    def is_pressed(self) -> bool:
+        """Whether the map has become so large that new records would make it be dropped.
+
+        Records that were committed above, in the map, are not new: without them nothing would ever ease.
+        """
+        if self._cannot_be_pressed():
+            self.pressed = False
+        elif self.progress.end + self.finished >= self._measure_at:
+            self.commit()
+        return self.pressed
+
+    def _cannot_be_pressed(self) -> bool:
+        progress = self.progress
+        if progress.end < self._known_end:
+            return True
+        incomplete = progress.incomplete_count
+        return incomplete <= self._few or progress.highest_complete - progress.committable < self._narrow
+
+    def end(self) -> None:
+        """It is no longer ours, or not from where it was read."""
+        self.current = False
+        self.lanes.clear()
+        self.outputs.clear()

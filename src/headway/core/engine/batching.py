@@ -1,0 +1,78 @@
+"""Works that wait for others to fill a batch.
+
+Invariants: a work waits no longer than `linger` after its record arrived; none waits in a lane, or without one in a
+level, that has enough for a full batch; what failed once does not wait again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.lanes import ALONE
+from headway.core.engine.work import Work
+
+R = TypeVar("R")
+
+
+class Batching(Generic[R]):
+    """The heads that wait: of each lane one, and the works that have no lane, of each level together."""
+
+    def __init__(self, size: int, linger: float) -> None:
+        self._size = size
+        self._linger = linger
+        self._waiting: dict[Hashable, list[Work[R]]] = {}
+        self._counts: dict[Hashable, int] = {}
+
+    def until(self, head: Work[R]) -> float:
+        """When a head need not wait any more."""
+        return 0.0 if head.failure else head.arrived + self._linger
+
+    def wait(self, head: Work[R]) -> list[Work[R]]:
+        """A head begins to wait; those that need not any more, since it makes a batch full."""
+        place = _place(head)
+        self._waiting.setdefault(place, []).append(head)
+        self._counts[place] = self._counts.get(place, 0) + self._length(head)
+        return self._take_if_full(place)
+
+    def join(self, work: Work[R]) -> list[Work[R]]:
+        """A work comes behind others of its lane; its head, if it waited and the batch is full now."""
+        place = _place(work)
+        if place not in self._waiting:
+            return []
+        self._counts[place] += 1
+        return self._take_if_full(place)
+
+    def leave(self, head: Work[R]) -> None:
+        """A head's time is up, if it waited in here."""
+        place = _place(head)
+        waiting = self._waiting.get(place, [])
+        if head in waiting:
+            waiting.remove(head)
+            self._counts[place] -= 1
+            if not waiting:
+                self._forget(place)
+
+    def drop(self, assignment: Assignment[R]) -> None:
+        """Forget the works of an assignment that ended."""
+        for heads in list(self._waiting.values()):
+            for head in [head for head in heads if head.assignment is assignment]:
+                self.leave(head)
+
+    def _length(self, head: Work[R]) -> int:
+        length, work = 1, head
+        while length < self._size and work.next:
+            length, work = length + 1, work.next
+        return length
+
+    def _take_if_full(self, place: Hashable) -> list[Work[R]]:
+        return self._forget(place) if self._counts[place] >= self._size else []
+
+    def _forget(self, place: Hashable) -> list[Work[R]]:
+        del self._counts[place]
+        return self._waiting.pop(place)
+
+
+def _place(work: Work[Any]) -> Hashable:
+    return work.level if work.lane is ALONE else (work.assignment, work.lane)

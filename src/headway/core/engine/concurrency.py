@@ -1,0 +1,143 @@
+"""How many works may run at a time, and how many may start in a second.
+
+Invariants: never more are let in than `limit` allows, and `limit` is from 1 to the most allowed; over any stretch of
+time no more start than the rate allows for it, plus one burst of a twentieth of a second (or one work).
+"""
+
+import math
+
+_BURST = 0.05  # seconds' worth of the rate
+_GRAIN = 0.01  # so many seconds' worth are waited for at a time, or one work: who waits costs as much as many works
+
+# One look at the throughput takes at least so long (seconds), so many works for each slot, and so many works.
+_WINDOW = 0.2
+_ROUNDS = 4
+_WORKS = 100
+_FIRST_LIMIT = 8
+_FIRST_STEP = 2.0  # until more slots do not pay for the first time
+_STEP = 1.25
+# More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
+_PAYS = 0.5
+# At the most allowed nothing else is tried, so a throughput that changed by this factor has fewer tried again.
+_ANOTHER_SERVICE = 1.2
+
+
+class Concurrency:
+    """A limit, and a rate per second if one is given.
+
+    >>> admission = Admission(10, rate=100)
+    >>> admission.free(running=4, now=0.0)
+    5
+    >>> admission.started(5, running=9, now=0.0)
+    >>> admission.free(running=9, now=0.0), admission.next_change(), admission.free(9, 0.01)
+    (0, 0.01, 1)
+    """
+
+    def __init__(self, most: int, *, rate: float | None = None, adaptive: bool = False) -> None:
+        self.limit = most
+        self.is_paced = adaptive or rate is not None  # else `limit` is all there is to know
+        self._adaptive = AdaptiveLimit(most) if adaptive else None
+        if self._adaptive:
+            self.limit = self._adaptive.limit
+        self._rate = rate
+        self._burst = max(1.0, (rate or 0.0) * _BURST)
+        self._tokens = self._burst
+        self._filled_at = -math.inf
+
+    def free(self, running: int, now: float) -> int:
+        """How many works may start now."""
+        free = self.limit - running
+        if self._rate is None:
+            return free
+        self._fill(now, self._rate)
+        return min(free, int(self._tokens + 1e-9))
+
+    def started(self, count: int, running: int, now: float) -> None:
+        """So many works have started, and so many run now."""
+        if self._rate is not None:
+            self._tokens -= count
+        if self._adaptive:
+            self._adaptive.runs(running, now)
+
+    def ended(self, running: int, now: float) -> None:
+        """A work has ended, and so many run on."""
+        if self._adaptive:
+            self._adaptive.ended(running, now)
+            self.limit = self._adaptive.limit
+
+    def next_change(self) -> float | None:
+        """When it is worth while to look again, if only the rate hinders the next work."""
+        if self._rate is None or self._tokens >= 1:
+            return None
+        return self._filled_at + (max(1.0, self._rate * _GRAIN) - self._tokens) / self._rate
+
+    def _fill(self, now: float, rate: float) -> None:
+        if now > self._filled_at:
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * rate)
+            self._filled_at = now
+
+
+class AdaptiveLimit:
+    """A limit that grows while throughput grows with it, and shrinks while throughput does not shrink with it.
+
+    Each look compares the throughput at this limit with that at the last one, so that what was true of a service once
+    is soon forgotten, and goes a step up or down; around the best limit it goes to and fro by a step. Only the
+    time in which all slots are taken counts: others say nothing about more of them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.limit = min(_FIRST_LIMIT, most)
+        self._most = most
+        self._step = _FIRST_STEP
+        self._last: tuple[int, float] | None = None  # a limit and the throughput that it had
+        self._at_most: float | None = None  # the throughput when the limit came to be the most
+        self._running = 0
+        self._at = 0.0
+        self._begin()
+
+    def runs(self, running: int, now: float) -> None:
+        """So many run from now on."""
+        if self._running >= self.limit:
+            self._seconds += now - self._at
+        self._running, self._at = running, now
+
+    def ended(self, running: int, now: float) -> None:
+        """A work has ended, and so many run on."""
+        counts = self._running >= self.limit
+        self.runs(running, now)
+        if not counts:
+            return
+        self._ended += 1
+        if not self._settled:
+            self._begin(settled=self._ended >= self.limit, ended=self._ended)
+        elif self._ended >= max(_WORKS, _ROUNDS * self.limit) and self._seconds >= _WINDOW:
+            self._look(self._ended / self._seconds)
+            self._begin()
+
+    def _begin(self, *, settled: bool = False, ended: int = 0) -> None:
+        # The first works of each slot were started at the last limit.
+        self._settled = settled
+        self._ended = 0 if settled else ended
+        self._seconds = 0.0
+
+    def _look(self, throughput: float) -> None:
+        up = self._last is None or _pays(self._last, (self.limit, throughput))
+        if self.limit < self._most:
+            self._at_most = None
+        elif self._at_most is None:
+            self._at_most = throughput
+        elif abs(math.log(throughput / self._at_most)) > math.log(_ANOTHER_SERVICE):
+            up = False  # what fewer could do was true of a service that is not the same any more
+        if not up:
+            self._step = _STEP
+        step = self._step if up or self.limit == 1 else 1 / self._step
+        limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
+        if limit != self.limit:  # at the most allowed, what fewer could do is not forgotten
+            self._last = self.limit, throughput
+            self.limit = limit
+
+
+def _pays(one: tuple[int, float], other: tuple[int, float]) -> bool:
+    """Whether the throughput of two limits grows with them."""
+    (limit, throughput), (other_limit, other_throughput) = sorted((one, other))
+    return math.log(other_throughput / throughput) >= _PAYS * math.log(other_limit / limit)

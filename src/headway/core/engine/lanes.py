@@ -1,0 +1,108 @@
+"""Lanes: which records must run one after the other.
+
+Invariants: a lane is a chain of works in offset order; only its head may run, and it stays the head until it is
+done, through all its attempts. Lanes belong to one assignment of one partition, so equal keys of two topics or
+partitions never meet. Keys are compared by value: a lane's name is the key's bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, Final, Generic, TypeVar
+
+from headway.core.engine.work import Work
+
+R = TypeVar("R")
+
+LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
+"""(records of one partition) -> the name of each one's lane; `ALONE` for a record that has none."""
+
+ALONE: Final = object()  # a lane of its own, that nobody looks up
+
+
+def by_key(records: Sequence[Any]) -> Iterable[Hashable]:
+    """A lane for each key's bytes; records without a key share one lane, for they may be in an order that counts."""
+    return map(_raw_key, records)
+
+
+def by_key_if_any(records: Sequence[Any]) -> Iterable[Hashable]:
+    """A lane for each key's bytes; a record without a key is a lane of its own."""
+    return [ALONE if key is None else key for key in map(_raw_key, records)]
+
+
+def by_partition(records: Sequence[Any]) -> Iterable[Hashable]:
+    """One lane for all."""
+    return repeat(None, len(records))
+
+
+def unordered(records: Sequence[Any]) -> Iterable[Hashable]:
+    """A lane for each record."""
+    return repeat(ALONE, len(records))
+
+
+_raw_key = attrgetter("raw_key")
+
+
+class Ordering(enum.Enum):
+    """What must run in order: records with the same key, of the same partition, or nothing."""
+
+    KEY = "key"
+    PARTITION = "partition"
+    UNORDERED = "unordered"
+
+    @property
+    def lane_names(self) -> LaneNames:
+        """How this ordering names lanes."""
+        return {Ordering.KEY: by_key, Ordering.PARTITION: by_partition, Ordering.UNORDERED: unordered}[self]
+
+
+class Lanes(Generic[R]):
+    """The lanes of one assignment.
+
+    A lane exists while it has a work: it is nothing but the last work's entry and the links from its head.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: dict[Hashable, Work[R]] = {}
+
+    def __len__(self) -> int:
+        """How many named lanes have work."""
+        return len(self._last)
+
+    def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:
+        """Put each work at the end of its lane, and return those that are now a lane's head."""
+        heads = []
+        last = self._last
+        for work in works:
+            lane = work.lane
+            before = None if lane is ALONE else last.get(lane)
+            if lane is not ALONE:
+                last[lane] = work
+            if before is None:
+                heads.append(work)
+            else:
+                before.next = work
+        return heads
+
+    def settle(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
+        """A lane's first works, up to `last`, have run; those of `again` replace them. Return the lane's new head."""
+        behind = last.next
+        if behind is not None:
+            last.next = None  # whoever keeps a finished work does not keep its lane
+        elif last.lane is not ALONE:
+            if again:
+                self._last[last.lane] = again[-1]
+            else:
+                del self._last[last.lane]
+        for work in reversed(again) if again else ():
+            work.next, behind = behind, work
+        return behind
+
+    def clear(self) -> None:
+        """Forget all lanes."""
+        self._last.clear()

@@ -1,0 +1,178 @@
+"""Which record ended its process: the ledger of deaths, and what a death means for a record that ran in it.
+
+A process that dies tells nothing. All records that ran in it are suspects: its death is a failed attempt of each. A
+suspect runs alone the next time, so the next death names the one that causes it.
+
+Invariants: a death raises the attempts of each record that ran by at least one. A record becomes a dead letter only by
+a death in which nothing else ran. So a record that kills whenever it runs becomes one after `max_attempts` deaths (two
+at the least where it had neighbours, `MOST_DEATHS` where there is no such bound), and a neighbour never does.
+"""
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from headway.core.engine.work import Failure
+from headway.core.retry import Again, DeadLetter, Retries, Verdict
+from headway.errors import ProcessDiedError
+
+MOST_DEATHS = 3
+"""After so many deaths a record is a dead letter where `max_attempts` sets no bound."""
+
+MOST_SUSPECTS = 10_000
+"""So many are remembered."""
+
+
+class RecordId(NamedTuple):
+    """One record in Kafka; the timestamp tells it from one at the same offset of a topic that was made anew."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Attempt(NamedTuple):
+    """A record that ran when its process died, at this attempt, of which so many before ended untried."""
+
+    record: RecordId
+    attempt: int
+    untried: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A record that ran in processes that died.
+
+    Args:
+        record: Which one.
+        attempts: How many attempts it has had; the last one ended with its process.
+        untried: How many of them do not count.
+        deaths: How many processes died while it ran.
+        alone: Whether nothing else ran in the last of them.
+        how: How that one ended.
+        first_at: When the first one died, in seconds since the epoch.
+        at: When the last one did.
+    """
+
+    record: RecordId
+    attempts: int
+    untried: int
+    deaths: int
+    alone: bool
+    how: str
+    first_at: float
+    at: float
+
+    def error(self) -> ProcessDiedError:
+        """Return what the attempt failed with."""
+        return died(self.how, self.deaths, alone=self.alone)
+
+    def failure(self, wall_to_now: float) -> Failure | None:
+        """Return the failures before the last; `wall_to_now` turns seconds since the epoch into the clock's."""
+        if self.attempts <= 1:
+            return None
+        first_at = self.first_at + wall_to_now
+        return Failure(self.error(), self.at + wall_to_now, first_at, self.attempts - 1, self.untried)
+
+
+class Suspects:
+    """The ledger of whoever outlives the processes. It forgets the oldest where there are very many."""
+
+    def __init__(self, most: int = MOST_SUSPECTS) -> None:
+        self._most = most
+        self._known: dict[RecordId, Suspect] = {}
+
+    def died(self, running: Sequence[Attempt], how: str, now: float) -> list[Suspect]:
+        """Note that a process died while these ran; returns what is known of them now. `now` is wall time."""
+        return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
+
+    def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
+        """Take over what somebody else has found, where it is news; returns what was."""
+        news = []
+        for suspect in suspects:
+            known = self._known.get(suspect.record)
+            if known is None or known.attempts < suspect.attempts:
+                self._known.pop(suspect.record, None)  # the newest are last
+                self._known[suspect.record] = suspect
+                news.append(suspect)
+        while len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+        return news
+
+    def all(self) -> list[Suspect]:
+        """Return all that are known, the oldest first."""
+        return list(self._known.values())
+
+    def _after_death(self, attempt: Attempt, alone: bool, how: str, now: float) -> Suspect:
+        known = self._known.get(attempt.record)
+        return Suspect(
+            record=attempt.record,
+            attempts=max(attempt.attempt, known.attempts + 1 if known else 1),
+            untried=max(attempt.untried, known.untried if known else 0),
+            deaths=known.deaths + 1 if known else 1,
+            alone=alone,
+            how=how,
+            first_at=known.first_at if known else now,
+            at=now,
+        )
+
+
+def decide(
+    retries: Retries, record: object, attempt: int, error: ProcessDiedError, now: float, chance: float, untried: int = 0
+) -> Verdict:
+    """Return what to do with a record after its process died, of the arguments of `Retries.decide`."""
+    verdict = retries.decide(record, attempt, error, now, chance, untried)
+    if not error.alone:  # it may be innocent
+        return Again(now) if isinstance(verdict, DeadLetter) else verdict
+    if isinstance(verdict, Again) and retries.max_attempts is None and error.deaths >= MOST_DEATHS:
+        return DeadLetter(f"{error.deaths} processes died of it")
+    return verdict
+
+
+def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
+    """Return the error for a record whose process has died, as `how_it_ended` says.
+
+    >>> print(died(how_it_ended(-9), 2, alone=True))
+    The process of the handler was ended by signal 9 (SIGKILL) while it was at this record.
+    >>> print(died(how_it_ended(-9), 1, alone=False))
+    The process of the handler was ended by signal 9 (SIGKILL) while it was at this record and others.
+    """
+    others = "" if alone else " and others"
+    sentence = f"The process of the handler {how} while it was at this record{others}."
+    return ProcessDiedError(sentence, deaths=deaths, alone=alone)
+
+
+def deaths_of(failure: Failure | None) -> int:
+    """Return how many processes in a row have died of a record with these failures."""
+    death = as_death(failure.error) if failure else None
+    return death.deaths if death else 0
+
+
+def is_suspect(failure: Failure | None) -> bool:
+    """Return whether a record's last attempt ended with a process in which others ran, so that it must run alone."""
+    death = as_death(failure.error) if failure else None
+    return death is not None and not death.alone
+
+
+def as_death(error: BaseException | None) -> ProcessDiedError | None:
+    """Return the error if it is that of a process that died, else None."""
+    # By its type, as an exception of a user's own may do anything when it is asked for its class.
+    return cast(ProcessDiedError, error) if issubclass(type(error), ProcessDiedError) else None
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return how a process ended, of its exit code, or minus the signal that ended it.
+
+    >>> how_it_ended(7), how_it_ended(-9), how_it_ended(-40)
+    ('ended with exit code 7', 'was ended by signal 9 (SIGKILL)', 'was ended by signal 40')
+    """
+    if code is None:
+        return "ended, nobody knows how,"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:  # a signal without a name, as those for real time are
+        return f"was ended by signal {-code}"

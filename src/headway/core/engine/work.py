@@ -1,0 +1,153 @@
+"""A work: one attempt at a record.
+
+Invariants: a work is tried once; a retry is another work for the same record, so that what comes late from an
+earlier attempt is known by its work and ignored. A work is running from `take` until it is reported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from headway.core.user_errors import without_frames
+from headway.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from headway.core.engine.assignment import Assignment
+    from headway.core.retry import DeadLetter, Later
+
+R = TypeVar("R")
+
+
+class Failure(NamedTuple):
+    """What became of the attempts so far: the last error and when, when the first was, how many, and how many of these
+    ended before anything was tried.
+    """
+
+    error: BaseException
+    at: float
+    first_at: float
+    attempts: int
+    untried: int
+
+
+class Outcome(NamedTuple):
+    """An attempt's error, and the verdict by which its record is stored elsewhere."""
+
+    error: BaseException
+    verdict: DeadLetter | Later
+
+
+class Work(Generic[R]):
+    """A record with what its handler's context shows, and its place in its lane."""
+
+    __slots__ = (
+        "arrived",
+        "assignment",
+        "batch",
+        "failure",
+        "lane",
+        "next",
+        "not_before",
+        "offset",
+        "order",
+        "outcome",
+        "record",
+        "running",
+        "size",
+    )
+
+    def __init__(
+        self,
+        record: R,
+        offset: int,
+        size: int,
+        lane: Hashable,
+        assignment: Assignment[R],
+        arrived: float,
+        order: int,
+    ) -> None:
+        self.record = record
+        self.offset = offset
+        self.size = size
+        self.lane = lane
+        self.assignment = assignment
+        self.arrived = arrived
+        self.order = order  # of arrival, over all partitions
+        self.next: Work[R] | None = None  # the one behind it in its lane
+        self.not_before = 0.0
+        self.running = False
+        self.failure: Failure | None = None
+        self.batch: Batch[R] | None = None
+        self.outcome: Outcome | None = None  # where this attempt has failed for good, and that is not stored yet
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Where the record is from."""
+        return self.assignment.partition
+
+    @property
+    def level(self) -> int:
+        """Its priority, 0 lowest."""
+        return self.assignment.partition.level
+
+    @property
+    def epoch(self) -> int:
+        """The assignment under which the record was received."""
+        return self.assignment.epoch
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return 1 if self.failure is None else self.failure.attempts + 1
+
+    @property
+    def untried(self) -> int:
+        """How many attempts before this one do not count."""
+        return 0 if self.failure is None else self.failure.untried
+
+    @property
+    def first_failed_at(self) -> float | None:
+        """When the first attempt failed."""
+        return None if self.failure is None else self.failure.first_at
+
+    def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
+        """Return the next attempt, after this one failed, or with no error the same one; its lane puts it in its place.
+
+        An `untried` one failed before anything was tried.
+        """
+        again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
+        if error is None:
+            again.failure, again.outcome = self.failure, self.outcome
+        else:
+            first_at = now if self.failure is None else self.failure.first_at
+            again.failure = Failure(without_frames(error), now, first_at, self.attempt, self.untried + untried)
+        again.not_before = not_before
+        return again
+
+    def __repr__(self) -> str:
+        return f"Work({self.partition}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
+
+
+class Batch(Generic[R]):
+    """Works that run together, in one slot; a lane of theirs goes on when the last of them was reported."""
+
+    __slots__ = ("_again", "_running", "_works")
+
+    def __init__(self, works: Sequence[Work[R]]) -> None:
+        self._works = works
+        self._running = len(works)
+        self._again: list[Work[R]] = []
+
+    def leave(self) -> bool:
+        """One runs no more; whether that was the last, which frees the slot."""
+        self._running -= 1
+        return not self._running
+
+    def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
+        """One of a lane has left: None while others run, then the last work and what to try again, in order."""
+        self._again += again
+        if self._running:
+            return None
+        return self._works[-1], sorted(self._again, key=lambda work: work.order)

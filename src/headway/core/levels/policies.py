@@ -1,0 +1,227 @@
+"""Which level is served next: the three policies.
+
+A policy is asked twice per round: `demand` says how many records to fetch from each level, `split` how many of those
+that wait to hand out now. Both get the level buffers, lowest level first.
+
+Invariants: `split` never gives more than the limit nor more than waits; `fair` and `strict` give the whole limit
+while that much waits, whatever the levels (they conserve work); under `fair` a level that always has work gets its
+share of every stretch of service, and under `strict` no record waits for ever.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential
+from headway.errors import ConfigError
+
+
+class Backlog(Protocol):
+    """What waits of one level: a level buffer, or the unread offsets of a Spark query."""
+
+    def __len__(self) -> int: ...
+
+    def count_from_before(self, time: float) -> int:
+        """How many of them are there since before a time."""
+        ...
+
+    def oldest(self) -> float | None:
+        """Since when the first of them is there."""
+        ...
+
+
+Buffers = Sequence[Backlog]
+
+
+class Policy(Protocol):
+    """How the levels share the capacity of a round."""
+
+    def demand(self, buffers: Buffers) -> list[int]:
+        """How many records to fetch from each level."""
+        ...
+
+    def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
+        """How many waiting records of each level to hand out, `limit` in all at the most."""
+        ...
+
+
+class CapacityBurst:
+    """The reference client's policy: fixed shares, and one level at a time bursts into what others leave unused.
+
+    What exceeds the limit, when a wave meets a burst, stays in the buffers for the next round.
+    """
+
+    def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4) -> None:
+        self._shares = shares
+        self._windows = [BurstWindow(window_size, threshold) for _ in shares]
+
+    def demand(self, buffers: Buffers) -> list[int]:
+        """The shares of this round, less what waits already."""
+        shares = burst_shares(self._shares, self._windows)
+        return [max(0, share - len(buffer)) for share, buffer in zip(shares, buffers, strict=True)]
+
+    def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
+        """All that waits, highest level first; what each level was found to hold goes into its window."""
+        for window, buffer in zip(self._windows, buffers, strict=True):
+            window.add(len(buffer))
+        return _highest_first([len(buffer) for buffer in buffers], limit)
+
+
+class Fair:
+    """Work-conserving sharing: each freed slot goes to the ready level with the earliest virtual deadline.
+
+    A level's next deadline is one stride, the inverse of its share, after its last one; a level that comes back
+    from idleness starts at the present virtual time, so that it neither owes nor saves up service. (Start-time fair
+    queueing, Goyal, Vin and Cheng 1996; stride scheduling, Waldspurger 1995.)
+    """
+
+    # Strides are whole numbers, so that no error adds up; shares are exact to one part in 2^32 / share.
+    _SCALE = 2**32
+
+    def __init__(self, shares: Sequence[int]) -> None:
+        self._capacity = sum(shares)
+        self._strides = [self._SCALE // share for share in shares]
+        self._starts = [0] * len(shares)
+        self._idle = [True] * len(shares)
+        self._virtual_time = 0
+
+    def demand(self, buffers: Buffers) -> list[int]:
+        """Enough of every level to fill a whole round alone."""
+        return [max(0, self._capacity - len(buffer)) for buffer in buffers]
+
+    def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
+        """The picks with the earliest deadlines; of equal ones the higher level's."""
+        return self.pick([len(buffer) for buffer in buffers], limit)
+
+    def pick(self, waiting: Sequence[int], limit: int) -> list[int]:
+        """How many to take from each level, given how many wait at each."""
+        if sum(waiting) <= limit:
+            self._start_over()
+            return list(waiting)
+        self._welcome(waiting)
+        picks = self._earliest(waiting, limit)
+        self._advance(waiting, picks)
+        return picks
+
+    def pick_one(self, waiting: Sequence[int]) -> int | None:
+        """The level of the next pick, None if nothing waits: for one slot at a time, at a fraction of the cost."""
+        starts, idle = self._starts, self._idle
+        earliest, chosen = 0, None
+        for level, count in enumerate(waiting):
+            if count and idle[level]:
+                starts[level] = max(starts[level], self._virtual_time)
+            idle[level] = not count
+            deadline = starts[level] + self._strides[level]
+            if count and (chosen is None or deadline <= earliest):
+                earliest, chosen = deadline, level
+        if chosen is not None:
+            self._virtual_time = max(self._virtual_time, starts[chosen])
+            starts[chosen] = earliest
+        return chosen
+
+    def _start_over(self) -> None:
+        self._starts = [0] * len(self._strides)
+        self._idle = [True] * len(self._strides)
+        self._virtual_time = 0
+
+    def _welcome(self, waiting: Sequence[int]) -> None:
+        for level, count in enumerate(waiting):
+            if count and self._idle[level]:
+                self._starts[level] = max(self._starts[level], self._virtual_time)
+                self._idle[level] = False
+
+    def _earliest(self, waiting: Sequence[int], limit: int) -> list[int]:
+        """As many picks as the limit, by deadline: all up to a deadline found by bisection, then the ties."""
+
+        def picked_by(deadline: int) -> list[int]:
+            return [
+                min(count, max(0, (deadline - start) // stride))
+                for count, start, stride in zip(waiting, self._starts, self._strides, strict=True)
+            ]
+
+        first = min(self._starts)
+        deadlines = range(first, max(self._starts) + max(self._strides) * (limit + 1))
+        last = first + bisect_right(deadlines, limit, key=lambda deadline: sum(picked_by(deadline)))
+        picks, ties = picked_by(last - 1), picked_by(last)
+        for level in reversed(range(len(picks))):
+            picks[level] += min(ties[level] - picks[level], limit - sum(picks))
+        return picks
+
+    def _advance(self, waiting: Sequence[int], picks: Sequence[int]) -> None:
+        for level, picked in enumerate(picks):
+            if picked:
+                self._starts[level] += picked * self._strides[level]
+                self._virtual_time = max(self._virtual_time, self._starts[level] - self._strides[level])
+            self._idle[level] = picked == waiting[level]
+
+
+class Strict:
+    """The highest level first; a record that has waited longer than `max_wait` seconds counts as of the highest.
+
+    Among those that have waited too long the longest wait goes first.
+    """
+
+    def __init__(self, capacity: int, max_wait: float) -> None:
+        self._capacity = capacity
+        self._max_wait = max_wait
+
+    def demand(self, buffers: Buffers) -> list[int]:
+        """Enough of every level to fill a whole round alone."""
+        return [max(0, self._capacity - len(buffer)) for buffer in buffers]
+
+    def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
+        """First what has waited too long, then the highest levels."""
+        overdue = self._overdue(buffers, limit, now)
+        rest = [len(buffer) - count for buffer, count in zip(buffers, overdue, strict=True)]
+        return [sum(pair) for pair in zip(overdue, _highest_first(rest, limit - sum(overdue)), strict=True)]
+
+    def _overdue(self, buffers: Buffers, limit: int, now: float) -> list[int]:
+        counts = [buffer.count_from_before(now - self._max_wait) for buffer in buffers]
+        if sum(counts) <= limit:
+            return counts
+        by_wait = sorted(
+            (level for level, count in enumerate(counts) if count), key=lambda i: buffers[i].oldest() or now
+        )
+        return _in_order(by_wait, counts, limit)
+
+
+PolicyName = Literal["capacity_burst", "fair", "strict"]
+
+
+def make_policy(
+    name: PolicyName,
+    distributor: Distributor | None,
+    levels: int,
+    capacity: int,
+    *,
+    window_size: int = 6,
+    threshold: int = 4,
+    max_wait: float = 5.0,
+) -> tuple[list[int], Policy]:
+    """The shares of the levels and the policy of that name; `exponential` is the distributor where there is none.
+
+    Raises `ConfigError` for another name, for shares that the capacity does not allow, and for a distributor where
+    shares play no part.
+    """
+    if name == "strict":
+        if distributor is not None:
+            raise ConfigError("The policy strict takes no distributor: the highest level may use the whole capacity.")
+        return [capacity] * levels, Strict(capacity, max_wait)
+    shares = distribute(distributor or exponential, levels, capacity)
+    if name == "capacity_burst":
+        return shares, CapacityBurst(shares, window_size, threshold)
+    if name == "fair":
+        return shares, Fair(shares)
+    raise ConfigError(f"The policy {name!r} is not one of capacity_burst, fair and strict.")
+
+
+def _highest_first(waiting: Sequence[int], limit: int) -> list[int]:
+    return _in_order(reversed(range(len(waiting))), waiting, limit)
+
+
+def _in_order(levels: Iterable[int], waiting: Sequence[int], limit: int) -> list[int]:
+    taken = [0] * len(waiting)
+    for level in levels:
+        taken[level] = min(waiting[level], limit)
+        limit -= taken[level]
+    return taken

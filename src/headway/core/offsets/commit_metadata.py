@@ -1,0 +1,88 @@
+"""What a group committed beside an offset: an offset map, Kafka Streams' own metadata, or another program's."""
+
+import struct
+from base64 import b64decode
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from headway.core.offsets.offset_map import OffsetMap, decode, encoding_name
+from headway.core.offsets.progress import Progress
+from headway.errors import OffsetMapError
+
+UNKNOWN = "unknown"
+
+_STREAMS = "Kafka Streams"
+
+
+class CommitMetadata(NamedTuple):
+    """What commit metadata says.
+
+    `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`; that has a `reason`.
+    `stream_time` is Kafka Streams' time of the partition, in milliseconds since the epoch; -1 if it has none yet.
+    """
+
+    encoding: str
+    offset_map: OffsetMap | None = None
+    stream_time: int | None = None
+    reason: str | None = None
+
+
+def read_metadata(text: str | bytes, offset: int, log_end: int | None = None) -> CommitMetadata:
+    """What the metadata of a commit says, whatever it is; never an error.
+
+    >>> read_metadata("bAAFGgA=", 100).offset_map
+    OffsetMap(offset=100, runs=(1, 1, 1, 2))
+    >>> read_metadata("AQAAAZrwQVAA", 100).stream_time
+    1764967403520
+    >>> read_metadata("checkpoint 7", 100).encoding
+    'unknown'
+    """
+    try:
+        encoding = encoding_name(text)
+        if encoding.startswith(_STREAMS):
+            return CommitMetadata(encoding, stream_time=_stream_time(text))
+        return CommitMetadata(encoding, decode(text, offset, log_end))
+    except OffsetMapError as error:
+        return CommitMetadata(UNKNOWN, reason=str(error))
+
+
+class Done:
+    """The offsets that are done by a commit, quick to ask for one: those below its offset, and the map's complete ones.
+
+    >>> done = Done(OffsetMap(5, (1, 2)))
+    >>> [offset for offset in range(10) if offset in done]
+    [0, 1, 2, 3, 4, 6, 7]
+    """
+
+    def __init__(self, offset_map: OffsetMap) -> None:
+        self._edges = list(accumulate(offset_map.runs, initial=offset_map.offset))
+
+    def __contains__(self, offset: object) -> bool:
+        # Done and not done take turns at the edges. There is an odd number of them, as the last run is a complete one.
+        return isinstance(offset, int) and bisect_right(self._edges, offset) % 2 == 0
+
+
+def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -> OffsetMap:
+    """The map with more offsets done.
+
+    Args:
+        before: What was done already.
+        existing: All offsets that hold a record, from the beginning of the log on as far as it was read; ascending.
+            What is missing among them does not exist, and holds up nothing.
+        done: Which of them are done now.
+
+    >>> with_done(OffsetMap(0), [3, 4, 6, 7], [4, 6])
+    OffsetMap(offset=3, runs=(1, 3))
+    """
+    progress = Progress(before)
+    progress.receive([offset for offset in existing if offset >= before.offset])
+    for offset in done:
+        progress.complete(offset)
+    return progress.snapshot()
+
+
+def _stream_time(text: str | bytes) -> int:
+    version_and_time = b64decode(text)[:9]
+    return int(struct.unpack(">xq", version_and_time)[0])

@@ -1,0 +1,133 @@
+"""The completed and incomplete offsets of one partition.
+
+Invariants:
+- An incomplete offset is never passed: `committable` is the lowest one, or the next to read if there is none.
+- `committable` and the highest complete offset never go back.
+- Below `end`, everything that is not incomplete is done or does not exist (compaction, transaction markers); from
+  `end` on, only what the map that we started from says is done.
+- Offsets come ascending, so the incomplete ones are always sorted: a dict keeps its order and loses one in O(1).
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
+
+from headway.core.offsets.offset_map import OffsetMap, canonical
+
+
+class Progress:
+    """What was received of a partition since its committed offset, and what of that is complete.
+
+    Not thread-safe: its owner lets one thread at a time in, and so `snapshot` is one moment.
+
+    >>> progress = Progress(OffsetMap(5))
+    >>> progress.receive([5, 6, 9])
+    [5, 6, 9]
+    >>> progress.complete(9)
+    >>> progress.committable, progress.highest_complete, progress.incomplete_count
+    (5, 9, 2)
+    >>> progress.snapshot()
+    OffsetMap(offset=5, runs=(2, 3))
+    """
+
+    __slots__ = ("_done_ahead", "_incomplete", "end", "highest_complete")
+
+    def __init__(self, start: OffsetMap) -> None:
+        self._incomplete: dict[int, None] = {}
+        self._done_ahead = deque(start.complete)  # ranges that reach beyond `end`
+        self.end = start.offset  # the next offset to receive, if it exists
+        self.highest_complete = start.end - 1  # below everything while nothing is
+
+    @property
+    def incomplete_count(self) -> int:
+        """How many received offsets are incomplete."""
+        return len(self._incomplete)
+
+    @property
+    def committable(self) -> int:
+        """The offset to commit: the lowest incomplete one, or else the next to read.
+
+        Cheap, but not free after many completions in a row: a dict's first key is looked for behind the deleted ones.
+        """
+        for lowest in self._incomplete:
+            return lowest
+        if self._done_ahead and self._done_ahead[0].start <= self.end:
+            return self._done_ahead[0].stop
+        return self.end
+
+    def receive(self, offsets: Sequence[int]) -> Sequence[int]:
+        """Take a fetched batch into account and say which of its offsets are still to be processed.
+
+        Offsets that are missing do not exist. The very same sequence comes back unless the starting map has some
+        of them as done.
+
+        Args:
+            offsets: Ascending, as Kafka delivers a partition.
+
+        Raises:
+            ValueError: They begin below `end`. The consumer was moved back (a seek, a reset after the log was
+                truncated), so what we know is of no use: the caller starts a new epoch with a new Progress.
+        """
+        if not offsets:
+            return offsets
+        if offsets[0] < self.end:
+            raise ValueError(f"Offset {offsets[0]} came after {self.end - 1}: the consumer was moved back.")
+        last = offsets[-1]
+        if self._done_ahead:
+            offsets = [offset for offset in offsets if not self._done_before(offset)]
+        self._incomplete.update(dict.fromkeys(offsets))
+        self.advance(last + 1)
+        return offsets
+
+    def advance(self, position: int) -> None:
+        """Nothing below `position` is still to come: what was not received there does not exist.
+
+        With the consumer's position after a poll, transaction markers at the end of the log do not look like lag.
+        """
+        self.end = max(self.end, position)
+        while self._done_ahead and self._done_ahead[0].stop <= self.end:
+            self._done_ahead.popleft()
+
+    def complete(self, offset: int) -> None:
+        """The record at `offset` is done. Nothing happens if it is not incomplete."""
+        if offset in self._incomplete:
+            del self._incomplete[offset]
+            if offset > self.highest_complete:  # noqa: PLR1730 - `max` takes as long as all the rest
+                self.highest_complete = offset
+
+    def is_done(self, offset: int) -> bool:
+        """Whether there is nothing to do for `offset` any more; False if it is yet to be received."""
+        if offset < self.end:
+            return offset not in self._incomplete
+        return any(offset in done for done in self._done_ahead)
+
+    def snapshot(self) -> OffsetMap:
+        """The committable offset and what is complete above it, both of this moment."""
+        committable = self.committable
+        if committable > self.highest_complete:
+            return OffsetMap(committable)
+        edges = self._received_edges()  # where runs begin, of incomplete and complete offsets in turn
+        if self._done_ahead:
+            edges += self._edges_ahead(max(committable, self.end))
+        else:
+            edges.append(self.highest_complete + 1)
+        return canonical(committable, [stop - start for start, stop in pairwise(edges)])
+
+    def _received_edges(self) -> list[int]:
+        incomplete = list(self._incomplete)
+        del incomplete[bisect_left(incomplete, self.highest_complete) :]
+        if not incomplete:
+            return []
+        gaps = [edge for a, b in pairwise(incomplete) if b - a != 1 for edge in (a + 1, b)]
+        return [incomplete[0], *gaps, incomplete[-1] + 1]
+
+    def _edges_ahead(self, position: int) -> list[int]:
+        ahead = (done for done in self._done_ahead if done.stop > position)
+        return [position, *(edge for done in ahead for edge in (max(done.start, position), done.stop))]
+
+    def _done_before(self, offset: int) -> bool:
+        """Whether the starting map has an offset, asked in ascending order, as done."""
+        while self._done_ahead and self._done_ahead[0].stop <= offset:
+            self._done_ahead.popleft()
+        return bool(self._done_ahead) and offset in self._done_ahead[0]

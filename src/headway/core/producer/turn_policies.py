@@ -1,0 +1,98 @@
+"""Which level hands over next, when each turn moves another number of bytes.
+
+Invariants: only a level that waits is picked, and one is picked whenever any waits; under `fair` levels that always
+wait get their shares of the bytes, to within one turn; under `strict` the highest that waits is picked, unless another
+has waited too long.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headway.core.levels.capacity import Distributor, distribute
+from headway.core.levels.policies import PolicyName
+from headway.errors import ConfigError
+
+_PARTS = 1_000  # that a distributor splits
+
+
+class TurnPolicy(Protocol):
+    """How the levels take turns."""
+
+    def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
+        """The level whose turn it is, given since when each waits; None where none does."""
+        ...
+
+    def charge(self, level: int, size: int) -> None:
+        """A turn of a level is over: it moved so many bytes."""
+        ...
+
+
+class FairTurns:
+    """To the level that is furthest behind its share; who comes back from idleness neither owes nor has saved up.
+
+    Start-time fair queueing (Goyal, Vin and Cheng 1996), in whole numbers.
+    """
+
+    _SCALE = 2**32
+
+    def __init__(self, shares: Sequence[int]) -> None:
+        self._strides = [self._SCALE // share for share in shares]
+        self._starts = [0] * len(shares)
+        self._idle = [True] * len(shares)
+        self._virtual_time = 0
+
+    def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
+        """The earliest start; of equal ones the higher level's."""
+        chosen, starts = None, self._starts
+        for level, since in enumerate(oldest):
+            if since is None:
+                self._idle[level] = True
+                continue
+            if self._idle[level]:
+                self._idle[level] = False
+                starts[level] = max(starts[level], self._virtual_time)
+            if chosen is None or starts[level] <= starts[chosen]:
+                chosen = level
+        if chosen is not None:
+            self._virtual_time = max(self._virtual_time, starts[chosen])
+        return chosen
+
+    def charge(self, level: int, size: int) -> None:
+        """The next turn starts later by the bytes over the share."""
+        self._starts[level] += size * self._strides[level]
+
+
+class StrictTurns:
+    """To the highest level; but first to the one that has waited longest, if for more than `max_wait` seconds."""
+
+    def __init__(self, max_wait: float) -> None:
+        self._max_wait = max_wait
+
+    def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
+        """An overdue level or the highest."""
+        highest, longest, before = None, None, now - self._max_wait
+        for level, since in enumerate(oldest):
+            if since is not None:
+                highest = level
+                if since < before:
+                    longest, before = level, since
+        return highest if longest is None else longest
+
+    def charge(self, level: int, size: int) -> None:
+        """What a level has moved plays no part."""
+
+
+def make_turn_policy(
+    policy: PolicyName, distributor: Distributor | None, levels: int, *, max_wait: float
+) -> TurnPolicy:
+    """The policy of that name; by default each level has twice the share of the one below.
+
+    Raises `ConfigError` for another name, and for a distributor where shares play no part.
+    """
+    if policy == "strict":
+        if distributor is not None:
+            raise ConfigError("The policy strict takes no distributor: the highest level may send all it has.")
+        return StrictTurns(max_wait)
+    if policy == "fair":
+        return FairTurns(distribute(distributor, levels, _PARTS) if distributor else [2**i for i in range(levels)])
+    raise ConfigError(f"A producer's policy is fair or strict, not {policy!r}.")

@@ -1,0 +1,26 @@
+"""When a member that died is started again, and when not any more; time is an argument."""
+
+from headway.core.retry import exponential
+
+MOST_DEATHS = 5
+_WELL_AFTER = 120.0  # longer than a group waits for a member that was killed, so that such a wait is not a good life
+_delay = exponential(first=0.5, longest=30.0)
+
+
+class RestartPolicy:
+    """The deaths in a row of one member, each after a short life.
+
+    A death while records ran only makes the wait longer: it ends with them, as the records that kill are set aside.
+    """
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._without_cause = 0
+
+    def delay(self, lived: float, *, by_records: bool = False) -> float | None:
+        """Return how many seconds to wait before the next start; None to give up."""
+        if lived >= _WELL_AFTER:
+            self._in_a_row = self._without_cause = 0
+        self._in_a_row += 1
+        self._without_cause = 0 if by_records else self._without_cause + 1
+        return None if self._without_cause >= MOST_DEATHS else _delay(self._in_a_row, 0.0)

@@ -1,0 +1,121 @@
+"""The scheduler's async twin."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+from headway.config import Config
+from headway.core.delay.changes import Settled
+from headway.core.delay.recurrence import Misfire
+from headway.delay.commands import ANSWER_WITHIN, no_relay
+from headway.delay.due_time import When
+from headway.delay.handle import ScheduleHandle
+from headway.delay.scheduler import Scheduler
+from headway.delay.topics import DEFAULT_NAME
+from headway.errors import HeadwayError
+from headway.records import Header
+from headway.runtime.lifecycle import time_left_of
+
+
+class RecordOptions(TypedDict, total=False):
+    """What `send_later` may be told of a record."""
+
+    headers: Sequence[Header]
+    priority: int | None
+    partition: int | None
+    id: str | None
+
+
+class RecurringOptions(RecordOptions, total=False):
+    """What `every` may be told."""
+
+    zone: str
+    misfire: Misfire
+    older_than: float
+
+
+class AsyncScheduler:
+    """`Scheduler` for asyncio: the same promises, and `await send_later(...)` means stored.
+
+    Make it with `async with`, or close it: it looks for its topics, and creates them, when it is entered or first used.
+    """
+
+    def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
+        self._config = config
+        self._name = name
+        self._scheduler: Scheduler | None = None
+        self._making: asyncio.Future[Scheduler] | None = None
+
+    async def send_later(
+        self, key: Any, value: Any, topic: str, when: When, **options: Unpack[RecordOptions]
+    ) -> ScheduleHandle:
+        """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
+        scheduler = await self._made()
+        return await _stored(scheduler.send_later(key, value, topic, when, **options))
+
+    async def every(
+        self, rule: str | When, key: Any, value: Any, topic: str, **options: Unpack[RecurringOptions]
+    ) -> ScheduleHandle:
+        """Deliver a record again and again; see `Scheduler.every`."""
+        scheduler = await self._made()
+        return await _stored(scheduler.every(rule, key, value, topic, **options))
+
+    async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
+        """Do not deliver a schedule; see `Scheduler.cancel`."""
+        scheduler = await self._made()
+        left = time_left_of(timeout)
+        return await _settled(await asyncio.to_thread(scheduler.ask_to_cancel, handle, timeout), left() or 0.0)
+
+    async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
+        """Deliver a schedule at another time; see `Scheduler.reschedule`."""
+        scheduler = await self._made()
+        left = time_left_of(timeout)
+        return await _settled(
+            await asyncio.to_thread(scheduler.ask_to_reschedule, handle, when, timeout), left() or 0.0
+        )
+
+    async def close(self) -> None:
+        """Store what was scheduled and let go."""
+        if self._making is not None:  # whoever needed it was cancelled
+            with contextlib.suppress(HeadwayError):
+                await self._made()
+        if self._scheduler is not None:
+            await asyncio.to_thread(self._scheduler.close)
+
+    async def __aenter__(self) -> Self:
+        await self._made()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _made(self) -> Scheduler:
+        """Return the scheduler, which one thread makes for all who need it: cancelled, they leave it to the next."""
+        while self._scheduler is None:
+            if self._making is None:
+                self._making = asyncio.ensure_future(asyncio.to_thread(Scheduler, self._config, name=self._name))
+            making = self._making
+            try:
+                self._scheduler = await asyncio.shield(making)
+            finally:
+                if making.done() and self._making is making:
+                    self._making = None
+        return self._scheduler
+
+
+async def _stored(handle: ScheduleHandle) -> ScheduleHandle:
+    await asyncio.wrap_future(handle.future)
+    return handle
+
+
+async def _settled(answer: Future[Settled], timeout: float) -> Settled:
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncio.wrap_future(answer)
+    except TimeoutError:
+        raise no_relay(timeout) from None

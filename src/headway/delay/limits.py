@@ -1,0 +1,32 @@
+"""What a client has to keep to that stores schedules in the lines: how large a record may be, how long it may take."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from headway.config import Config, whole_number
+from headway.core.delay.partition_relay import STORED_WITHIN
+from headway.delay.topics import MAX_MESSAGE_BYTES
+from headway.errors import ConfigError
+
+# What a relay adds: another due time; or why the record is a dead letter, in headers.
+_LATER_ADDED = 65_536
+_MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
+
+DEFAULTS: Mapping[str, Any] = {"message.max.bytes": _MOST_BYTES, "message.timeout.ms": STORED_WITHIN}
+
+
+def check(config: Config) -> None:
+    """Raises `ConfigError` for settings with which a relay would miss a record, or could not move it."""
+    key = next((key for key in ("message.timeout.ms", "delivery.timeout.ms") if key in config), "message.timeout.ms")
+    timeout = whole_number(key, config.get(key, STORED_WITHIN))
+    if not 0 < timeout <= STORED_WITHIN:
+        raise ConfigError(
+            f"The setting {key} is {timeout}; for schedules it must be from 1 to {STORED_WITHIN}, since relays wait no "
+            "longer for what may still be on its way."
+        )
+    size = whole_number("message.max.bytes", config.get("message.max.bytes", _MOST_BYTES))
+    if size > _MOST_BYTES:
+        raise ConfigError(
+            f"The setting message.max.bytes is {size}; for schedules it must be at most {_MOST_BYTES}, since relays "
+            "could not move what is larger. Store it elsewhere, and schedule where it is."
+        )

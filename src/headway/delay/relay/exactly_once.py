@@ -1,0 +1,239 @@
+"""Carrying out ticks exactly once: all of a round in one transaction.
+
+Source: KIP-447; the group's generation fences a member that was expelled, so that each partition has one relay.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+from headway.core.delay.broker_clock import BrokerClock
+from headway.core.delay.ladder import Ladder
+from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
+from headway.core.delay.relay_tick import Tick
+from headway.delay.records import OutgoingRecord, Writing
+from headway.delay.relay.output import (
+    WRITTEN_WITHIN,
+    Moved,
+    Offsets,
+    Ticks,
+    close_at_once,
+    connect,
+    moves_of,
+    not_stored,
+    note_move,
+    send,
+    why_not_writable,
+)
+from headway.delay.relay.refusals import is_refused_likewise
+from headway.delay.relay.transactions import Uncommitted, abort, commit, fenced, member_of, new_id
+from headway.delay.topics import TopicNames
+from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.factory import together
+from headway.kafka.consumer.relay_consumer import RelayConsumer
+from headway.kafka.producer.client import (
+    HANGS_AFTER,
+    ProducerClient,
+    error_name,
+    in_background,
+    in_slices,
+    is_purged,
+    is_the_records_own,
+    refuses_all,
+)
+
+_LONGEST_WAIT = 10.0
+_A_MOMENT = 0.1
+_LOOK_AGAIN_AFTER = 0.02
+_PRODUCERS = 3
+_CAUSE_WITHIN = 0.5  # seconds after what was given up for its sake
+_FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
+
+
+class _Refused(NamedTuple):
+    """A record that Kafka refuses for good: which, if that is certain, since it refuses whole batches; and why."""
+
+    place: int | None
+    reason: str
+    error: str  # as librdkafka calls it
+
+
+class ExactlyOnce:
+    """Each round of ticks is one transaction, with the offsets that fence off a relay that was expelled.
+
+    While a thread commits one round, the next is already written, by another producer; it is committed after the first,
+    whose state it builds on. A third has its turn then: while the broker still writes the markers of a transaction, it
+    refuses the records of the same producer's next, and librdkafka then waits for 20 ms.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        names: TopicNames,
+        ladder: Ladder,
+        consumer: RelayConsumer,
+        clock: BrokerClock,
+    ) -> None:
+        self._config = config
+        self._names = names
+        self._consumer = consumer
+        self._clock = clock
+        self._ids = [new_id(names) for _ in range(_PRODUCERS)]
+        self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
+        self._clients.extend(together(*(partial(self._new_client, each) for each in self._ids), close=close_at_once))
+        self._why_not = partial(why_not_writable, config)
+        self._writing = Writing(names, ladder, self._partitions, self._why_not)
+        self._uncommitted: Uncommitted | None = None
+        self.done: dict[Partition, int] = {}
+        self.written: deque[Moved] = deque()
+
+    def _new_client(self, transactional_id: str) -> ProducerClient:
+        return fenced(self._config, transactional_id, self._names.state)
+
+    def _partitions(self, topic: str, within: float) -> int:
+        return self._clients[0].partitions(topic, within)
+
+    @property
+    def wants_state(self) -> bool:
+        return True
+
+    @property
+    def under_way(self) -> int:
+        return 0  # each round is waited for before the one after the next
+
+    def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+        # That of the time at which it was decided: a rebalance after that is to fence it off.
+        member = member_of(self._consumer)
+        records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
+        if self._clients[0].batches_of_one:
+            self._renew()
+        moved = moves_of(ticks)
+        while (refused := self._attempt(records, moved)) is not None:
+            # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
+            self._renew(batches_of_one=True)
+            if refused.place is not None:
+                records = list(self._without(refused, records[refused.place], records))
+            elif len(ticks) > 1:  # the search takes its time, and a transaction has little
+                for number, tick in ticks.items():
+                    mine = {place: offset for place, offset in offsets.items() if place[1] == number}
+                    self.carry_out({number: tick}, mine, now)
+                return
+        if moved:
+            self.written.append(moved)
+        self.finish()
+        committed = in_background(partial(commit, self._clients[0], offsets, member))
+        self._uncommitted = Uncommitted(committed, offsets, time.monotonic() + HANGS_AFTER)
+        self._clients.rotate(-1)
+
+    def _renew(self, batches_of_one: bool = False) -> None:
+        client = self._clients[0]
+        client.renew(batches_of_one)
+        connect(client, self._names.state)
+        in_slices(client.init_transactions)
+
+    def _without(
+        self, refused: _Refused, itself: OutgoingRecord, records: Iterable[OutgoingRecord]
+    ) -> Iterator[OutgoingRecord]:
+        """Yield what to write instead of all of these, of which Kafka refuses one."""
+        for out in records:
+            if out is not itself and not is_refused_likewise(refused.error, itself, out):
+                yield out
+            elif instead := self._writing.instead_of(out, refused.error, refused.reason):
+                yield instead
+
+    def _attempt(self, records: Sequence[OutgoingRecord], moved: Moved) -> _Refused | None:
+        """Write all in a new transaction, and note where what moves ends; or say that one is refused."""
+        client, state = self._clients[0], self._names.state
+        client.begin_transaction()
+        certain = client.batches_of_one or len(records) == 1
+        refused: list[_Refused] = []
+        failures: list[HeadwayError] = []
+        purged: list[float] = []  # at these times
+        began = time.monotonic()
+
+        def report(error: Any, message: Any, place: int | None = None) -> None:
+            if error is None:
+                return
+            if is_the_records_own(error):
+                refused.append(_Refused(place, error.str(), error.name()))
+            elif is_purged(error):
+                purged.append(time.monotonic())
+            else:
+                failures.append(not_stored(message.topic(), error))
+
+        def report_state(error: Any, message: Any, place: int | None = None) -> None:
+            report(error, message, place)
+            if error is None:
+                self._clock.observe(message.timestamp()[1], began, time.monotonic())
+
+        def report_move(error: Any, message: Any, out: OutgoingRecord, place: int | None = None) -> None:
+            report(error, message, place)
+            if error is None:
+                note_move(moved, out, message.offset())
+
+        last_moves = {(out.line, out.partition): out for out in records if out.line is not None}
+        for place, out in enumerate(records):
+            reported: Callable[..., None] = report_state if out.topic == state else report
+            if out.line is not None and last_moves[out.line, out.partition] is out:
+                reported = partial(report_move, out=out)
+            try:
+                send(client, out, partial(reported, place=place) if certain else reported)
+            except (DeliveryError, SerializationError) as error:
+                if not refuses_all(error):
+                    return _Refused(place, str(error), error_name(error))
+                purged.append(time.monotonic())
+            if refused or failures or purged:
+                break
+
+        def is_over() -> bool:
+            return bool(refused or failures) or (bool(purged) and time.monotonic() > purged[0] + _CAUSE_WITHIN)
+
+        client.await_reports(is_over, WRITTEN_WITHIN)
+        if refused:
+            return refused[0]
+        if failures:
+            raise failures[0]
+        return self._forbidden(records) if purged else None
+
+    def _forbidden(self, records: Sequence[OutgoingRecord]) -> _Refused:
+        """Return the first record whose topic may not be written, which made librdkafka give all of them up."""
+        cause = self._clients[0].why_aborted() or KafkaError("The relay's transaction was aborted by the client.")
+        if error_name(cause) == _FORBIDDEN:
+            for topic, place in {out.topic: place for place, out in reversed(list(enumerate(records)))}.items():
+                if reason := self._why_not(topic):
+                    return _Refused(place, reason, _FORBIDDEN)
+        raise cause
+
+    def serve(self) -> float:
+        if self._uncommitted is None:
+            return _LONGEST_WAIT
+        if self._uncommitted.is_over:
+            self.finish()
+            return _LONGEST_WAIT
+        return _LOOK_AGAIN_AFTER
+
+    def finish(self) -> None:
+        if self._uncommitted is not None:
+            uncommitted, self._uncommitted = self._uncommitted, None
+            self.done.update(uncommitted.result())
+
+    def look_at_clock(self, commands: Offsets) -> None:
+        tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
+        self.carry_out({number: tick for _, number in commands}, commands, 0)
+
+    def close(self) -> None:
+        try:
+            self.finish()
+        finally:
+            self._close(_A_MOMENT)
+
+    def _close(self, within: float) -> None:
+        """End what is under way, if anything is; what was committed stays so. One that fails keeps no other."""
+        with ExitStack() as all_of_them:
+            for client in self._clients:
+                all_of_them.callback(client.close, within)
+                all_of_them.callback(abort, client)

@@ -1,0 +1,273 @@
+"""Carrying out ticks with less delay and a weaker promise: at once, and what was done is stored some time after.
+
+What is stored is in transactions, which the group's generation fences: a relay that was frozen, and wakes when another
+one has its place, cannot store what it decided before over what the other has answered since.
+"""
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from headway.core.delay.broker_clock import BrokerClock
+from headway.core.delay.ladder import Ladder
+from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
+from headway.delay.records import OutgoingRecord, Writing
+from headway.delay.relay.output import (
+    WRITTEN_WITHIN,
+    Moved,
+    Offsets,
+    Ticks,
+    close_at_once,
+    connected_client,
+    moves_of,
+    not_stored,
+    note_move,
+    send,
+    why_not_writable,
+)
+from headway.delay.relay.refusals import is_refused_likewise
+from headway.delay.relay.transactions import Uncommitted, abort, commit, fenced, member_of, new_id
+from headway.delay.topics import TopicNames
+from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.factory import together
+from headway.kafka.consumer.relay_consumer import RelayConsumer
+from headway.kafka.producer.client import (
+    HANGS_AFTER,
+    error_name,
+    in_background,
+    is_purged,
+    is_the_records_own,
+    refuses_all,
+)
+
+_LONGEST_WAIT = 10.0
+_STORE_EVERY = 0.25
+_LOOK_AGAIN_AFTER = 0.02
+_A_MOMENT = 0.5
+_OVERHEAD = 2_000  # bytes of a record besides its value: what it was made of, and what is to be done when it is there
+
+
+class _Sent:
+    """A round of ticks whose records are on their way, and what to store when they are there.
+
+    `member` is the group's metadata of the time at which it was decided.
+    """
+
+    __slots__ = ("left", "member", "moved", "offsets", "state")
+
+    def __init__(
+        self, left: int, state: list[OutgoingRecord], offsets: Offsets, member: bytes = b"", moved: Moved | None = None
+    ) -> None:
+        self.left = left
+        self.moved = moved or {}
+        self.state = state
+        self.offsets = offsets
+        self.member = member
+
+
+class LowLatency:
+    """Everything is sent at once, and four times a second it is stored what was done: a crash in between repeats it."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        names: TopicNames,
+        ladder: Ladder,
+        consumer: RelayConsumer,
+        clock: BrokerClock,
+    ) -> None:
+        self._id = new_id(names)
+        self._client, self._states = together(
+            partial(connected_client, config, names.state),
+            partial(fenced, config, self._id, names.state),
+            close=close_at_once,
+        )
+        self._names = names
+        self._consumer = consumer
+        self._clock = clock
+        self._writing = Writing(names, ladder, self._client.partitions, partial(why_not_writable, config))
+        self._sent: deque[_Sent] = deque()  # in this order they are stored
+        self._to_store: deque[_Sent] = deque()
+        self._uncommitted: Uncommitted | None = None
+        self._refused: deque[tuple[OutgoingRecord, _Sent]] = deque()
+        self._stored_at = 0.0
+        self._is_behind = False  # something was done since that is not to be stored yet
+        self._failure: KafkaError | None = None
+        self._under_way = 0
+        self.done: dict[Partition, int] = {}
+        self.written: deque[Moved] = deque()
+
+    @property
+    def wants_state(self) -> bool:
+        return time.monotonic() - self._stored_at >= _STORE_EVERY
+
+    @property
+    def under_way(self) -> int:
+        return self._under_way
+
+    def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+        self._raise_failure()
+        records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
+        state, answers, others = list[OutgoingRecord](), list[OutgoingRecord](), list[OutgoingRecord]()
+        own = {self._names.state: state, self._names.answers: answers}
+        for out in records:
+            own.get(out.topic, others).append(out)
+        self._is_behind = not state
+        if state:
+            self._stored_at = time.monotonic()
+        round_ = _Sent(len(others), state, offsets, member_of(self._consumer) if state else b"", moves_of(ticks))
+        self._sent.append(round_)
+        for out in others:
+            self._send(out, round_)
+        if answers:  # what is answered has to be so after a crash, too
+            self.finish()
+            for out in answers:
+                self._send(out, _Sent(1, [], {}))
+
+    def _send(self, out: OutgoingRecord, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
+        size = _OVERHEAD + len(out.value or b"")
+
+        def report(error: Any, message: Any) -> None:
+            self._under_way -= size
+            if error is None:
+                round_.left -= 1
+                note_move(round_.moved, out, message.offset())
+            elif out.source is None or not is_the_records_own(error):
+                self._failure = not_stored(out.topic, error)
+            elif refused_alone is not None:
+                refused_alone.append(error)
+            else:  # what is refused may be another record of the same batch
+                self._refused.append((out, round_))
+
+        self._under_way += size
+        try:
+            send(self._client, out, report)
+        except (DeliveryError, SerializationError) as error:
+            self._under_way -= size
+            if refuses_all(error):
+                raise
+            self._send_instead(out, error_name(error), str(error), round_)
+
+    def _send_instead(self, refused: OutgoingRecord, error: str, reason: str, round_: _Sent) -> None:
+        instead = self._writing.instead_of(refused, error, reason)
+        if instead is None:
+            round_.left -= 1
+        else:
+            self._send(instead, round_)
+
+    def _try_alone(self) -> None:
+        if self._refused:
+            self._flush()
+        while self._refused:
+            first, errors = self._refused.popleft(), list[Any]()
+            self._send(*first, refused_alone=errors)
+            self._flush()
+            for error in errors:
+                others, self._refused, refused = self._refused, deque(), [first]
+                for each in others:
+                    is_likewise = is_refused_likewise(error.name(), first[0], each[0])
+                    (refused if is_likewise else self._refused).append(each)
+                for out, round_ in refused:
+                    self._send_instead(out, error.name(), error.str(), round_)
+                self._flush()
+
+    def serve(self) -> float:
+        self._client.serve_in_stream()
+        self._try_alone()
+        self._raise_failure()
+        self._note_done()
+        self._go_on_storing()
+        if self._is_behind:
+            return max(0.001, self._stored_at + _STORE_EVERY - time.monotonic())
+        return _LOOK_AGAIN_AFTER if self._sent or self._uncommitted else _LONGEST_WAIT
+
+    def _go_on_storing(self) -> None:
+        """Take note of what is stored by now, and begin to store the next; never wait."""
+        if self._uncommitted and self._uncommitted.is_over:
+            self._await_commit()
+        if self._to_store and self._uncommitted is None:
+            round_ = self._to_store.popleft()
+            committed = in_background(partial(self._store, round_))
+            self._uncommitted = Uncommitted(committed, round_.offsets, time.monotonic() + HANGS_AFTER)
+
+    def _await_commit(self) -> None:
+        if self._uncommitted is not None:
+            uncommitted, self._uncommitted = self._uncommitted, None
+            self.done.update(uncommitted.result())
+
+    def _store(self, round_: _Sent) -> None:
+        """Store what was done, in a thread of its own."""
+        failures: list[KafkaError] = []
+        purged: list[KafkaError] = []
+        sent = time.monotonic()
+
+        def report(error: Any, message: Any) -> None:
+            if error is None:
+                self._clock.observe(message.timestamp()[1], sent, time.monotonic())
+            else:
+                failure = not_stored(message.topic(), error)
+                (purged if is_purged(error) else failures).append(failure)
+
+        self._states.begin_transaction()
+        for out in round_.state:
+            send(self._states, out, report)
+        self._states.await_reports(lambda: bool(failures), WRITTEN_WITHIN)
+        if failures:
+            raise failures[0]
+        if purged:
+            raise self._states.why_aborted() or purged[0]
+        commit(self._states, round_.offsets, round_.member)
+
+    def finish(self) -> None:
+        self._flush()
+        self._try_alone()
+        self.serve()
+        self._store_all()
+
+    def _store_all(self) -> None:
+        while self._to_store or self._uncommitted:
+            self._await_commit()
+            self._go_on_storing()
+
+    def _flush(self) -> None:
+        self._client.await_reports(lambda: self._failure is not None, WRITTEN_WITHIN)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure:
+            self._note_done()
+            self._sent.clear()
+            raise failure
+
+    def _note_done(self) -> None:
+        """Take note of the rounds that are written: as they are stored in their order, those before the first other."""
+        while self._sent and not self._sent[0].left:
+            done = self._sent.popleft()
+            if done.moved:
+                self.written.append(done.moved)
+            if done.state:
+                self._to_store.append(done)
+
+    def look_at_clock(self, commands: Offsets) -> None:
+        ids = encode_producers([self._id])
+        state = [OutgoingRecord(self._names.state, ids, PRODUCERS_KEY, number, 0, None) for _, number in commands]
+        self._to_store.append(_Sent(0, state, commands, member_of(self._consumer)))
+        self._store_all()
+
+    def close(self) -> None:
+        try:
+            self.finish()
+        finally:
+            with contextlib.suppress(KafkaError):  # what was delivered is not to come again
+                self._store_all()
+            self._to_store.clear()
+            try:
+                abort(self._states)
+            finally:
+                self._states.close(_A_MOMENT)
+                self._client.close(_A_MOMENT)

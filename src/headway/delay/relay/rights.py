@@ -1,0 +1,108 @@
+"""The rights of a relay: asked for before it works, and waited for when one of them was lost."""
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from headway.core.delay.ladder import MEMORY
+from headway.core.rights import Right
+from headway.delay.relay.transactions import fenced, ids_begin_with, new_id
+from headway.delay.topics import TopicNames
+from headway.errors import AuthorizationError, HeadwayError, KafkaError
+from headway.kafka.admin import Admin
+from headway.kafka.missing_rights import why_refused
+from headway.kafka.producer.client import cause_of, in_background
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 1.0  # seconds
+_WARN_EVERY = 10.0
+_A_MOMENT = 0.1
+
+
+def rights_to_work(names: TopicNames, lines: Collection[int]) -> list[Right]:
+    """Return the rights on topics without which a relay can do nothing."""
+    both = [names.state, *(names.line(line) for line in sorted({MEMORY, *lines}))]
+    read = [Right("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
+    return read + [Right("Write", "Topic", topic) for topic in both]
+
+
+def rights_to_delete(names: TopicNames, lines: Collection[int]) -> list[Right]:
+    """Return the rights to delete what has left the lines."""
+    return [Right("Delete", "Topic", topic) for topic in (*map(names.line, sorted({MEMORY, *lines})), names.commands)]
+
+
+class LostRights:
+    """Waits until rights that were lost are granted again, says so now and then, and never blocks.
+
+    Args:
+        config: Settings of the relay's producers.
+        names: The scheduler's.
+        group: The relays' consumer group.
+    """
+
+    def __init__(self, config: Mapping[str, Any], names: TopicNames, group: str) -> None:
+        self._config = config
+        self._names = names
+        self._group = group
+        self._rights: list[Right] = []
+        self._asked: Future[Right | None] | None = None
+        self._look_at = 0.0
+        self._warned_at: float | None = None
+        self.reason: str | None = None
+
+    def explain(self, error: KafkaError) -> KafkaError:
+        """Return the error that says which right is missing, for one whose cause is that."""
+        if isinstance(error, AuthorizationError):
+            return error
+        cause = cause_of(error)
+        ids = ids_begin_with(self._names)
+        missing = cause and why_refused(cause, "Write", self._config, group=self._group, transactional_id=ids)
+        return missing or error
+
+    def wait_for(self, rights: Collection[Right], reason: str) -> None:
+        """Begin to wait for these rights, of which at least one is missing."""
+        self._rights = [*rights, Right("Read", "Group", self._group)]
+        self.reason = reason
+        self._look_at = time.monotonic() + _LOOK_EVERY
+        self._warn()
+
+    def are_granted(self) -> bool:
+        """Return whether nothing is waited for; asks every second, in a thread."""
+        if self.reason is None:
+            return True
+        now = time.monotonic()
+        if self._asked is None:
+            if now >= self._look_at:
+                self._asked = in_background(self._ask)
+        elif self._asked.done():
+            asked, self._asked = self._asked, None
+            self._look_at = now + _LOOK_EVERY
+            self._note(asked)
+        self._warn()
+        return self.reason is None
+
+    def _ask(self) -> Right | None:
+        reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
+        missing = Admin(reach).missing(self._rights)
+        if missing is None:  # nobody tells what may be done with a transactional id
+            fenced(self._config, new_id(self._names), self._names.state).close(_A_MOMENT)
+        return missing
+
+    def _note(self, asked: "Future[Right | None]") -> None:
+        try:
+            missing = asked.result()
+        except HeadwayError as error:
+            log.debug("Whether a right is granted is not known yet: %s", error)
+            return
+        if missing is None:
+            log.info("The relay of %s has its rights again.", self._names.name)
+        self.reason = missing.missing(self._config) if missing else None
+
+    def _warn(self) -> None:
+        now = time.monotonic()
+        if self.reason and (self._warned_at is None or now - self._warned_at >= _WARN_EVERY):
+            self._warned_at = now
+            log.warning("The relay of %s delivers nothing until a right is granted. %s", self._names.name, self.reason)

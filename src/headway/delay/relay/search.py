@@ -1,0 +1,107 @@
+"""Looking for one record in the lines: it was brought forward, and would come by too late.
+
+Its due time says which lines it can be in, and at which times it can have been appended there, so a small part of them
+is read, once, beside the relay's own work.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from headway.core.delay.ladder import MEMORY, Ladder
+from headway.core.delay.line_window import Fetched
+from headway.core.delay.partition_relay import STORED_WITHIN
+from headway.core.delay.relay_tick import Search
+from headway.core.delay.schedule import Schedule
+from headway.delay.records import fetched_from
+from headway.delay.topics import TopicNames
+from headway.errors import HeadwayError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.reading.group_inspector import GroupInspector
+from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+
+class Stretch(NamedTuple):
+    """A part of a line: its topic, and the times between which records were appended."""
+
+    line: int
+    first: int
+    last: int
+
+
+class Searcher:
+    """Reads in a thread of its own."""
+
+    def __init__(self, config: Mapping[str, Any], names: TopicNames, wake: Wakeup) -> None:
+        self._config = config
+        self._names = names
+        self._wake = wake
+        self._thread = ThreadPoolExecutor(1, "headway-search")
+        self._running: list[tuple[int, Search, Future[Fetched | None]]] = []
+        self._onlooker: GroupInspector | None = None
+        self._closing = False
+
+    def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
+        """Begin a search in a partition, in what of each line is not done."""
+        where = stretches(search, ladder, list(starts), now)
+        future = self._thread.submit(self._find, number, search, where, dict(starts))
+        self._running.append((number, search, future))
+        future.add_done_callback(lambda _: self._wake.set())
+
+    def results(self) -> Iterator[tuple[int, Search, Fetched | None]]:
+        """What has ended since the last call."""
+        done = [each for each in self._running if each[2].done()]
+        self._running = [each for each in self._running if not each[2].done()]
+        for number, search, future in done:
+            yield number, search, future.result()
+
+    def forget(self) -> None:
+        """Nobody waits for what runs any more."""
+        self._running.clear()
+
+    def close(self) -> None:
+        """End the thread, and what it is at."""
+        self._closing = True
+        self._thread.shutdown(cancel_futures=True)
+        if self._onlooker:
+            self._onlooker.close()
+
+    def _find(self, number: int, search: Search, where: Iterable[Stretch], starts: Mapping[int, int]) -> Fetched | None:
+        for stretch in where:
+            try:
+                if found := self._find_in(number, search, stretch, starts[stretch.line]):
+                    return found
+            except HeadwayError as error:
+                log.warning("Looking for the schedule %s in the line %d failed: %s", search.id, stretch.line, error)
+        return None
+
+    def _find_in(self, number: int, search: Search, stretch: Stretch, start: int) -> Fetched | None:
+        self._onlooker = self._onlooker or GroupInspector(self._config, self._names.name)
+        place: Partition = (self._names.line(stretch.line), number)
+        end = self._onlooker.ends([place]).get(place)
+        if end is None:  # the line's topic was deleted
+            return None
+        start = max(start, self._onlooker.offset_at(place, stretch.first, end))
+        for message in self._onlooker.read(place, start, end):
+            if self._closing or message.timestamp()[1] > stretch.last:
+                return None
+            found = fetched_from(message)
+            schedule = found.schedule
+            if isinstance(schedule, Schedule) and search.is_for(schedule):
+                return found
+        return None
+
+
+def stretches(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[Stretch]:
+    """Where it can be: first where it is now if it was never held up, and then anywhere else."""
+    step = ladder.step_at(search.due - search.at, now - search.at)
+    if step is not None and step[1] in lines:
+        elapsed, line = step
+        yield Stretch(line, max(0, search.at + elapsed - 1000), search.at + elapsed + 10_000)
+    for line in lines:
+        last = search.due - line + STORED_WITHIN
+        if line != MEMORY and search.at <= last:
+            yield Stretch(line, max(0, search.at - 1000), last)

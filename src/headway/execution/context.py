@@ -1,0 +1,62 @@
+"""What a handler is told beside its record."""
+
+import time
+from typing import Protocol
+
+from headway.core.engine.work import Failure
+
+
+class Attempt(Protocol):
+    """What a context shows: a `Work`, or what another process was told of it."""
+
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def failure(self) -> Failure | None: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def arrived(self) -> float: ...
+
+
+class Context:
+    """One attempt at a record: the second argument of every handler."""
+
+    __slots__ = ("_started", "_work")
+
+    def __init__(self, work: Attempt) -> None:
+        self._work = work
+        self._started = time.monotonic()
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._work.attempt
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """What the attempt before raised; None at the first."""
+        return self._work.failure.error if self._work.failure else None
+
+    @property
+    def last_failed_at(self) -> float | None:
+        """When the attempt before failed, in seconds since the epoch; None at the first."""
+        return wall_time(self._work.failure.at) if self._work.failure else None
+
+    @property
+    def level(self) -> int:
+        """The record's priority, 0 lowest."""
+        return self._work.level
+
+    @property
+    def queue_time(self) -> float:
+        """How many seconds the record was here before this attempt began, earlier attempts included."""
+        return self._started - self._work.arrived
+
+    def __repr__(self) -> str:
+        return f"Context(attempt={self.attempt}, level={self.level}, queue_time={self.queue_time:.3f})"
+
+
+def wall_time(monotonic: float) -> float:
+    """A moment of the monotonic clock in seconds since the epoch."""
+    return time.time() - (time.monotonic() - monotonic)

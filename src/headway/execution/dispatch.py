@@ -1,0 +1,458 @@
+"""The engine, shared: executors report to it and take from it, the control thread feeds it and commits.
+
+Who has ended a job takes the next one in the same breath, so a slot that gets free is filled at once and nobody is
+woken for it. The control thread is woken only where there is something for it to do. The lock is held for some
+microseconds at a time, never during a handler, a call to Kafka, or anything that lets another thread run.
+
+At most one executor's thread waits for the lock; others leave their reports with it and are idle. If each waited
+itself, a thousand of them would queue up whenever one was interrupted with the lock, and be woken one by one.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headway.core.engine import suspects
+from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.engine import Engine
+from headway.core.engine.work import Outcome, Work
+from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
+from headway.core.user_errors import description_of, without_frames
+from headway.errors import HandlerError, HeadwayError
+from headway.records import ConsumerRecord, TopicPartition
+from headway.runtime.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from headway.execution.supervision import Supervision
+
+log = logging.getLogger(__name__)
+
+RecordWork = Work[ConsumerRecord]
+Job = Sequence[RecordWork]
+"""What a handler is called for: one work, or those of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelMetrics:
+    """Counts since the start, and what is here now.
+
+    `done` are records, dead letters among them; `failed` are attempts; `dead_letters` are stored, in transactions
+    committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
+    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` says which right is missing,
+    if one is: what it is needed for waits.
+    """
+
+    done: int
+    failed: int
+    dead_letters: int
+    running: int
+    ready: int
+    remaining: int
+    abandoned: int
+    refused: str | None = None
+
+
+class Letters(Protocol):
+    """Where records go that failed for good; reports to `stored`, or to `not_stored`."""
+
+    def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
+
+
+class Schedules(Protocol):
+    """Where records go that are to be tried again after long; reports as `Letters`, or to `not_scheduled`."""
+
+    def send(self, work: RecordWork, delay: Any) -> None: ...
+
+
+class Dispatch:
+    """Hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
+
+    `take` is the engine's method that gives the next job, empty if there is none; each takes one slot. `starts` is the
+    executor's, for jobs that nobody asked for.
+    """
+
+    def __init__(
+        self, engine: Engine[ConsumerRecord], retries: Retries, admission: Concurrency, wake: Wakeup, levels: int
+    ) -> None:
+        self.lock = threading.Lock()
+        self.engine = engine
+        self.take: Callable[[float], Job] = partial(engine.take, 1)
+        self.starts: Callable[[Sequence[Job]], None] | None = None
+        self.letters: Letters | None = None
+        self.schedules: Schedules | None = None
+        self.supervision: Supervision | None = None
+        self.paused = False
+        self.ending = False  # nothing starts any more
+        self.failure: HeadwayError | None = None
+        self._retries = retries
+        self._admission = admission
+        self._is_paced = admission.is_paced
+        self._wake = wake
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of what is done, not settled yet
+        self._waiting = threading.Lock()  # held by who waits for `lock` to settle them
+        # With how many of its job are left, if that has more than one work. Those of lost partitions too, until they
+        # are reported.
+        self._running: dict[RecordWork, list[int] | None] = {}
+        self._jobs = 0
+        self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
+        self._to_store: deque[RecordWork] = deque()  # those of them whose time has come
+        self._control_is_due = False
+        self._alarms = [-1] * levels
+        self._watched = False
+        self._rate_is_awaited = False
+        self._done = self._failed = self._dead_letters = self._abandoned = 0
+
+    def metrics(self) -> ParallelMetrics:
+        """What was done so far, what runs and what waits."""
+        with self.lock:
+            return ParallelMetrics(
+                done=self._done,
+                failed=self._failed,
+                dead_letters=self._dead_letters,
+                running=len(self._running),
+                ready=sum(self.engine.ready),
+                remaining=self.engine.work_remaining,
+                abandoned=self._abandoned,
+            )
+
+    @property
+    def work_remaining(self) -> int:
+        """How many records were fetched and are not done."""
+        with self.lock:
+            return self.engine.work_remaining
+
+    # For executors
+
+    def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
+        """A work is done; the next job, if there is one for this slot."""
+        if not self.lock.acquire(blocking=False):
+            self._reports.append((work, outputs))
+            return self._settle_reports()
+        try:
+            now = time.monotonic()
+            self._finish(work, outputs, now)
+            job = self._next(now)
+        finally:
+            self.lock.release()
+        if self._control_is_due:
+            self._wake_control()
+        return job
+
+    def _settle_reports(self) -> Job | None:
+        if not self._waiting.acquire(blocking=False):
+            return None  # who waits takes our report along, and starts what may start in its place
+        try:
+            self.lock.acquire()
+        finally:
+            self._waiting.release()
+        try:
+            now = time.monotonic()
+            slots = 0
+            while self._reports:  # others still come
+                self._finish(*self._reports.popleft(), now)
+                slots += 1
+            jobs = self._start(slots, now)
+        finally:
+            self.lock.release()
+        self._wake_control()
+        if jobs[1:] and self.starts:
+            self.starts(jobs[1:])
+        return jobs[0] if jobs else None
+
+    def failed(self, work: RecordWork, error: BaseException) -> Job | None:
+        """A work failed; the next job, if there is one for this slot."""
+        return self.settle((), ((work, error),))
+
+    def settle(
+        self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
+    ) -> Job | None:
+        """Works of a job are done, with their outputs, or failed; the next job, if there is one for this slot."""
+        now = time.monotonic()
+        # What is a user's runs without the lock, handlers of logs too: it may ask the consumer something.
+        verdicts = [(work, error, self._decide(work, error, now)) for work, error in failed]
+        with self.lock:
+            for work, outputs in done:
+                self._finish(work, outputs, now)
+            ours = [failure for failure in verdicts if self._fail(*failure, now)]
+            job = self._next(now)
+        self._wake_control()
+        for failure in ours:
+            self._tell(*failure, now)
+        return job
+
+    def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
+        chance = random.random()  # noqa: S311 - it spreads retries
+        death = suspects.as_death(error)
+        if death is None or not (self.letters or self.supervision):
+            return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+        verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
+        if self.supervision and isinstance(verdict, DeadLetter):
+            self.supervision.condemn(work)
+        return verdict
+
+    def _tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
+        """The log, or the topic for dead letters, or who runs the consumer."""
+        if isinstance(verdict, Again):
+            _log_retry(work, error, verdict, now)
+        elif self._is_stored(verdict):
+            if not isinstance(verdict, Later) or not self.schedules:
+                _log_dead_letter(work, error, verdict.reason)
+            self._store(work, Outcome(error, verdict))
+        else:
+            self.give_up(no_dead_letters(work, error, verdict.reason))
+
+    def _is_stored(self, verdict: DeadLetter | Later) -> bool:
+        return bool(self.letters or (self.schedules and isinstance(verdict, Later)))
+
+    def _store(self, work: RecordWork, outcome: Outcome) -> None:
+        error, verdict = outcome
+        if isinstance(verdict, Later) and self.schedules:
+            self.schedules.send(work, verdict.delay)
+        elif self.letters:
+            self.letters.send(work, error, verdict.reason)
+
+    def refused(self, work: RecordWork, error: BaseException) -> None:
+        """What a work came to could not be stored: the attempt failed."""
+        if (job := self.failed(work, error)) and self.starts:
+            self.starts((job,))
+
+    def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
+        """A work was to be tried again later, and the scheduler refuses that: it failed for this reason instead."""
+        with self.lock:
+            work.outcome = None
+            self._failed -= 1  # it is one attempt
+        self.refused(work, error)
+
+    def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
+        """A work is done, but Kafka refuses what came of it, and a dead letter takes its place."""
+        _log_dead_letter(work, error, reason)
+
+    def letters_committed(self, count: int) -> None:
+        """So many dead letters that rode in `outputs` are in Kafka."""
+        with self.lock:
+            self._dead_letters += count
+
+    def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
+        """What a work came to is in Kafka, or in `outputs`."""
+        now = time.monotonic()
+        with self.lock:
+            self._finish(work, outputs, now)
+        self._wake_control()
+        self.feed()
+
+    def not_stored(self, work: RecordWork, again_at: float) -> None:
+        """A work's dead letter or schedule was refused. It gives its slot back, and that is sent again at this time.
+
+        Its handler is not called again; its lane waits.
+        """
+        now = time.monotonic()
+        with self.lock:
+            self._end(work, now)
+            if self.engine.retry(work, again_at, None, now):
+                self._unstored += 1
+            self._control_is_due = True  # its time is to be waited for
+        self._wake_control()
+        self.feed()
+
+    def untried(self, work: RecordWork) -> None:
+        """A work has not begun, and is to run again as if it had not been given out."""
+        now = time.monotonic()
+        with self.lock:
+            self._end(work, now)
+            self.engine.retry(work, now, None, now)
+        self._wake_control()
+        self.feed()
+
+    def give_up(self, failure: HeadwayError) -> None:
+        """Nothing can run any more, and the run ends with this."""
+        self.failure = self.failure or failure
+        self._wake.set()
+
+    def next(self) -> Job | None:
+        """Another job, if there is one and a slot is free."""
+        with self.lock:
+            job = self._next(time.monotonic())
+        self._wake_control()
+        return job
+
+    def feed(self) -> None:
+        """Start what may run now."""
+        now = time.monotonic()
+        with self.lock:
+            if self.supervision and (given_up := self.supervision.give_up(now, self.ending)):
+                self._end(given_up[0], now)
+                self.engine.retry(*given_up, None, now)
+            jobs = self._start(self._free(now), now)
+        self._wake_control()
+        if jobs and self.starts:
+            self.starts(jobs)
+        while self._to_store:
+            with self.lock:
+                work = self._to_store.popleft() if self._to_store else None
+            if work and work.outcome:
+                self._store(work, work.outcome)
+
+    # For the control thread
+
+    def alarm(self, level: int, ready: int) -> int:
+        """Wake the control thread when this level has fewer ready works, once; -1 for never. Gives 0."""
+        self._alarms[level] = ready
+        return 0
+
+    def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
+        """How many works run, of these partitions or in all. From now on each end wakes the control thread."""
+        with self.lock:
+            self._watched = True
+            if partitions is None:
+                return len(self._running)
+            return sum(work.assignment.current and work.partition in partitions for work in self._running)
+
+    def abandon(self) -> None:
+        """Nothing is waited for any more."""
+        with self.lock:
+            self.ending = True
+            self._abandoned = len(self._running)
+
+    def unwatch(self) -> None:
+        """The control thread does not wait for works to end any more."""
+        self._watched = False
+
+    def next_change(self, now: float) -> float | None:
+        """When there may be something to start though nothing else has happened."""
+        with self.lock:
+            if self.paused or self.ending:
+                return None
+            due = self.engine.next_wake()
+            is_due = due is not None and due <= now
+            if is_due and self._free(now) <= 0:
+                due = None  # who gets a slot free takes it, or it waits for the rate
+            allowed = self._admission.next_change() if is_due or any(self.engine.ready) else None
+            self._rate_is_awaited = allowed is not None
+            times = (due, allowed)
+        return min((time for time in times if time is not None), default=None)
+
+    # With the lock
+
+    def _free(self, now: float) -> int:
+        if self.paused or self.ending or self.starts is None:
+            return 0
+        if self.supervision and self.supervision.alone:
+            return self.supervision.free(self._jobs)
+        return self._admission.free(self._jobs, now) if self._is_paced else self._admission.limit - self._jobs
+
+    def _start(self, limit: int, now: float) -> Sequence[Job]:
+        """Up to so many jobs, of those that may start."""
+        jobs: list[Job] = []
+        while len(jobs) < limit and (job := self._next(now)):
+            jobs.append(job)
+        return jobs
+
+    def _next(self, now: float) -> Job | None:
+        if self._free(now) <= 0:
+            self._await_rate()
+            return None
+        if self.supervision and (waited := self.supervision.start_waiting(now)):
+            return waited
+        if not (job := self._take(now)):
+            return None
+        if self._is_paced:
+            self._admission.started(len(job), self._jobs, now)
+        level = job[0].assignment.level
+        if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
+            self._alarms[level] = -1
+            self._control_is_due = True
+        return self.supervision.start(job, self._jobs, now) if self.supervision else job
+
+    def _take(self, now: float) -> Job | None:
+        """Take the next job; what of it was handled already, and is to be stored elsewhere, is set aside."""
+        while self._free(now) > 0 and (job := self.take(now)):
+            left = [len(job)] if len(job) > 1 else None
+            for work in job:
+                self._running[work] = left
+            self._jobs += 1
+            if not self._unstored:
+                return job
+            unstored = [work for work in job if work.outcome]
+            if not unstored:
+                return job
+            self._to_store += unstored
+            self._unstored -= len(unstored)
+            self._control_is_due = True
+            if len(unstored) < len(job):
+                return [work for work in job if not work.outcome]
+        return None
+
+    def _await_rate(self) -> None:
+        if not self._rate_is_awaited and self._admission.next_change() is not None:
+            self._rate_is_awaited = self._control_is_due = True
+
+    def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
+        if self.supervision and self.supervision.finish(work):
+            self._control_is_due = True  # to commit
+        self._end(work, now)
+        if self.engine.finish(work, now, outputs):
+            self._done += 1
+            if work.outcome and not outputs and isinstance(work.outcome.verdict, DeadLetter):
+                self._dead_letters += 1
+
+    def _end(self, work: RecordWork, now: float) -> None:
+        if self._watched:
+            self._control_is_due = True
+        if work not in self._running:
+            return
+        if self.supervision and self.supervision.end(work):
+            self._control_is_due = True  # other slots are free, too
+        left = self._running.pop(work)
+        if left is not None:
+            left[0] -= 1
+            if left[0]:
+                return
+        self._jobs -= 1
+        if self._is_paced:
+            self._admission.ended(self._jobs, now)
+
+    def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
+        """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
+        self._failed += 1
+        ours = self.engine.fail(work, error, verdict, now)
+        if ours and not isinstance(verdict, Again) and self._is_stored(verdict):
+            work.outcome = Outcome(without_frames(error), verdict)
+        else:
+            self._end(work, now)
+            self._control_is_due = True  # its next attempt has a time
+        return ours
+
+    # Without it
+
+    def _wake_control(self) -> None:
+        if self._control_is_due:  # seen by one thread at the least
+            self._control_is_due = False
+            self._wake.set()
+
+
+def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
+    if verdict.delay_error:
+        log.error("A function of the retries failed, so a default decides: %s", description_of(verdict.delay_error))
+    level = logging.DEBUG if verdict.untried else logging.WARNING
+    what = description_of(error)
+    log.log(level, "%r failed at attempt %d, again in %.3g s: %s", work.record, work.attempt, verdict.at - now, what)
+
+
+def _log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
+    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(error))
+
+
+def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
+    """The error for a record that failed for good where nobody keeps it."""
+    failure = HandlerError(
+        f"{work.record!r} failed for good ({reason}): {description_of(error)}. It is not done, and comes again after a "
+        "restart. Name a dead_letter_topic to keep such records and go on."
+    )
+    failure.__cause__ = error
+    return failure

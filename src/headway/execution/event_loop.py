@@ -1,0 +1,145 @@
+"""Handlers that are coroutine functions, on an event loop: the one that runs, or one in a thread of its own."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from headway.core.user_errors import description_of
+from headway.execution.dispatch import Job
+from headway.execution.handlers import Handlers, not_noted
+from headway.execution.time_limit import limit_coroutine
+from headway.runtime.precise_loop import precise_event_loop
+
+log = logging.getLogger(__name__)
+
+# A task that never waits gives way to others after so many jobs.
+_TURN = 16
+_CLEAN_UP_WITHIN = 1.0  # seconds
+
+
+class EventLoop:
+    """Handlers as tasks of a loop; each takes its next job as it ends one, and ends when there is none.
+
+    What handlers share (a client, a pool) is to be made in one of them, unless the loop is given. `owner` is the task
+    that waits for the consumer there.
+    """
+
+    def __init__(
+        self,
+        calls: Handlers,
+        loop: asyncio.AbstractEventLoop | None = None,
+        time_limit: float | None = None,
+        owner: "asyncio.Task[Any] | None" = None,
+    ) -> None:
+        self._calls = calls._replace(call=limit_coroutine(calls.call, time_limit)) if time_limit else calls
+        self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
+        self._thread: threading.Thread | None = None
+        self._owner = owner
+        self._closing = False
+        if loop is None:
+            loop = precise_event_loop()
+            self._ended = loop.create_future()
+            self._thread = threading.Thread(
+                target=_serve, args=(loop, self._ended), name="headway-event-loop", daemon=True
+            )
+            self._thread.start()
+        self._loop = loop
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run these, from any thread."""
+        self._loop.call_soon_threadsafe(self._start, jobs)
+
+    def close(self, timeout: float) -> None:
+        """Cancel what still runs; waits up to `timeout` seconds for it, or as long as cleaning up may take."""
+        self._closing = True
+        within = max(timeout, _CLEAN_UP_WITHIN)
+        if self._thread:
+            self._loop.call_soon_threadsafe(self._ended.set_result, None)
+            self._thread.join(within)
+            return
+        with contextlib.suppress(TimeoutError, RuntimeError):  # it takes too long, or the loop has ended
+            asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
+
+    def _ends(self) -> bool:
+        """Return whether this task ends with the run: `asyncio.run` cancels our owner along with its handlers.
+
+        However its handler takes that, as another error or as none, the call was not seen through.
+        """
+        task = asyncio.current_task(self._loop)
+        return self._is_over() and task is not None and task.cancelling() > 0
+
+    def _is_over(self) -> bool:
+        return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
+
+    def _start(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            next_job = [job]
+            task = self._loop.create_task(self._run(next_job))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._leave, next_job))
+
+    def _leave(self, next_job: list[Job], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if next_job and not self._is_over():  # a handler that cancels all tasks of the loop met one between its calls
+            self._start(next_job)
+
+    async def _cancel(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, next_job: list[Job]) -> None:
+        call, returned, raised = self._calls[:3]
+        count = 0
+        try:
+            while next_job:
+                job = next_job.pop()
+                try:
+                    result = await call(job)
+                except BaseException as error:  # a cancellation too: the attempt did not succeed
+                    if self._ends():
+                        return  # that was no attempt: the record comes again
+                    following = raised(job, error)
+                else:
+                    if self._ends():
+                        return
+                    following = returned(job, result)
+                if following:
+                    next_job.append(following)
+                count += 1
+                if count % _TURN == 0:
+                    await asyncio.sleep(0)
+        except Exception as error:
+            self._calls.give_up(not_noted(error))
+
+
+def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    # As `asyncio.run` ends: what was left is cancelled and seen through, generators are closed.
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        run_whatever_is_raised(runner.get_loop(), ended)
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            run_whatever_is_raised(loop, asyncio.gather(*tasks, return_exceptions=True))
+
+
+def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:
+    """Run a loop that handlers share until `ended` is done, or the loop is closed.
+
+    A SystemExit or KeyboardInterrupt of one of their tasks or callbacks would end the loop, and all others with it; so
+    would `loop.stop()`.
+    """
+    while not (ended.done() or loop.is_closed()):
+        try:
+            loop.run_until_complete(ended)
+        except RuntimeError:
+            if ended.done() or loop.is_running():
+                raise
+            log.error("A handler stopped the event loop that all handlers share; it goes on.")
+        except (SystemExit, KeyboardInterrupt) as error:
+            log.error("A task beside the handlers raised %s; the consumer goes on.", description_of(error))

@@ -1,0 +1,150 @@
+"""What runs in a process of the pool."""
+
+import contextlib
+import math
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from headway.execution.context import Context
+from headway.execution.processes.messages import (
+    NOTHING,
+    Chunk,
+    Deserializers,
+    Said,
+    SentAttempt,
+    SentMessage,
+    portable,
+    text_of,
+)
+from headway.kafka.serialization import key_reader, value_reader
+from headway.records import ConsumerRecord, DeserializedRecord, RecordSource
+
+
+def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
+    """Load the handler and work for as long as the other end of the pipes is there."""
+    _take_no_signals()
+    _keep_from_others(pipe, asks)
+    jobs = _Jobs(pipe, at)
+    threading.Thread(target=_answer, args=(asks, jobs), daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):  # it has gone
+        try:
+            handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one
+        except Exception as error:
+            pipe.send(text_of(error))
+            return
+        make_record = _record_maker(deserializers)
+        pipe.send(None)
+        while True:
+            jobs.work(lambda job: _outcome(handler, job, make_record, in_batches))
+
+
+def _take_no_signals() -> None:
+    """Ctrl-C and SIGTERM are for the consumer's process. They were blocked until here, and what a handler starts would
+    inherit that, as it would being ignored: a handler of Python's does not go along.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def _keep_from_others(*pipes: Connection) -> None:
+    """Close the pipes in what a handler forks or starts: their end tells of the end of this process."""
+
+    def close() -> None:
+        for pipe in pipes:
+            pipe.close()
+
+    os.register_at_fork(after_in_child=close)
+    for pipe in pipes:
+        os.set_inheritable(pipe.fileno(), False)
+
+
+def _answer(asks: Connection, jobs: "_Jobs") -> None:
+    """Give back when asked to; and when nobody can ask any more, end, whatever the handler does."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            asks.recv()
+            jobs.give_back()
+    os._exit(1)
+
+
+class _Jobs:
+    """The jobs of this process: one thread does them, another may give back those that have not begun."""
+
+    def __init__(self, pipe: Connection, at: Any) -> None:
+        self._pipe = pipe
+        self._at = at
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._round = 0
+        self._jobs: deque[bytes] = deque()
+        self._begun = 0
+        self._outcomes: list[bytes] = []
+
+    def work(self, outcome_of: Callable[[bytes], bytes]) -> None:
+        """Take a chunk, and do it."""
+        chunk: Chunk = self._pipe.recv()
+        with self._lock:
+            if chunk.round == self._round:  # otherwise it is given back already
+                self._jobs.extend(chunk.jobs)
+        before, began = self._begun, time.perf_counter()
+        while job := self._begin():
+            outcome = outcome_of(job)
+            if os.getpid() != self._process:  # the handler has forked, and this is the fork that returns from it
+                os._exit(0)
+            with self._lock:
+                self._outcomes.append(outcome)
+        with self._lock:
+            seconds, count = time.perf_counter() - began, self._begun - before
+            self._say(seconds / count if count else math.inf, None)
+
+    def give_back(self) -> None:
+        """Say what is done, and that what has not begun never will."""
+        with self._lock:
+            self._jobs.clear()
+            self._round += 1
+            self._say(None, self._begun)
+
+    def _begin(self) -> bytes | None:
+        with self._lock:
+            if not self._jobs:
+                self._at.value = NOTHING
+                return None
+            self._at.value = self._begun
+            self._begun += 1
+            return self._jobs.popleft()
+
+    def _say(self, seconds: float | None, begun: int | None) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        self._pipe.send(Said(outcomes, seconds, begun))
+
+
+def _outcome(
+    handler: Callable[..., Any], job: bytes, make_record: Callable[[SentAttempt], ConsumerRecord], in_batches: bool
+) -> bytes:
+    try:
+        attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - from the process that started this one
+        records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))
+        result = handler(records, contexts) if in_batches else handler(records[0], contexts[0])
+        return pickle.dumps((None, result))
+    except BaseException as error:  # whatever a handler raises is that record's failure, not the process's
+        return pickle.dumps((portable(error), None))
+
+
+def _record_maker(deserializers: Deserializers) -> Callable[[SentAttempt], ConsumerRecord]:
+    read_key = key_reader(deserializers.key, SentMessage.key)
+    read_value = value_reader(deserializers.value, SentMessage.value)
+    make = ConsumerRecord if deserializers.value is None else DeserializedRecord
+
+    def make_record(attempt: SentAttempt) -> ConsumerRecord:
+        message = SentMessage(attempt.message)
+        return make(message, RecordSource(attempt.level, attempt.suffix, read_key, read_value), message.value())
+
+    return make_record

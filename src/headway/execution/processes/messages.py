@@ -1,0 +1,159 @@
+"""What goes through the pipes of the pool, and is unpickled from them alone."""
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from headway.core.engine.work import Failure
+from headway.core.retry import FatalError, RetriableError, RetryLater
+from headway.core.user_errors import attribute, description_of, is_error, name_of
+from headway.core.user_errors import text_of as said_by
+from headway.errors import BatchError, ConfigError, HandlerProcessError
+from headway.execution.dispatch import Job, RecordWork
+from headway.records import ConsumerRecord, Header
+
+Outcome = tuple[BaseException | None, Any]
+
+NOTHING: Final = -1
+"""Where a process is while it has no job."""
+
+
+class Deserializers(NamedTuple):
+    """How a process reads keys and values; importable functions, as it gets their names only."""
+
+    key: Callable[..., Any] | None
+    value: Callable[..., Any] | None
+
+
+class SentMessage(NamedTuple):
+    """A message without its client; see `headway.records.Message`."""
+
+    fields: tuple[Any, ...]
+
+    def topic(self) -> str:
+        return self.fields[0]  # type: ignore[no-any-return]
+
+    def partition(self) -> int:
+        return self.fields[1]  # type: ignore[no-any-return]
+
+    def offset(self) -> int:
+        return self.fields[2]  # type: ignore[no-any-return]
+
+    def key(self) -> bytes | None:
+        return self.fields[3]  # type: ignore[no-any-return]
+
+    def value(self) -> bytes | None:
+        return self.fields[4]  # type: ignore[no-any-return]
+
+    def headers(self) -> Sequence[Header]:
+        return self.fields[5]  # type: ignore[no-any-return]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 0, self.fields[6]
+
+    def leader_epoch(self) -> int | None:
+        return self.fields[7]  # type: ignore[no-any-return]
+
+
+class SentAttempt(NamedTuple):
+    """What a `Context` shows of a work."""
+
+    message: tuple[Any, ...]
+    suffix: str
+    level: int
+    attempt: int
+    failure: Failure | None
+    arrived: float
+
+
+class Chunk(NamedTuple):
+    """Jobs for a process; `round` is how often it had been seen to give back."""
+
+    round: int
+    jobs: list[bytes]
+
+
+class Said(NamedTuple):
+    """The outcomes of the next jobs, in order.
+
+    At the end of a chunk `seconds` is how long each of its jobs took. Where it gives back, `begun` is how many jobs it
+    has begun, from its start.
+    """
+
+    outcomes: list[bytes]
+    seconds: float | None
+    begun: int | None
+
+
+def attempts_of(job: Job) -> list[SentAttempt]:
+    return [_attempt(work.record, work) for work in job]
+
+
+def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
+    message = (
+        record.kafka_topic,
+        record.partition,
+        record.offset,
+        record.raw_key,
+        record.raw_value,
+        record.headers,
+        record.timestamp,
+        record.leader_epoch,
+    )
+    failure = work.failure and work.failure._replace(error=portable(work.failure.error))
+    suffix = record.kafka_topic[len(record.topic) :]
+    return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived)
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error, or where it cannot be pickled and read again, one that tells of it."""
+    try:
+        if issubclass(type(error), BatchError):
+            error = BatchError({index: portable(each) for index, each in error.failures.items()})  # type: ignore[attr-defined]
+        if is_error(pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own bytes
+            return error
+    except BaseException:  # a user's own code
+        return _stand_in(error)
+    return _stand_in(error)
+
+
+def _stand_in(error: BaseException) -> BaseException:
+    """Says the same to the retries."""
+    text, kind = text_of(error), type(error)
+    if issubclass(kind, RetryLater):
+        return RetryLater(_number(error, "delay"))  # type: ignore[arg-type]
+    if issubclass(kind, RetriableError):
+        return RetriableError(text, retry_after=_number(error, "retry_after"), untried=bool(_number(error, "untried")))
+    return FatalError(text) if issubclass(kind, FatalError) else HandlerProcessError(text)
+
+
+def _number(error: BaseException, name: str) -> float | None:
+    """Return an attribute that is a plain number or bool; None for any other, which may not be picklable."""
+    value = attribute(error, name)
+    return value if type(value) in (bool, int, float) else None
+
+
+def text_of(error: BaseException) -> str:
+    text, name = said_by(error), name_of(type(error))
+    return f"{name}: {text}" if text else name
+
+
+def loaded(outcome: bytes) -> Outcome:
+    try:
+        error, result = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
+    except BaseException as unread:  # of a user's class
+        text = description_of(unread)
+        return HandlerProcessError(f"What the handler returned or raised cannot be read here: {text}"), None
+    if error is None or is_error(error):
+        return error, result
+    return HandlerProcessError(f"What the handler raised cannot be read here: it came as {name_of(type(error))}."), None
+
+
+def pickled(*what: Any) -> bytes:
+    try:
+        return pickle.dumps(what)
+    except Exception as error:
+        raise ConfigError(
+            f"With executor='process' the handler and the deserialisers must be importable functions: {error}. Define "
+            "them at the top of a module."
+        ) from error

@@ -1,0 +1,164 @@
+"""The pool: a thread for each process hands it chunks of jobs and reports what came of them."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from multiprocessing import resource_tracker
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from headway.core.engine.suspects import deaths_of, died
+from headway.errors import BatchError, HandlerProcessError
+from headway.execution.dispatch import Dispatch, Job
+from headway.execution.handlers import Handlers
+from headway.execution.processes.messages import Deserializers, loaded, pickled
+from headway.execution.processes.process import Process
+
+_AHEAD = 2  # chunks that a process has, the one that it works on included
+_CHUNK_TIME = 0.01  # seconds of work; less is lost in waking, more makes ends ragged
+_FIRST_CHUNK = 1
+
+
+class Processes:
+    """A pool of processes, each driven by a thread that hands it chunks and reports what came of them."""
+
+    def __init__(
+        self,
+        calls: Handlers,
+        dispatch: Dispatch,
+        deserializers: Deserializers,
+        *,
+        count: int,
+        slots: int,
+        time_limit: float | None,
+    ) -> None:
+        self._start_arguments = pickled(calls.handler, deserializers), calls.in_batches
+        self._largest = max(1, slots // (_AHEAD * count))
+        self._calls = calls
+        self._dispatch = dispatch
+        self._time_limit = time_limit
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._closing = False
+        self._drivers = [
+            threading.Thread(target=self._drive, name=f"headway-process-{index}", daemon=True) for index in range(count)
+        ]
+        for driver in self._drivers:
+            driver.start()
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run these, from any thread."""
+        for job in jobs:
+            self._queue.put(job)
+
+    def close(self, timeout: float) -> None:
+        """End the processes; waits up to `timeout` seconds for handlers that still run, then kills."""
+        deadline = time.monotonic() + timeout
+        for _ in self._drivers:
+            self._queue.put(None)
+        for driver in self._drivers:
+            driver.join(max(0.0, deadline - time.monotonic()))
+        self._closing = True
+        for driver in self._drivers:
+            driver.join(5.0)
+
+    # In a driver's thread
+
+    def _drive(self) -> None:
+        _keep_signals_from_children()
+        try:
+            going_on = True
+            while going_on:
+                with closing(Process(*self._start_arguments)) as child:
+                    going_on = self._work_with(child)
+        except HandlerProcessError as error:
+            self._dispatch.give_up(error)
+        except Exception as error:
+            self._dispatch.give_up(HandlerProcessError(f"A process for the handler could not be kept: {error!r}"))
+
+    def _work_with(self, child: Process) -> bool:
+        """Keep a process at work; False at the end, True if it has died and another is to take its place."""
+        size = _FIRST_CHUNK
+        try:
+            child.wait_until_ready(self._is_closing)
+            while self._fill(child, size):
+                size = self._await(child, size)
+        except EOFError:
+            if not self._closing:
+                self._report_death(child)
+                return True
+        return False
+
+    def _fill(self, child: Process, size: int) -> bool:
+        """Give the child what is there; wait only while it has nothing. False at the end."""
+        # Nothing is sent behind work that takes long.
+        while child.chunks < (_AHEAD if size > 1 else 1):
+            jobs = self._collect(size, wait=not child.chunks)
+            if jobs is None:
+                return child.chunks > 0
+            if not jobs:
+                return True
+            child.send(jobs)
+        return True
+
+    def _collect(self, size: int, *, wait: bool) -> list[Job] | None:
+        """A chunk; None at the end. The other processes are left their parts of what waits."""
+        jobs: list[Job] = []
+        with contextlib.suppress(Empty):
+            while len(jobs) < size:
+                job = self._queue.get(block=wait and not jobs)
+                if job is None:
+                    self._queue.put(None)  # it is met again when there is nothing else
+                    return jobs or None
+                jobs.append(job)
+                size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))
+        return jobs
+
+    def _await(self, child: Process, size: int) -> int:
+        """Report what comes until the end of a chunk; the size of the next one."""
+        while True:
+            said = child.receive(self._time_limit, self._is_closing)
+            for outcome in said.outcomes:
+                self._report(child.jobs.popleft(), *loaded(outcome))
+            for job in child.given_back(said):
+                self._again(job)
+            if said.seconds is not None:
+                return max(1, min(2 * size, self._largest, int(_CHUNK_TIME / said.seconds)))
+
+    def _report(self, job: Job, error: BaseException | None, result: Any) -> None:
+        following = self._calls.returned(job, result) if error is None else self._calls.raised(job, error)
+        if following:
+            self._queue.put(following)
+
+    def _report_death(self, child: Process) -> None:
+        at, how = child.death()
+        for index, job in enumerate(child.jobs):
+            if index == at:
+                self._report(job, _death_of(job, how) if isinstance(how, str) else how, None)
+            else:
+                self._again(job)
+
+    def _again(self, job: Job) -> None:
+        for work in job:
+            self._dispatch.untried(work)
+
+    def _is_closing(self) -> bool:
+        return self._closing
+
+
+def _death_of(job: Job, how: str) -> BaseException:
+    """Return the error of a job whose process died; each record of a batch has its own."""
+    errors = [died(how, deaths_of(work.failure) + 1, alone=len(job) == 1) for work in job]
+    return BatchError(dict(enumerate(errors))) if len(job) > 1 else errors[0]
+
+
+def _keep_signals_from_children() -> None:
+    """Ctrl-C and a process manager's SIGTERM are for the consumer's process, which ends the others.
+
+    A child has the mask of the thread that starts it from its first moment on. Python's handlers of signals run in
+    the main thread, so this one needs none.
+    """
+    resource_tracker.ensure_running()  # which would open the mask again
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -1,0 +1,174 @@
+"""One process of the pool, as the thread that drives it sees it."""
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import pickle
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.sharedctypes import RawValue
+from typing import Any
+
+from headway.core.engine.suspects import how_it_ended
+from headway.errors import HandlerProcessError, TimeLimitError
+from headway.execution.dispatch import Job
+from headway.execution.processes.child_main import serve
+from headway.execution.processes.messages import NOTHING, Chunk, Said, attempts_of
+from headway.execution.time_limit import exceeded
+
+_LONG = 0.1  # seconds at one record, while others wait behind it
+_NOTED_WITHIN = 1.0
+
+
+class Process:
+    """One process, and the jobs that it has, in the order in which it begins them."""
+
+    def __init__(self, *start: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.jobs: deque[Job] = deque()
+        self.chunks = 0  # of which it has not said that they ended
+        self._at: Any = RawValue("q", NOTHING)  # the job that it is at, counted from its start
+        self._reported = 0  # jobs, from its start
+        self._round = 0
+        self._asked = False
+        self._late: tuple[int, TimeLimitError] | None = None
+        self._pipe, theirs = context.Pipe()
+        with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
+            # A part of what the pipe takes unread, as some systems count their own overhead too.
+            self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
+        self._kept: bytes | None = None  # the chunk that it gets when it has ended the one before
+        their_asks, self._asks = context.Pipe(duplex=False)
+        self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
+        self._process.start()
+        # At the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
+        atexit.register(self._process.kill)
+        theirs.close()
+        their_asks.close()
+
+    def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
+        """Until it has loaded the handler; raises `HandlerProcessError` if it cannot, and `EOFError` at the end."""
+        try:
+            while not self._hears(0.1):
+                if is_closing():
+                    raise EOFError
+            refusal = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            if is_closing():
+                raise EOFError from error
+            raise HandlerProcessError(
+                f"A process for the handler {self._how_it_ended()} before it could begin. It imports the "
+                'program\'s main module: what that does must be guarded by `if __name__ == "__main__":`.'
+            ) from error
+        if refusal:
+            raise HandlerProcessError(
+                f"A process cannot load the handler or a deserialiser: {refusal}. Define it at the top of a module "
+                "that can be imported."
+            )
+
+    def send(self, jobs: list[Job]) -> None:
+        """Give it another chunk; where it has died, `receive` says so.
+
+        It does not read while it works. So a chunk that might not fit into the pipe waits here: to wait for room would
+        be to wait for a handler, past its time limit, and for ever if that has to wait for us to read its outcomes.
+        """
+        chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
+        if self.chunks and len(chunk) > self._surely_fits:
+            self._kept = chunk
+        else:
+            self._write(chunk)
+        self.jobs += jobs
+        self.chunks += 1
+
+    def _write(self, chunk: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe.send_bytes(chunk)
+
+    def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> Said:
+        """What it says next; raises `EOFError` if it has died."""
+        try:
+            at, since = self._at.value, time.monotonic()
+            while not self._hears(min(_LONG, time_limit / 10) if time_limit else _LONG):
+                if is_closing():
+                    raise EOFError
+                now = time.monotonic()
+                if self._at.value != at:
+                    at, since = self._at.value, now
+                elif at != NOTHING:
+                    self._see_to(at, now - since, time_limit)
+            said: Said = self._pipe.recv()
+        except OSError as error:
+            raise EOFError from error
+        self._reported += len(said.outcomes)
+        if said.seconds is not None:
+            self.chunks -= 1
+            if self._kept is not None:
+                self._write(self._kept)
+                self._kept = None
+        return said
+
+    def _hears(self, seconds: float) -> bool:
+        """Return whether there is something to read, within so many seconds; raises `EOFError` if it has died.
+
+        The end of the pipe does not say that it has: what it forked may keep the other end open.
+        """
+        if self._pipe.poll(seconds):
+            return True
+        if self._process.exitcode is None:
+            return False
+        if self._pipe.poll(0):  # it said that before it died
+            return True
+        raise EOFError
+
+    def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
+        """It has been at this job for so long."""
+        if time_limit and seconds > time_limit:
+            self._late = at, exceeded(time_limit)
+            self._process.kill()
+            self._process.join()  # or its record might run twice at a time
+            raise EOFError
+        if seconds >= _LONG and len(self.jobs) > 1 and not self._asked:
+            self._asks.send(None)
+            self._asked = True
+
+    def given_back(self, said: Said) -> list[Job]:
+        """The jobs that it has not begun, and will not, after all that it has done was taken out of `jobs`."""
+        if said.begun is None:
+            return []
+        self._asked = False
+        self._round += 1
+        return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
+
+    def death(self) -> tuple[int, TimeLimitError | str]:
+        """Return which of its jobs it died of, and how; that it took too long is a way to die."""
+        at, how = self._late or (self._at.value, self._how_it_ended())
+        return at - self._reported, how
+
+    def close(self) -> None:
+        """End it, and let go of all that it took."""
+        self._process.kill()
+        self._process.join()
+        atexit.unregister(self._process.kill)
+        self._close_process()
+        self._pipe.close()
+        self._asks.close()
+
+    def _close_process(self) -> None:
+        """Who starts a process looks after all others as well, in whichever thread: then the end of this one may be
+        known there, and said here a moment later.
+        """
+        deadline = time.monotonic() + _NOTED_WITHIN
+        while True:
+            try:
+                return self._process.close()
+            except ValueError:  # "still running"
+                if time.monotonic() > deadline:  # some other program part has waited for it: its end is never said
+                    return None
+            time.sleep(0.001)
+
+    def _how_it_ended(self) -> str:
+        if self._process.exitcode is None:  # its pipe ended a moment before
+            self._process.join(1.0)
+        return how_it_ended(self._process.exitcode)

@@ -1,0 +1,98 @@
+"""A table of the records that run, in memory that outlives the process: whoever keeps it alive reads which they were.
+
+The process writes a row before it calls a handler and takes it back afterwards, with plain stores to a shared mapping:
+no system call, and nothing is lost however the process ends. A row's first byte is set last and cleared first, so a
+row that is half written does not count.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from headway.core.engine.suspects import Attempt, RecordId
+from headway.execution.dispatch import RecordWork
+from headway.records import TopicPartition
+
+_LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more
+_SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # partition, length of the topic, topic
+_ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # offset, timestamp, attempt, untried, source
+_ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
+_MOST_SOURCES = 10_000  # that are remembered ready to be written
+
+
+class Table(Protocol):
+    """Where a dispatch notes what runs."""
+
+    def enter(self, work: RecordWork) -> None: ...
+    def leave(self, work: RecordWork) -> None: ...
+    def clear(self) -> None: ...
+
+
+class RunningTable:
+    """The table, for the process that writes it: `most` rows in the file of a descriptor. Not thread-safe."""
+
+    def __init__(self, descriptor: int, most: int) -> None:
+        size = most * _ROW_SIZE
+        os.ftruncate(descriptor, size)
+        self._bytes = mmap.mmap(descriptor, size)
+        self._size = size
+        self._free = list(range(0, size, _ROW_SIZE))
+        self._rows: dict[RecordWork, int] = {}
+        self._sources: dict[TopicPartition, bytes] = {}
+
+    def enter(self, work: RecordWork) -> None:
+        """Note that a record runs; where all rows are taken it is not noted."""
+        if not self._free:
+            return
+        self._rows[work] = row = self._free.pop()
+        record, failure = work.record, work.failure
+        attempts, untried = (1, 0) if failure is None else (failure.attempts + 1, failure.untried)
+        source = self._sources.get(work.assignment.partition) or self._add_source(work)
+        _ROW.pack_into(self._bytes, row, work.offset, record.timestamp, attempts, untried, source)
+        self._bytes[row] = 1
+
+    def leave(self, work: RecordWork) -> None:
+        """Note that a record does not run any more."""
+        row = self._rows.pop(work, None)
+        if row is not None:
+            self._bytes[row] = 0
+            self._free.append(row)
+
+    def clear(self) -> None:
+        """Note that nothing runs."""
+        for row in range(0, self._size, _ROW_SIZE):
+            self._bytes[row] = 0
+
+    def _add_source(self, work: RecordWork) -> bytes:
+        if len(self._sources) >= _MOST_SOURCES:
+            self._sources.clear()
+        topic = work.record.kafka_topic.encode()
+        packed = _SOURCE.pack(work.record.partition, len(topic), topic)
+        self._sources[work.partition] = packed
+        return packed
+
+
+def make_table_file() -> int:
+    """Return the descriptor of an empty file without a name, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("headway-running", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def read_table(descriptor: int) -> Sequence[Attempt]:
+    """Return what ran when the writer of a table died, in the order of their offsets."""
+    size = os.fstat(descriptor).st_size
+    if not size:  # it died before it had begun
+        return []
+    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as table:
+        return sorted(_read_row(table, row) for row in range(0, size, _ROW_SIZE) if table[row])
+
+
+def _read_row(table: mmap.mmap, row: int) -> Attempt:
+    offset, timestamp, attempt, untried, source = _ROW.unpack_from(table, row)
+    partition, length, topic = _SOURCE.unpack(source)
+    return Attempt(RecordId(topic[:length].decode(), partition, offset, timestamp), attempt, untried)

@@ -1,0 +1,143 @@
+"""What a consumer does for the process that keeps its own alive: it notes what runs, and takes care of suspects.
+
+A suspect is a record that ran in a process that died. Here its attempt fails as that one did, without a call of the
+handler, so the retries decide as about any other failure. Its next attempt runs while nothing else does.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headway.core.engine.suspects import MOST_SUSPECTS, Suspect
+from headway.execution.dispatch import Job, RecordWork
+from headway.execution.running_table import RunningTable
+
+_PATIENCE = 60.0
+"""Seconds that a suspect waits for others to end, and that others wait for it. Handlers may take for ever."""
+
+_Address = tuple[str, int, int]
+
+
+class Supervision:
+    """A table of the records that run, and the suspects among those that come; for jobs of one record.
+
+    `suspect` may be called from any thread, `fail_as_before` is the executor's, and all else the dispatch's with its
+    lock.
+    """
+
+    def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
+        self._table = table
+        self._request_commit = request_commit
+        self._suspects: dict[_Address, Suspect] = {}
+        self._condemned: set[_Address] = set()
+        self.alone: RecordWork | None = None
+        """The suspect that runs while nothing else may start, or waits to."""
+        self._is_waiting = False
+        self._since = 0.0
+        self.suspect(suspects)
+
+    def suspect(self, suspects: Iterable[Suspect]) -> None:
+        """Take care of these from now on."""
+        for suspect in suspects:
+            record = suspect.record
+            self._suspects[record.topic, record.partition, record.offset] = suspect
+        for address in list(self._suspects)[:-MOST_SUSPECTS]:
+            self._suspects.pop(address, None)
+
+    def fail_as_before(self, call: Callable[[Job], Any]) -> Callable[[Job], Any]:
+        """Return the same call. For a suspect whose attempt ended with its process it raises how that one ended."""
+
+        def supervised(job: Job) -> Any:
+            if self._suspects and (suspect := self._find(job[0])) and self._has_failed(job[0], suspect):
+                if job[0].attempt <= suspect.attempts:
+                    job[0].failure = suspect.failure(time.monotonic() - time.time())
+                raise suspect.error()
+            return call(job)
+
+        return supervised
+
+    # For the dispatch
+
+    def free(self, running: int) -> int:
+        """Return how many jobs may start beside the suspect that is alone, while so many have a slot."""
+        return int(self._is_waiting and running == 1)
+
+    def start(self, job: Job, running: int, now: float) -> Job | None:
+        """Note a job that has got a slot, as one of so many; returns it if it may start now."""
+        work = job[0]
+        if self._suspects and (suspect := self._find(work)):
+            if self._has_failed(work, suspect):
+                return job
+            self.alone, self._since, self._is_waiting = work, now, running > 1
+            if self._is_waiting:
+                return None
+        self._table.enter(work)
+        return job
+
+    def start_waiting(self, now: float) -> Job | None:
+        """Return the suspect that has waited to run alone, if there is one: it starts now."""
+        if self.alone is None or not self._is_waiting:
+            return None
+        self._since, self._is_waiting = now, False
+        self._table.enter(self.alone)
+        return [self.alone]
+
+    def end(self, work: RecordWork) -> bool:
+        """Note that a work has ended, or gives its slot back; returns whether others may start now."""
+        self._table.leave(work)
+        if work is not self.alone:
+            return False
+        if not self._is_waiting:  # it has run alone, and the process lives
+            self._suspects.pop(_address(work), None)
+        self.alone = None
+        return True
+
+    def finish(self, work: RecordWork) -> bool:
+        """Note that a record is done, or that its dead letter is stored; returns whether it was a suspect.
+
+        Its offset is to be committed before another record kills the process, or it would all happen again.
+        """
+        if not self._suspects or self._find(work) is None:
+            return False
+        self._suspects.pop(_address(work), None)
+        self._condemned.discard(_address(work))
+        self._request_commit()
+        return True
+
+    def give_up(self, now: float, ending: bool) -> tuple[RecordWork, float] | None:
+        """End what has been alone, or has waited for that, for too long; returns what is to wait again, until when.
+
+        What is not to start any more does not wait either.
+        """
+        work = self.alone
+        if work is None:
+            return None
+        is_late = now - self._since >= _PATIENCE
+        if self._is_waiting:
+            leaves = ending or work.assignment.retired or not work.assignment.current
+            return (work, now + _PATIENCE if is_late else now) if leaves or is_late else None
+        if is_late:
+            self.alone = None
+        return None
+
+    def condemn(self, work: RecordWork) -> None:
+        """A work becomes a dead letter, for it has killed its processes: it never runs again, even if that is refused.
+
+        May be called without the lock.
+        """
+        self._condemned.add(_address(work))
+
+    def clear(self) -> None:
+        """Note that the run has ended: no record is the cause of what the process does now."""
+        self._table.clear()
+
+    def _find(self, work: RecordWork) -> Suspect | None:
+        suspect = self._suspects.get(_address(work))
+        return suspect if suspect and suspect.record.timestamp == work.record.timestamp else None
+
+    def _has_failed(self, work: RecordWork, suspect: Suspect) -> bool:
+        return work.attempt <= suspect.attempts or _address(work) in self._condemned
+
+
+def _address(work: RecordWork) -> _Address:
+    return work.record.kafka_topic, work.record.partition, work.offset

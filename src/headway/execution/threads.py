@@ -1,0 +1,73 @@
+"""Handlers that are plain functions, on threads."""
+
+import threading
+import time
+from collections.abc import Sequence
+from queue import SimpleQueue
+
+from headway.execution.dispatch import Job
+from headway.execution.handlers import Handlers, not_noted
+from headway.execution.time_limit import ThreadLimit
+from headway.runtime.switch_interval import one_thread_more
+
+
+class Threads:
+    """Threads that stay, as many as were ever needed at a time; each takes its next job as it ends one.
+
+    At `most` so many, the number of slots: where there are more jobs for a moment, a thread is about to be idle.
+    """
+
+    def __init__(self, calls: Handlers, most: int, time_limit: float | None = None) -> None:
+        self._most = most
+        self._limit = ThreadLimit(time_limit) if time_limit else None
+        self._calls = calls._replace(call=self._limit.limit(calls.call)) if self._limit else calls
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Run these, from any thread; a job never waits for a thread."""
+        for job in jobs:
+            self._queue.put(job)
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+                self._add_thread()
+
+    def replace_one(self) -> None:
+        """Let one thread more run, in place of one whose call does not end."""
+        self._most += 1
+
+    def _add_thread(self) -> None:
+        # As daemons, so that a handler that never ends does not keep the program from ending.
+        thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    @one_thread_more()
+    def _serve(self) -> None:
+        while job := self._queue.get():
+            try:
+                self._run(job)
+            except BaseException as error:
+                self._calls.give_up(not_noted(error))
+            self._idle.release()
+
+    def _run(self, first: Job) -> None:
+        call, returned, raised = self._calls[:3]
+        job: Job | None = first
+        while job:
+            try:
+                result = call(job)
+            except BaseException as error:  # whatever a handler raises is that record's failure, not the thread's
+                job = raised(job, error)
+            else:
+                job = returned(job, result)
+
+    def close(self, timeout: float) -> None:
+        """End the threads; waits for handlers that still run, up to `timeout` seconds in all."""
+        deadline = time.monotonic() + timeout
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if self._limit:
+            self._limit.close()

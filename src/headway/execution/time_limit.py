@@ -1,0 +1,196 @@
+"""A time limit for each call of a handler.
+
+A coroutine is cancelled, again and again if it goes on nevertheless. In a thread the error is raised between two steps
+of Python code: a call that never comes back to Python, such as one into a library that waits without a time limit,
+cannot be interrupted by anybody, and keeps its slot until it returns. So a record never runs twice at a time.
+"""
+
+import asyncio
+import ctypes
+import math
+import threading
+import time
+import types
+import weakref
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
+from typing import Any
+
+from headway.errors import TimeLimitError
+from headway.execution.dispatch import Job
+
+Call = Callable[[Job], Any]
+
+_raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_NOTHING: Any = ctypes.py_object()  # what takes back what was not raised yet
+
+
+def exceeded(seconds: float) -> TimeLimitError:
+    """The error of a call that took longer."""
+    return TimeLimitError(f"The handler did not end within its time limit of {seconds:g} s.")
+
+
+def limit_coroutine(call: Call, seconds: float) -> Call:
+    """The same call, failed with `TimeLimitError` if it took longer, whatever it made of being cancelled."""
+
+    async def limited(job: Job) -> Any:
+        limit = _CoroutineLimit(seconds)
+        try:
+            result = await limit.run(call(job))
+        except BaseException as error:
+            if limit.end():
+                raise exceeded(seconds) from error
+            raise
+        if limit.end():
+            raise exceeded(seconds)
+        return result
+
+    return limited
+
+
+class _CoroutineLimit:
+    """The limit of one call of a coroutine function, in the task that makes it.
+
+    A cancellation that was dropped before the call has ended was swallowed, and is followed by another, one limit
+    later. While it lives the handler cleans up, and is left alone.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        task: Any = asyncio.current_task()
+        self._task = task
+        self._seconds = seconds
+        self._cancelling = task.cancelling()
+        self._cancels = 0
+        self._is_due = False  # that a cancellation of ours comes
+        self._thrown: weakref.ref[BaseException] | None = None
+        self._timer = task.get_loop().call_later(seconds, self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._thrown is None or self._thrown() is None:
+            self._is_due = True
+            self._cancels += 1
+            self._task.cancel()
+        self._timer = self._task.get_loop().call_later(self._seconds, self._interrupt)
+
+    @types.coroutine
+    def run(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        """Await it as `await` does, with a cancellation of ours in the place of asyncio's."""
+        steps: Any = awaitable.__await__()
+        step: Any = partial(next, steps)
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as stop:
+                return stop.value
+            step = None  # it keeps what was thrown
+            try:
+                step = partial(steps.send, (yield awaited))
+            except asyncio.CancelledError as error:
+                step = partial(steps.throw, self._ours() if self._is_due else error)
+            except BaseException as error:
+                step = partial(steps.throw, error)
+
+    def _ours(self) -> BaseException:
+        self._is_due = False
+        ours = _LimitCancelledError()
+        self._thrown = weakref.ref(ours)
+        return ours
+
+    def end(self) -> bool:
+        """Interrupt nothing any more; return whether the limit, and nobody else, has ended the call."""
+        self._timer.cancel()
+        for _ in range(self._cancels):
+            self._task.uncancel()
+        return self._cancels > 0 and self._task.cancelling() <= self._cancelling
+
+
+class _LimitCancelledError(asyncio.CancelledError):
+    """A cancellation for the limit, which says by its end that nobody handles it any more."""
+
+
+class ThreadLimit:
+    """Makes calls, and interrupts those that take longer, from a thread that looks ten times in each limit."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._calls: dict[int, _Limited] = {}  # the last one of each thread
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="headway-time-limit", daemon=True)
+        self._watcher.start()
+
+    def limit(self, call: Call) -> Call:
+        """The same call, failed with `TimeLimitError` if it was interrupted, whatever it made of that."""
+
+        def limited(job: Job) -> Any:
+            running = _Limited(self._seconds)
+            try:
+                try:
+                    self._calls[threading.get_ident()] = running
+                    return call(job)
+                finally:
+                    running.end()
+            except _InterruptionError:
+                running.ended = True  # the interruption may have come before `end` had said so
+                raise exceeded(self._seconds) from None
+
+        return limited
+
+    def close(self) -> None:
+        """Interrupt nothing any more."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(min(1.0, max(0.01, self._seconds / 10))):
+            now = time.monotonic()
+            for thread, running in list(self._calls.items()):
+                if running.deadline <= now:
+                    running.interrupt(thread)
+
+
+class _Limited:
+    """One call. Its thread and the watcher each say first what they do and then look at what the other has said, so
+    none is interrupted after its end."""
+
+    __slots__ = ("_interrupted", "_interrupting", "_seconds", "deadline", "ended")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._interrupting = self._interrupted = self.ended = False
+        self.allow_another_limit()
+
+    def allow_another_limit(self) -> None:
+        self.deadline = time.monotonic() + self._seconds
+
+    def end(self) -> None:
+        """For the thread: nothing is raised in it from now on, but in here if the call was interrupted at all."""
+        self.ended = True
+        while self._interrupting:
+            time.sleep(0.001)
+        if self._interrupted:
+            _raise_in_thread(threading.get_ident(), _NOTHING)
+            raise _InterruptionError
+
+    def interrupt(self, thread: int) -> None:
+        """For the watcher: raise in the thread, unless the call has ended."""
+        self._interrupting = True
+        if not self.ended:
+            self.deadline = math.inf
+            self._interrupted = True
+            _raise_in_thread(thread, type("_InterruptionError", (_InterruptionError,), {"call": self}))
+        self._interrupting = False
+
+
+class _InterruptionError(BaseException):
+    """Raised in a handler's thread; no `except Exception` of a handler's takes it for its own.
+
+    It lives while the handler cleans up. One that dies before the call ends was swallowed, by a bare `except` or by
+    Python itself, which drops what is raised in `__del__` or a callback of the garbage collector: then the call may
+    be interrupted once more.
+    """
+
+    call: _Limited | None = None
+
+    def __del__(self) -> None:
+        if self.call:
+            self.call.allow_another_limit()

@@ -1,0 +1,89 @@
+"""Making confluent_kafka's clients, in spite of what their binding does with exceptions."""
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from headway.config import explain_refused
+from headway.errors import ConfigError
+from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.oauth import with_oauth
+from headway.kafka.binding.served import serve
+from headway.runtime.deferred_signals import defer_signals
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+FLUSH_SLICE = 0.15
+"""The longest flush, in seconds. From 0.2 the binding divides it by itself, and goes on after a fatal error: with that
+as its exception it calls the reports, in which then anything may fail."""
+
+_CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
+
+
+def make_client(
+    kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any], connection: Connection | None = None
+) -> T:
+    """Return a client of this kind, which tells `connection` of its connections, and logs through `logging`.
+
+    Raises:
+        ConfigError: librdkafka does not know a setting, or does not take its value.
+        KafkaError: The setting `oauth_cb` fetches no token.
+    """
+    guarded = {**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}}
+    guarded |= (connection or Connection()).settings(guarded)
+    guarded = with_oauth(guarded)  # last, so that all callbacks hear what is wrong with a token
+    try:
+        with defer_signals():  # it would be lost: the binding takes it for a setting without a name
+            client = kind(guarded)
+    except ck.KafkaException as error:
+        raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+    if isinstance(client, AdminClient):
+        serve(client)
+    return client
+
+
+def _close(client: Any) -> None:
+    if close := getattr(client, "close", None):
+        close()
+
+
+def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> list[T]:
+    """Make clients at the same time, as with an `oauth_cb` the binding takes a second for each.
+
+    Raises what the first of them raises that fails, and closes the others.
+    """
+    threads = ThreadPoolExecutor(len(makes), "headway-making")
+    made = [threads.submit(make) for make in makes]
+    try:
+        return [each.result() for each in made]
+    except BaseException:
+        for each in made:
+            each.add_done_callback(partial(_close_made, close))
+        raise
+    finally:
+        threads.shutdown(wait=False)
+
+
+def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
+    with suppress(BaseException):
+        close(made.result())
+
+
+def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:
+    """What it raises is logged: the binding would drop the records that it was fetching, and raise it anywhere."""
+
+    def guarded(*args: Any) -> None:
+        try:
+            call(*args)
+        except BaseException:  # a SystemExit, too, is of the callback alone
+            log.exception("The setting %s raised an error; the client goes on.", name)
+
+    return guarded

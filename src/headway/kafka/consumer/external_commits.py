@@ -1,0 +1,54 @@
+"""Commits for a level group that nobody is a member of: tools that show lag read them."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.core.levels.naming import level_group, level_topic
+from headway.kafka.binding import capi
+from headway.kafka.binding.factory import make_client
+from headway.kafka.consumer.commits import AsyncCommits, Offsets, SentCommit
+
+log = logging.getLogger(__name__)
+
+
+class ExternalCommits:
+    """Commits offsets to the level groups of `group`. Nothing waits for an answer; a refusal is logged once."""
+
+    def __init__(self, config: Mapping[str, Any], group: str) -> None:
+        self._config = {"log_level": 2, **config}
+        self._group = group
+        self._consumers: dict[int, ck.Consumer] = {}
+        self._sent = AsyncCommits()
+        self._complaint = ""
+
+    def commit(self, offsets: Offsets) -> None:
+        """Send a commit, and look at the answers of earlier ones."""
+        self._sent.settle()
+        for consumer in self._consumers.values():
+            consumer.poll(0)  # what it reports of itself would pile up
+        by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
+        for (topic, partition, level), offset in offsets.items():
+            by_level[level][level_topic(topic, level), partition] = offset, b""
+        parts = [capi.commit(self._consumer(level), commits) for level, commits in by_level.items()]
+        self._sent.add(SentCommit(parts), offsets, self._complain)
+
+    def close(self) -> None:
+        """Close the connections; what was not answered may be done or not."""
+        self._sent.forget()
+        for consumer in self._consumers.values():
+            consumer.close()
+
+    def _consumer(self, level: int) -> ck.Consumer:
+        if level not in self._consumers:
+            settings = {**self._config, "group.id": level_group(self._group, level), "enable.auto.commit": False}
+            self._consumers[level] = make_client(ck.Consumer, settings)
+        return self._consumers[level]
+
+    def _complain(self, error: Exception | None, offsets: Offsets) -> None:
+        if error is not None and str(error) != self._complaint:
+            self._complaint = str(error)
+            log.warning("The progress of the query is not shown in the group %s: %s", self._group, error)

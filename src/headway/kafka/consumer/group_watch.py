@@ -1,0 +1,107 @@
+"""Whether a member has missed what its group's coordinator told it (KIP-848).
+
+An answer to a heartbeat that comes later than the heartbeat interval is lost for good in librdkafka 2.16: "give up p"
+is never heard of again, nor is "p is yours". The coordinator believes that it was, and the group looks stable.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from headway.config import OWN_KEYS
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.coordinator import ask_for_members, coordinator_client
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_AFTER = 2.0
+_QUIET_LOOKS = 2
+
+
+class GroupWatch:
+    """Compares what a member reads with what its coordinator says, after a heartbeat's answer was lost.
+
+    It asks until it has found twice in a row that both agree, or twice that the member is behind by the same; a
+    rebalance that is under way passes meanwhile. Without a lost answer it asks nothing and keeps no connection.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+        self._group = str(config["group.id"])
+        self._admin: AdminClient | None = None
+        self._asked: Future[Any] | None = None
+        self._look_at: float | None = None
+        self._gap: frozenset[Partition] = frozenset()
+        self._quiet = 0
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Ask with these from the next time on."""
+        change_credentials(self._config, username, password)
+        self._admin = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether an answer was lost and it is not known yet what of it."""
+        return self._look_at is not None
+
+    def suspect(self) -> None:
+        """Look from now on: the answer to a heartbeat was lost."""
+        self._look_at = 0.0
+        self._quiet = 0
+
+    def finds_behind(self, member_id: str | None, ours: Collection[Partition], now: float) -> bool:
+        """Return whether the member, which reads `ours`, has missed something and has to join anew; never waits."""
+        if self._look_at is None or now < self._look_at:
+            return False
+        if self._asked is None:
+            self._asked = self._ask()
+            return False
+        if not self._asked.done():
+            return False
+        asked, self._asked = self._asked, None
+        self._look_at = now + _LOOK_AGAIN_AFTER
+        gap = self._gap_of(asked, member_id, frozenset(ours))
+        if gap is None:
+            return False
+        is_behind = bool(gap) and gap == self._gap
+        self._gap = gap
+        self._quiet = 0 if gap else self._quiet + 1
+        if is_behind or self._quiet >= _QUIET_LOOKS:
+            self._rest()
+        return is_behind
+
+    def _ask(self) -> Future[Any]:
+        if self._admin is None:
+            self._admin = coordinator_client(self._config)
+        return ask_for_members(self._admin, self._group)
+
+    def _gap_of(
+        self, asked: Future[Any], member_id: str | None, ours: frozenset[Partition]
+    ) -> frozenset[Partition] | None:
+        """Return the partitions of which the member has not heard that it has them, or has them no more."""
+        try:
+            members = asked.result().members
+        except ck.KafkaException as error:
+            log.debug("The group %s could not be described yet: %s", self._group, error.args[0].str())
+            self._admin = None  # it would ask the same broker again, though another one coordinates the group by now
+            return None
+        me = next((member for member in members if member.member_id == member_id), None)
+        if me is None:
+            return None
+        given, target = _partitions(me.assignment), _partitions(me.target_assignment)
+        return (ours - target) | ((given & target) - ours)
+
+    def _rest(self) -> None:
+        self._look_at = None
+        self._gap = frozenset()
+        self._admin = None
+
+
+def _partitions(assignment: Any) -> frozenset[Partition]:
+    found = assignment.topic_partitions if assignment else ()
+    return frozenset((each.topic, each.partition) for each in found)

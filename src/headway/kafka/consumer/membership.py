@@ -1,0 +1,46 @@
+"""What the answer to a commit says of the group's member that sent it.
+
+Kafka knows three kinds of refusal. The member was expelled: others have its partitions, and it has to join again. It
+was replaced by another one with the same `group.instance.id`, and must not come back. Or it is behind: the group meets,
+or has met again, and the commit may succeed when the member has heard of that.
+"""
+
+from enum import Enum
+
+import confluent_kafka as ck
+
+from headway.errors import HeadwayError, KafkaError
+from headway.kafka.producer.client import cause_of
+
+
+class Standing(Enum):
+    """Where a member stands with its group."""
+
+    UNKNOWN = "unknown"
+    BEHIND = "behind"
+    EXPELLED = "expelled"
+    REPLACED = "replaced"
+
+
+_STANDINGS = {
+    ck.KafkaError.UNKNOWN_MEMBER_ID: Standing.EXPELLED,
+    ck.KafkaError.FENCED_MEMBER_EPOCH: Standing.EXPELLED,
+    ck.KafkaError.FENCED_INSTANCE_ID: Standing.REPLACED,
+    # The member's heartbeat may be on its way with the new generation.
+    ck.KafkaError.ILLEGAL_GENERATION: Standing.BEHIND,
+    ck.KafkaError.STALE_MEMBER_EPOCH: Standing.BEHIND,
+    ck.KafkaError.REBALANCE_IN_PROGRESS: Standing.BEHIND,
+}
+
+
+def standing(error: HeadwayError) -> Standing:
+    """Return what this refusal of a commit says of the member, `UNKNOWN` if nothing."""
+    cause = cause_of(error)
+    return Standing.UNKNOWN if cause is None else _STANDINGS.get(cause.code(), Standing.UNKNOWN)
+
+
+def not_a_member(who: str) -> KafkaError:
+    """Return the error for one that is between two memberships, for which nothing may be committed."""
+    error = KafkaError(f"{who} is not a member of its group now.")
+    error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.ILLEGAL_GENERATION))
+    return error

@@ -1,0 +1,210 @@
+"""A relay's member of its group: reads the partitions of one number of all of a scheduler's topics.
+
+Where to begin is not what the group has committed but what the relay has stored, so an assignment is only noted, and
+read from when `begin` says where.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.core.rights import Right
+from headway.errors import AuthorizationError, KafkaError
+from headway.kafka.admin import Admin
+from headway.kafka.binding.capi import Partition, wake_on_events
+from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.factory import make_client
+from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+_SETTINGS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    # By number: one member owns the partitions of one number of all topics.
+    "partition.assignment.strategy": "range",
+}
+_DEFAULTS: Mapping[str, Any] = {
+    "session.timeout.ms": 10_000,
+    "heartbeat.interval.ms": 1000,
+    "fetch.queue.backoff.ms": 1,
+    "queued.max.messages.kbytes": 16_384,
+    # What a window has no room for is fetched again; so little at a time.
+    "fetch.message.max.bytes": 131_072,
+    "fetch.wait.max.ms": 100,
+}
+_CLOSE_WITHIN = 10.0
+
+NOT_DELETED = "What has left the delay lines is not deleted, and takes room for ever."
+
+
+class RelayConsumer:
+    """Fetches from the lines, and tells when the partitions that are ours have changed."""
+
+    def __init__(self, config: Mapping[str, Any], wake: Wakeup) -> None:
+        self._connection = Connection()
+        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS}, self._connection)
+        self._wake = wake
+        self._subscribe: Callable[[], None] = lambda: None
+        self._paused: set[Partition] = set()
+        self._member_id = ""  # as it was at the last assignment
+        self._config = config
+        self.assigned: set[Partition] = set()
+        self.rebalanced = False
+        self.refusal: AuthorizationError | None = None  # for want of a right nothing is read, until it is set to None
+        self.ends: dict[Partition, int] = {}  # partitions of which everything was fetched, up to these offsets
+        wake_on_events(self._consumer, wake.fd)
+
+    @property
+    def group_metadata(self) -> bytes:
+        """What a transactional producer needs to be fenced with this member."""
+        metadata: bytes = self._consumer.consumer_group_metadata()
+        return metadata
+
+    def subscribe(self, topics: list[str], before_leaving: Callable[[], None]) -> None:
+        """Join the group for these topics, or change them.
+
+        `before_leaving` is called while partitions that others will have are still ours; not if they are lost already.
+        """
+
+        def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+            before_leaving()
+            # Who assigns within this callback, as to read nothing after a failure, is not given leave by the binding,
+            # and the group would wait for ever: so leave is asked for here.
+            consumer.unassign()
+            self._on_leave(consumer, partitions)
+
+        self._subscribe = lambda: self._consumer.subscribe(
+            topics, on_assign=self._on_assign, on_revoke=on_revoke, on_lost=self._on_leave
+        )
+        self._subscribe()
+
+    def leave(self) -> None:
+        """Leave the group, until `subscribe` is called again."""
+        self._leave()
+
+    def rejoin(self) -> None:
+        """Leave the group, which has expelled this member, and join it again, unless librdkafka does so already."""
+        if self._consumer.memberid() != self._member_id:
+            return
+        self._leave()
+        self._subscribe()
+
+    def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        consumer.assign([])
+        self._member_id = consumer.memberid()
+        self.assigned = {(each.topic, each.partition) for each in partitions}
+        self.rebalanced = True
+
+    def _on_leave(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
+        self.assigned = set()
+        self.rebalanced = True
+
+    def begin(self, starts: Mapping[Partition, int]) -> None:
+        """Read assigned partitions from these offsets on, and no others."""
+        self._paused.clear()
+        self.ends.clear()
+        self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
+
+    def fetch(self, most: int) -> list[ck.Message]:
+        """What has come; never waits. Rebalances happen in here."""
+        try:
+            messages = self._consumer.consume(most, 0)
+        except ck.KafkaException as error:
+            log.warning("Fetching failed, and goes on: %s", error.args[0].str())
+            return []
+        if self.rebalanced:  # what came is of the assignment before
+            return []
+        records = [message for message in messages if message.error() is None]
+        if len(records) < len(messages):
+            self._note_events(messages)
+            if len(messages) == most:
+                self._wake.set()  # librdkafka says nothing of what is still there
+        return records
+
+    def _note_events(self, messages: list[ck.Message]) -> None:
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            if error.code() == ck.KafkaError._PARTITION_EOF:
+                self.ends[message.topic() or "", message.partition() or 0] = message.offset() or 0
+            elif refusal := why_refused(
+                error, "Read", self._config, topic=message.topic(), group=str(self._config["group.id"])
+            ):
+                self.refusal = refusal
+            else:
+                log.warning("Fetching failed, and goes on: %s", error.str())
+
+    def check(self) -> None:
+        """Raise `AuthenticationError` when no broker lets this member in, or none does any more."""
+        self._connection.check(self._consumer)
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Fetch nothing from these, and from all others again."""
+        wanted = self._paused.difference(partitions)
+        unwanted = set(partitions).difference(self._paused)
+        if unwanted:
+            self._consumer.pause([ck.TopicPartition(*each) for each in unwanted])
+        if wanted:
+            self._consumer.resume([ck.TopicPartition(*each) for each in wanted])
+        self._paused = set(partitions)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._leave()
+        wake_on_events(self._consumer, None)
+        closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_WITHIN)
+
+    def _leave(self) -> None:
+        self._consumer.unsubscribe()
+        deadline = time.monotonic() + _CLOSE_WITHIN
+        while self.assigned and time.monotonic() < deadline:
+            self._consumer.consume(100, 0.1)
+
+
+class Deletion:
+    """Deletes the beginnings of partitions, so that records that have left a line take no room.
+
+    `refused` is the right that was missing by the latest answers, None if none was.
+    """
+
+    def __init__(self) -> None:
+        self._deleted: dict[Partition, int] = {}
+        self._asked: dict[Partition, Future[Any]] = {}
+        self.refused: Right | None = None
+
+    def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
+        """Ask for it, and do not wait: what is refused is asked for again with the next. Raises `KafkaError`."""
+        self._take_answers()
+        fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
+        if not fresh:
+            return
+        asked = [ck.TopicPartition(*each, offset) for each, offset in fresh.items()]
+        try:
+            answers = admin.client.delete_records(asked)
+        except ck.KafkaException as error:
+            raise KafkaError(f"What has left the lines cannot be deleted: {error.args[0].str()}.") from error
+        self._asked |= {(each.topic, each.partition): answer for each, answer in answers.items()}
+        self._deleted.update(fresh)
+
+    def _take_answers(self) -> None:
+        self.refused = None
+        for place, answer in list(self._asked.items()):
+            if not answer.done():
+                continue
+            del self._asked[place]
+            if isinstance(error := answer.exception(), ck.KafkaException) and is_refusal(error.args[0]):
+                self._deleted.pop(place, None)
+                self.refused = Right("Delete", "Topic", place[0])

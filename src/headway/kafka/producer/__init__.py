@@ -1,0 +1,1 @@
+"""From `send` to librdkafka's producer, and its delivery reports."""

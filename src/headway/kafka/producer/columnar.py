@@ -1,0 +1,303 @@
+"""Sends records that come as columns: at once, or in one transaction.
+
+No Python code runs for a record: `map` calls the client's own method with the columns. So how much is on its way is
+bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
+"""
+
+import contextlib
+import operator
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import repeat, tee
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+
+import confluent_kafka as ck
+
+from headway.core.rights import right_for
+from headway.errors import (
+    DeliveryError,
+    DeliveryRefusedError,
+    FencedError,
+    KafkaError,
+    SerializationError,
+    TransactionError,
+)
+from headway.kafka.admin import Admin, describe
+from headway.kafka.binding.capi import await_connection
+from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.factory import FLUSH_SLICE, make_client
+from headway.kafka.binding.retrying import retrying
+from headway.kafka.producer.headers import size_of_headers
+
+T = TypeVar("T")
+
+_MOST_ON_THE_WAY = 200_000  # records
+_MOST_BYTES_ON_THE_WAY = 64 * 2**20
+_WITHIN = 120.0  # seconds for a broker to come back
+_KNOWN_WITHIN = 5.0
+_AGAIN_AFTER = 0.05
+_OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
+_PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
+_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
+
+_DEFAULTS: Mapping[str, Any] = {
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "partitioner": "murmur2_random",
+    "log_level": 2,
+    # Longer, and each transaction sleeps while the one before is being closed (100 ms by default).
+    "retry.backoff.ms": 1,
+    # A new client connects twice; by default it waits 50 ms before the second time.
+    "reconnect.backoff.ms": 1,
+    # A task that dies for good keeps readers of committed records waiting for so long.
+    "transaction.timeout.ms": 300_000,
+}
+_OURS: Mapping[str, Any] = {
+    "allow.auto.create.topics": False,
+    "delivery.report.only.error": True,
+    "queue.buffering.max.messages": 0,
+    "queue.buffering.max.kbytes": 2_147_483_647,
+}
+
+
+_TOO_LARGE = (
+    " Filter such rows out; or raise the topic's max.message.bytes, and the option kafka.message.max.bytes to the same."
+)
+_BATCH_TOO_LARGE = " If no row is that large, set the option kafka.batch.size to less than max.message.bytes."
+
+
+def _place(index: int) -> str:
+    return f"Row {index + 1}"
+
+
+class Suspects(NamedTuple):
+    """The rows of a topic that a broker is most likely to refuse, by their names; it refuses a whole batch for one.
+
+    `longest` is the one with the longest value, of `size` bytes; `without_key` the first without a key.
+    """
+
+    size: int
+    longest: str
+    without_key: str | None
+
+
+class Columns(NamedTuple):
+    """Records as columns of equal length: `rows` records that take `size` bytes in all.
+
+    `name_of` gives the name of the row at an index, for sentences; `suspects` are those of each topic.
+    """
+
+    rows: int
+    size: int
+    topics: Iterable[str]
+    values: Iterable[bytes | str | None]
+    keys: Iterable[bytes | str | None]
+    partitions: Iterable[int]
+    headers: Iterable[Any] | None
+    name_of: Callable[[int], str] = _place
+    suspects: Mapping[str, Suspects] = {}
+
+
+class ColumnarProducer:
+    """A producer for the rows of one task. `config` is librdkafka's.
+
+    With a `transactional_id`, entering it fences off all that have used the same before, and sees their transactions
+    ended; what is sent is there when `commit` returns, and nothing of it after an error. Every method raises
+    `FencedError` when another one has done the same to this one.
+    """
+
+    def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
+        self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
+        self._refused: DeliveryError | None = None
+        self._is_given_up = False  # what is on its way, for the sake of another
+        self._given_up_topics: set[str] = set()
+        self._connection = config
+        self._suspects: dict[str, Suspects] = {}
+        self._connected = Connection()
+        self._is_transactional = transactional_id is not None
+        self._known: dict[str, int] = {}
+        own: dict[str, Any] = {**_OURS, "on_delivery": self._note}
+        if transactional_id is not None:
+            own["transactional.id"] = transactional_id
+        self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own}, self._connected)
+
+    def __enter__(self) -> Self:
+        if self._is_transactional:
+            self._connect()
+            self._while_retriable(self._producer.init_transactions)
+            self._call(self._producer.begin_transaction)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._producer.purge()
+        with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
+            warnings.simplefilter("ignore", RuntimeWarning)
+            try:
+                self._producer.close()
+            except ck.KafkaException:
+                if error is None:  # else that is the reason
+                    raise
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a Kafka topic has; 0 for one that does not exist."""
+        if topic not in self._known:
+            self._known[topic] = self._count_partitions(topic)
+        return self._known[topic]
+
+    def send(self, columns: Columns) -> None:
+        """Hand records over, and wait while too many are on their way.
+
+        Raises `DeliveryError`, and `SerializationError` for headers that cannot be sent.
+        """
+        room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
+        self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
+        for topic, new in columns.suspects.items():
+            old = self._suspects.get(topic, new)
+            self._suspects[topic] = Suspects(*max(old[:2], new[:2]), old.without_key or new.without_key)
+        topics, of_headers = tee(columns.topics)
+        values = iter(columns.values)
+        given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]
+        if columns.headers is not None:
+            # As the binding names them: two names for a callback, and the timestamp.
+            given += [repeat(None), repeat(None), repeat(0), map(_checked, columns.headers, of_headers)]
+        try:
+            deque(map(self._producer.produce, *given), maxlen=0)
+        except ck.KafkaException as error:
+            if error.args[0].code() in _OVER:
+                self._fail(error)
+            row = columns.name_of(columns.rows - operator.length_hint(values) - 1)
+            hint = _TOO_LARGE if error.args[0].code() == ck.KafkaError.MSG_SIZE_TOO_LARGE else ""
+            raise DeliveryError(f"{row} was refused: {error.args[0].str()}.{hint}") from error
+        except SerializationError as error:
+            row = columns.name_of(columns.rows - operator.length_hint(values) - 1)
+            raise SerializationError(f"{row} was refused: {error}") from error
+
+    def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
+        """Put a marker beside what was sent; as the last, since it keeps others' look-ups waiting until the commit."""
+        self.flush()
+        self._call(partial(self._producer.produce, topic, value, key, partition))
+
+    def flush(self) -> None:
+        """Wait until all is stored. Raises `DeliveryError` for what is not."""
+        self._wait_until_at_most(0)
+
+    def commit(self) -> None:
+        """End the transaction. Raises `TransactionError` if nothing of it is there, or nobody knows."""
+        self.flush()
+        self._while_retriable(self._producer.commit_transaction)
+
+    def _wait_until_at_most(self, records: int) -> None:
+        deadline, left = time.monotonic() + _WITHIN, len(self._producer)
+        while left > records:
+            # A flush sends what lingers; so it is not for who only waits for room.
+            self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
+            self._connected.check(self._producer)
+            if len(self._producer) < left:
+                left, deadline = len(self._producer), time.monotonic() + _WITHIN
+            if time.monotonic() > deadline:
+                raise DeliveryError(f"Kafka stored none of {left} rows within {_WITHIN:g} s: {self._connected.reason}.")
+        self._call(partial(self._producer.poll, 0))
+        if self._refused:
+            raise self._refused
+        if self._is_given_up:
+            self._fail(self._why_aborted())
+
+    def _why_aborted(self) -> ck.KafkaException:
+        """Return why the transaction can only be aborted, which librdkafka says to any call that needs an open one."""
+        try:
+            self._producer.begin_transaction()
+        except ck.KafkaException as error:
+            return error
+        return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were given up"))
+
+    def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
+        if error is not None and error.code() in _PURGED:  # for the sake of another, of which librdkafka may not report
+            self._is_given_up = True
+            self._given_up_topics.add(str(message.topic()))
+        elif error is not None and self._refused is None:
+            place = f"partition {message.partition()} of {message.topic()}"
+            suspects = self._whom_to_suspect(error, message.topic())
+            self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.{suspects}")
+
+    def _whom_to_suspect(self, error: ck.KafkaError, topic: str | None) -> str:
+        suspects = self._suspects.get(topic or "")
+        if suspects and error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
+            longest = f"The longest value for it has {suspects.size} bytes: {suspects.longest}."
+            return f" {longest}{_TOO_LARGE}{_BATCH_TOO_LARGE}"
+        if suspects and suspects.without_key and error.code() == ck.KafkaError.INVALID_RECORD:
+            return (
+                f" {suspects.without_key} has no key, which a compacted topic does not take: give it one, or filter "
+                "such rows out."
+            )
+        return ""
+
+    def _connect(self) -> None:
+        # Without a connection librdkafka looks for the coordinator only every half a second.
+        self._while_retriable(lambda seconds: await_connection(self._producer, seconds))
+
+    def _count_partitions(self, topic: str) -> int:
+        deadline = time.monotonic() + _KNOWN_WITHIN
+        while True:  # a topic that is new is not known to all brokers at once
+            about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
+            error = about[topic].error
+            if error and (right := right_for(error.name(), "Write", topic=topic)):
+                raise DeliveryRefusedError(right.missing(self._connection)) from ck.KafkaException(error)
+            if error is None or time.monotonic() > deadline:
+                return len(about[topic].partitions)
+            time.sleep(_AGAIN_AFTER)
+
+    def _while_retriable(self, call: Callable[[float], T]) -> T:
+        def call_if_let_in(seconds: float) -> T:
+            with contextlib.suppress(ck.KafkaException):  # a fatal error is raised by the call, too
+                self._producer.poll(0)  # who asks for metadata serves no reports
+            self._connected.check(self._producer)
+            return call(seconds)
+
+        return self._call(partial(retrying, call_if_let_in, _WITHIN))
+
+    def _call(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except ck.KafkaException as error:
+            self._fail(error)
+
+    def _fail(self, error: ck.KafkaException) -> NoReturn:
+        try:
+            self._producer.poll(0)  # whose reports may know more
+        except ck.KafkaException as fatal:
+            error = fatal
+        if self._is_transactional and error.args[0].code() == ck.KafkaError._STATE:
+            error = self._why_aborted()
+        reason = describe(error.args[0])
+        if error.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            reason = self._forbidden() or reason
+        if error.args[0].code() in _FENCED:
+            raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
+        if self._refused:
+            raise self._refused from error
+        kind = TransactionError if self._is_transactional else KafkaError
+        raise kind(f"Kafka refused to write the rows: {reason}.") from error
+
+    def _forbidden(self) -> str | None:
+        """Return a sentence about the first of the topics that may not be written, if the brokers tell."""
+        admin = Admin(self._connection)
+        try:
+            reasons = map(admin.why_not_writable, sorted(self._given_up_topics))
+            return next(filter(None, reasons), None)
+        except KafkaError:
+            return None
+
+
+def _checked(headers: Any, topic: str) -> Any:
+    """Return a row's headers, or none; raises `SerializationError` for what the binding must not have."""
+    if headers:
+        size_of_headers(headers, topic)
+    return headers

@@ -1,0 +1,106 @@
+"""The thread that asks for the partitions of topics, so that nobody who sends ever waits for an answer."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headway.core.producer.queues import TopicQueues
+from headway.errors import DeliveryError, KafkaError
+from headway.kafka.producer.client import ProducerClient
+
+log = logging.getLogger(__name__)
+
+_ANSWER_WITHIN = 0.5
+# For a topic that is not there, or a partition that has no leader: soon, and after a second less often.
+_AGAIN_AFTER = 0.1
+_AGAIN_LATER = 1.0
+_GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
+_REFRESH_AFTER = "topic.metadata.refresh.interval.ms"
+
+Queues = TopicQueues[Any]
+
+
+class MetadataWatch:
+    """Tells `learn` the partitions of each topic and which have a leader, again whenever that may have changed.
+
+    `refuse` is told of topics that cannot be sent to, with the reason: at once where Kafka refuses the name or the
+    access, and for one that does not exist after `topic.metadata.propagation.max.ms`, as librdkafka does it.
+    """
+
+    def __init__(
+        self,
+        client: ProducerClient,
+        config: Mapping[str, Any],
+        learn: Callable[[Queues, int, list[int]], None],
+        refuse: Callable[[Queues, str, type[DeliveryError]], None],
+    ) -> None:
+        self._client = client
+        self._learn = learn
+        self._refuse = refuse
+        self._give_up_after = int(config.get(_GIVE_UP_AFTER, 30_000)) / 1000
+        refresh_after = int(config.get(_REFRESH_AFTER, 300_000)) / 1000
+        self._refresh_after = refresh_after if refresh_after > 0 else math.inf  # as librdkafka takes -1
+        self._due: dict[Queues, float] = {}
+        self._incomplete_since: dict[Queues, float] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self.thread = threading.Thread(target=self._run, name="headway-topic-watch", daemon=True)
+        self.thread.start()
+
+    def add(self, topic: Queues) -> None:
+        """Ask for a topic as soon as possible."""
+        with self._changed:
+            self._due.setdefault(topic, 0.0)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread, within a second where a broker does not answer."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self.thread.join()
+
+    def _run(self) -> None:
+        while (topic := self._next()) is not None:
+            try:
+                again_after = self._ask(topic)
+            except KafkaError as error:
+                log.debug("The partitions of %s are not known yet: %s", topic.kafka_topic, error)
+                again_after = _AGAIN_AFTER
+            except Exception as error:  # one topic is not to keep all others from being asked for
+                log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
+                self._refuse(topic, repr(error), DeliveryError)
+                again_after = _AGAIN_LATER
+            with self._changed:
+                self._due[topic] = time.monotonic() + again_after
+
+    def _next(self) -> Queues | None:
+        """The topic that is due first, when it is due; None at the end."""
+        with self._changed:
+            while not self._stopped:
+                first = min(self._due, key=self._due.__getitem__, default=None)
+                wait = None if first is None else self._due[first] - time.monotonic()
+                if first is not None and wait is not None and wait <= 0:
+                    return first
+                self._changed.wait(None if wait is None or math.isinf(wait) else wait)
+        return None
+
+    def _ask(self, topic: Queues) -> float:
+        """Ask once; after how many seconds to ask again."""
+        try:
+            count, leaders = self._client.leaders(topic.kafka_topic, _ANSWER_WITHIN)
+        except DeliveryError as error:
+            self._refuse(topic, str(error).rstrip("."), type(error))
+            return _AGAIN_LATER
+        if count and (count, frozenset(leaders)) != (topic.partition_count, topic.leaders):
+            self._learn(topic, count, leaders)
+        if count and len(leaders) == count:
+            self._incomplete_since.pop(topic, None)
+            return self._refresh_after
+        waited = time.monotonic() - self._incomplete_since.setdefault(topic, time.monotonic())
+        if not count and waited > self._give_up_after:
+            self._refuse(topic, "the topic does not exist. Create it, or look at its name", DeliveryError)
+        return _AGAIN_AFTER if waited < _AGAIN_LATER else _AGAIN_LATER

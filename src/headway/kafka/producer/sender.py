@@ -1,0 +1,454 @@
+"""From a caller's `send` to librdkafka: at once where that overtakes nobody, else by the accumulator.
+
+A record passes one queue, librdkafka's, unless it has to wait. Who serves the delivery reports hands over what they
+made room for; a thread of its own only serialises and gives up what waited too long. All under one lock, which nobody
+holds while user code runs or while anything is waited for; but who has credit needs no lock.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from operator import index
+from typing import Any, Protocol
+
+from headway.core.producer.accumulator import Accumulator
+from headway.core.producer.queues import Batch, Queue, TopicQueues, Waiting
+from headway.errors import ClosedError, DeliveryError, HeadwayError, SerializationError
+from headway.kafka.producer.client import ProducerClient, closed_in_callback, refusal
+from headway.kafka.producer.headers import check_timestamp, size_of_headers
+from headway.kafka.producer.metadata_watch import MetadataWatch
+from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, partitioner
+from headway.runtime.deferred_signals import defer_signals
+
+log = logging.getLogger(__name__)
+
+# How much is handed over, or sorted, before others have their turn.
+_BITE_BYTES = 512 * 1024
+_BITE_RECORDS = 500
+_A_MOMENT = 0.01
+_SLICE = 0.005  # of a flush: others who send take reports in between
+_PURGED_WITHIN = 1.0
+_FIRST_GUESS = 1024  # bytes of a record, before any was serialised
+# What librdkafka holds is what the accumulator lets in; these are its largest values.
+_NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
+
+
+class Sendable(Waiting, Protocol):
+    """A record that is sent, and told what became of it; the fields are set if it has to wait."""
+
+    key: Any
+    value: Any
+    headers: Any
+    partition: int | None
+    timestamp: int
+    tally: Any  # where it counts as sent, delivered or failed
+
+    def __call__(self, error: Any, message: Any) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+
+
+Prepare = Callable[[Any], None]
+"""Turns a record's key and value into bytes, in place."""
+
+
+Offer = Callable[[Any, Any, Any, Any, int | None, int | None, Any], bool]
+"""(record, destination, value, key, partition, timestamp, headers) -> whether it has room."""
+
+
+class Sender:
+    """An accumulator before librdkafka.
+
+    `offer` takes a record; where it gives False there is no room, and nothing is kept. It neither waits nor does I/O.
+
+    Args:
+        overhead: What a record counts for besides its bytes,
+        least: and what it counts for at least.
+        prepare: None where key and value are bytes already.
+        after_reports: Called after each batch of reports, on the thread that took them.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        accumulator: Accumulator[Any],
+        overhead: int,
+        least: int,
+        prepare: Prepare | None,
+        after_reports: Callable[[], None],
+    ) -> None:
+        self._accumulator = accumulator
+        self._overhead = overhead
+        self._least = least
+        self._prepare = prepare
+        self.offer: Offer = self._offer if prepare is None else self._offer_raw
+        self._mean_sizes: dict[str, float] = {}
+        self._after_reports = after_reports
+        self._lock = threading.Lock()
+        self._waits = False  # whether any record does
+        self._stirred = threading.Event()
+        self._stopped = False
+        self._partition_of = partitioner(config)
+        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
+        self._produce = self.client.raw_produce
+        self._watch = MetadataWatch(self.client, config, self._learn, self._refuse)
+        self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
+        self._thread.start()
+
+    def topic(self, kafka_topic: str, level: int) -> TopicQueues[Any]:
+        """The queues of a topic, whose partitions are asked for from now on."""
+        with self._lock:
+            queues = self._accumulator.topic(kafka_topic, level)
+        self._watch.add(queues)
+        return queues
+
+    # In
+
+    def _offer(
+        self,
+        record: Any,
+        destination: Any,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Any,
+    ) -> bool:
+        # In one piece, as it is what every record pays for.
+        try:
+            size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
+            if headers is not None or timestamp is not None:
+                size += _size_of_rest(headers, timestamp, destination.kafka_topic)
+        except (TypeError, ValueError):  # neither bytes nor strings: librdkafka refuses it
+            size = self._overhead
+        except HeadwayError as error:
+            return self._refuse_at_once(record, destination, error)
+        if size < self._least:  # noqa: PLR1730 - half the cost of max()
+            size = self._least
+        topic: TopicQueues[Any] = destination.queues
+        if partition is None or partition < 0:
+            queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
+        else:
+            with self._lock:
+                queue = topic.queue(partition)
+        while queue.credit < size:
+            if queue.in_flight > 0:  # a whole credit is used up before its first record was reported: a stream
+                self.client.serve_in_stream()
+            with self._lock:
+                queue, admitted = self._admit(topic, queue, key, size, partition)
+                if not admitted or self._stopped:
+                    return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
+        # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
+        # no other thread and no signal comes in. Who has credit overtakes nobody: whoever waits has taken it away.
+        queue.credit -= size
+        record.tally = tally = destination.tally
+        tally.sent += 1
+        record.queue = queue
+        record.size = size
+        produce = self._produce  # a name of its own: to call an instance's attribute is slower in Python 3.11
+        try:
+            # By position and no more than needed, which is quicker; None is the callback by its second name.
+            if headers is None and timestamp is None:
+                produce(topic.kafka_topic, value, key, queue.partition, record)
+            else:
+                produce(topic.kafka_topic, value, key, queue.partition, record, None, timestamp or 0, headers)
+        except Exception as error:
+            with self._lock:
+                self._accumulator.take_back(queue, size)
+            self._fail([(record, refusal(topic.kafka_topic, error))])
+        return True
+
+    def _admit(
+        self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int, partition: int | None
+    ) -> tuple[Queue[Any], bool]:
+        """The queue for a record whose first choice has no credit, and whether it may be handed over at once.
+
+        One with a `partition` is for that and no other, which may be the sticky one as well.
+        """
+        is_placed = partition is not None and partition >= 0
+        now = time.monotonic()
+        if key is None and not is_placed:
+            admitted = self._accumulator.admit_any(topic, size, now)
+            return admitted or topic.undesignated, admitted is not None
+        if self._accumulator.admit(queue, size, now):
+            return queue, True
+        if is_placed or not topic.partition_count:
+            return queue, False
+        queue = topic.queue(self._partition_of(key, topic.partition_count))
+        if self._accumulator.has_room_soon(queue, size, now):
+            return topic.unplaced, False
+        return queue, self._accumulator.admit(queue, size, now)
+
+    def _wait(
+        self,
+        record: Any,
+        destination: Any,
+        queue: Queue[Any],
+        size: int,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Any,
+    ) -> bool:
+        """Let a record wait, with the lock held."""
+        if self._stopped:
+            raise ClosedError("The producer is closed. Make a new one to go on.")
+        record.value, record.key, record.headers = value, key, headers
+        record.partition = partition
+        record.timestamp = timestamp or int(time.time() * 1000)
+        record.since = time.monotonic()
+        record.size = size
+        if queue is queue.topic.unplaced or not self._accumulator.put(queue, record, raw=queue is queue.topic.raw):
+            return False
+        record.tally = tally = destination.tally
+        tally.sent += 1
+        if not (self._waits and queue.in_flight):  # else the next report hands it over
+            self._waits = True
+            self._stirred.set()
+        return True
+
+    def _refuse_at_once(self, record: Any, destination: Any, error: HeadwayError) -> bool:
+        """Fail a record that nobody could send, and return that it needs no room."""
+        record.tally = destination.count_unsent()
+        self._fail([(record, error)])
+        return True
+
+    def _offer_raw(
+        self,
+        record: Any,
+        destination: Any,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Any,
+    ) -> bool:
+        """Let a record wait for the thread that serialises it."""
+        topic = destination.queues
+        try:
+            _size_of_rest(headers, timestamp, topic.kafka_topic)
+        except HeadwayError as error:
+            return self._refuse_at_once(record, destination, error)
+        size = max(self._least, int(self._mean_sizes.get(topic.kafka_topic, _FIRST_GUESS)))
+        with self._lock:
+            taken = self._wait(record, destination, topic.raw, size, value, key, partition, timestamp, headers)
+        if taken:
+            self._stirred.set()
+        return taken
+
+    def offer_patiently(self, timeout: float, *record: Any) -> bool:
+        """Take a record as soon as there is room, within `timeout` seconds."""
+        if self.calls_back_here:
+            return False  # a callback that sends: nobody else would make room
+        deadline = time.monotonic() + timeout
+        while not self.offer(*record):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.client.serve(min(_A_MOMENT, left))
+        return True
+
+    # Out
+
+    def _settle(self) -> None:
+        """After a batch of reports, on the thread that took them: hand over what it made room for."""
+        failed = list[tuple[Any, Exception]]()
+        with self._lock:
+            self._accumulator.settle(time.monotonic())
+            if self._waits:
+                failed = self._hand_over()
+        self._fail(failed)
+        self._tell()
+
+    def _tell(self) -> None:
+        try:
+            self._after_reports()
+        except BaseException:  # whoever takes the reports goes on
+            log.exception("The after_reports of a producer raised.")
+
+    def _hand_over(self) -> list[tuple[Any, Exception]]:
+        """With the lock held, hand over what may go now; what librdkafka refuses, and what waited too long."""
+        now = time.monotonic()
+        batches = self._accumulator.drain(_BITE_BYTES, now)
+        if sum(batch.size for batch in batches) >= _BITE_BYTES:
+            self._stirred.set()  # there may be more
+        late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
+        failed: list[tuple[Any, Exception]] = [
+            (each, _not_delivered(each, late)) for each in self._accumulator.expired(now)
+        ]
+        for batch in batches:
+            failed += self._produce_all(batch)
+        self._waits = self._accumulator.waiting > 0
+        return failed
+
+    def _produce_all(self, batch: Batch[Any]) -> list[tuple[Any, Exception]]:
+        topic, partition, produce = batch.queue.topic.kafka_topic, batch.queue.partition, self._produce
+        refused = list[tuple[Any, Exception]]()
+        for record in batch.records:
+            try:
+                produce(topic, record.value, record.key, partition, record, None, record.timestamp, record.headers)
+            except Exception as error:
+                self._accumulator.take_back(batch.queue, record.size)
+                refused.append((record, refusal(topic, error)))
+            record.value = record.key = record.headers = None
+        return refused
+
+    def _fail(self, records: list[tuple[Any, Any]]) -> None:
+        """Without the lock, since callbacks may send."""
+        if records:
+            with defer_signals():  # within a callback it would be taken for what that raised
+                for record, reason in records:
+                    record.fail(reason)
+                self._tell()
+
+    def _give_up(self, records: list[Any], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
+        self._fail([(each, _not_delivered(each, why, kind)) for each in records])
+
+    # Waiting, and giving up
+
+    @property
+    def calls_back_here(self) -> bool:
+        """Whether this is called from a callback on a thread that the producer cannot do without."""
+        here = threading.current_thread()
+        return self.client.serves_here or here is self._thread or here is self._watch.thread
+
+    def check_may_close(self) -> None:
+        """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
+        if self.calls_back_here:
+            raise closed_in_callback("producer")
+
+    def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
+        """Wait until `waiting` gives 0; what it gives when the time is up."""
+        if self.calls_back_here:
+            return waiting()  # nobody else would take the next reports, or serialise what waits
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        # Below 0 for a Ctrl-C between a record's being kept and its being counted.
+        while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
+            if self._waits or not self.client.queued():  # here, or on its way to librdkafka or back
+                self.client.serve(min(_A_MOMENT, seconds))
+            else:
+                self.client.flush(min(_SLICE, seconds))
+        return left
+
+    def hand_all_over(self, timeout: float) -> int:
+        """Wait until librdkafka has all that was sent; how many records it has not."""
+        return self.flush(self._waiting, timeout)
+
+    def _waiting(self) -> int:
+        with self._lock:
+            return self._accumulator.waiting
+
+    def purge(self, topics: list[TopicQueues[Any]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
+        """Fail what waits of some topics and was not handed over; how many records that was."""
+        with defer_signals():  # which would leave some that are forgotten here and not failed
+            with self._lock:
+                purged = self._accumulator.purge(topics)
+            self._give_up(purged, why, kind)
+        return len(purged)
+
+    def _give_all_up(self, why: str) -> None:
+        """Fail what waits, as no broker lets this client in: whatever waits now would wait for ever."""
+        self.purge(self._accumulator.topics, why)
+
+    def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
+        """Send what waits, fail what is left, and stop; how many records were not delivered."""
+        try:
+            return self.flush(waiting, timeout)
+        finally:  # after Ctrl-C, too
+            with self._lock:  # nothing begins to wait from here on, or is handed over: it would not be reported
+                self._stopped = True
+                self._accumulator.revoke_all()
+            self._stirred.set()
+            self._thread.join()
+            self._watch.stop()
+            self.purge(topics, "the producer was closed")
+            self.client.close(0)
+
+    # On the sender's thread
+
+    def _run(self) -> None:
+        while not self._stopped:
+            until = self._accumulator.next_expiry() if self._waits else math.inf
+            self._stirred.wait(None if until == math.inf else max(_A_MOMENT, until - time.monotonic()))
+            self._stirred.clear()
+            try:
+                while self._prepare is not None and self._sort(self._prepare):
+                    pass
+                with self._lock:
+                    failed = self._hand_over()
+                self._fail(failed)
+            except Exception:
+                log.exception("A producer met an error that it does not know, and goes on.")
+
+    def _sort(self, prepare: Prepare) -> int:
+        """Serialise raw records, and find their partitions."""
+        with self._lock:
+            raw = self._accumulator.take_raw(_BITE_RECORDS)
+        ready, refused = list[tuple[Any, int | None, int]](), list[tuple[Any, Exception]]()
+        for record in raw:
+            try:
+                prepare(record)
+                ready.append((record, self._place_of(record), self._measure(record)))
+            except HeadwayError as error:
+                refused.append((record, error))
+            except Exception as error:
+                refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
+            except BaseException as error:  # a serialiser's SystemExit: this thread goes on for the others
+                refused.append((record, _not_serialised(record, error)))
+        with self._lock:
+            for record, partition, size in ready:
+                self._accumulator.sort(record, partition, size)
+            # Those that were purged meanwhile have failed already.
+            refused = [(record, error) for record, error in refused if self._accumulator.drop(record)]
+            refused += self._hand_over()
+        self._fail(refused)
+        return len(raw)
+
+    def _place_of(self, record: Any) -> int | None:
+        topic, partition = record.queue.topic, record.partition
+        if partition is not None and (number := index(partition)) >= 0:
+            if number >= topic.partition_count:
+                raise _not_delivered(record, _no_such_partition(number, topic.partition_count))
+            return number
+        return None if record.key is None else self._partition_of(record.key, topic.partition_count)
+
+    def _measure(self, record: Any) -> int:
+        """What it counts for; and what the next of its topic are thought to."""
+        topic = record.queue.topic.kafka_topic
+        size = self._overhead + len(record.value or b"") + len(record.key or b"")
+        size += _size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
+        mean = self._mean_sizes.get(topic, size)
+        self._mean_sizes[topic] = mean + (size - mean) / 8
+        return max(size, self._least)
+
+    # On the thread that asks for metadata
+
+    def _learn(self, topic: TopicQueues[Any], count: int, leaders: list[int]) -> None:
+        with self._lock:
+            missing = self._accumulator.learn(topic, count, leaders)
+        for record in missing:
+            self._give_up([record], _no_such_partition(record.queue.partition, count))
+        self._stirred.set()
+
+    def _refuse(self, topic: TopicQueues[Any], why: str, kind: type[DeliveryError]) -> None:
+        self.purge([topic], why, kind)
+
+
+def _not_delivered(record: Any, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
+    return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
+
+
+def _not_serialised(record: Any, error: BaseException) -> SerializationError:
+    return SerializationError(f"A record for {record.queue.topic.kafka_topic} could not be serialised: {error!r}.")
+
+
+def _no_such_partition(partition: int, count: int) -> str:
+    return f"it is for partition {partition}, and the topic has {count}"
+
+
+def _size_of_rest(headers: Any, timestamp: int | None, topic: str) -> int:
+    """Return what a record takes besides key and value; raises `SerializationError` for what cannot be sent so."""
+    check_timestamp(timestamp, topic)
+    return 0 if headers is None else size_of_headers(headers, topic)

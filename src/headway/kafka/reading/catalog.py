@@ -1,0 +1,167 @@
+"""Which level topics there are, and from which offset to which each of their partitions can be read."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from headway.core.levels.naming import how_to_create, level_topic
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin, describe
+from headway.kafka.binding.factory import make_client
+from headway.kafka.missing_rights import why_refused
+from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
+from headway.kafka.reading.range_reader import Offsets, name_of
+from headway.records import TopicPartition
+
+__all__ = ["Catalog", "TopicLevels"]
+
+K = TypeVar("K")
+
+# A request that a broker took with it when it stopped is not answered by the one that starts: short ones, often.
+_ASK_FOR = 5.0
+_ANSWER_WITHIN = 60.0  # a restart of the broker included
+_ASK_AGAIN_AFTER = 0.2
+
+
+_PASSING = (
+    ck.KafkaError._TIMED_OUT,
+    ck.KafkaError._TRANSPORT,
+    ck.KafkaError._NOENT,  # no leader is known
+    ck.KafkaError.BROKER_NOT_AVAILABLE,
+    ck.KafkaError.FENCED_LEADER_EPOCH,
+    ck.KafkaError.KAFKA_STORAGE_ERROR,
+    ck.KafkaError.LEADER_NOT_AVAILABLE,
+    ck.KafkaError.NETWORK_EXCEPTION,
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
+    ck.KafkaError.OFFSET_NOT_AVAILABLE,
+    ck.KafkaError.REPLICA_NOT_AVAILABLE,
+    ck.KafkaError.REQUEST_TIMED_OUT,
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH,  # we have heard of its election before it has itself
+)
+"""What a broker says, or does not say, while it restarts or another one takes over."""
+
+
+class TopicLevels(NamedTuple):
+    """The partitions of some topics at every level, and Kafka's id of each level topic where its brokers give one."""
+
+    partitions: list[TopicPartition]
+    topic_ids: dict[str, str]
+
+
+class Catalog(Admin):
+    """An admin client that knows levels and offsets.
+
+    Every method raises `KafkaError` when no broker answers, at once if none ever did, else in a minute. `isolation`
+    says which offsets can be read: with `read_committed` none of a transaction that is not finished, nor behind it.
+    """
+
+    def __init__(self, config: Mapping[str, Any], isolation: str = "read_committed") -> None:
+        super().__init__(config)
+        self._isolation = isolation
+        self._connected = False
+
+    def find(self, topics: Iterable[str], levels: int) -> TopicLevels:
+        """The topics at every level. Raises `KafkaError` when a level topic does not exist."""
+        wanted = [(topic, level) for topic in topics for level in range(levels)]
+        asked = [level_topic(topic, level) for topic, level in wanted]
+        if not asked:
+            return TopicLevels([], {})
+        answers = self._patiently(
+            lambda: _settled(self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ASK_FOR))
+        )
+        found = [
+            self._description(answers[name], topic, level, levels)
+            for name, (topic, level) in zip(asked, wanted, strict=True)
+        ]
+        partitions = chain.from_iterable(
+            [TopicPartition(topic, partition, level) for partition in range(len(about.partitions))]
+            for about, (topic, level) in zip(found, wanted, strict=True)
+        )
+        ids = {name: str(about.topic_id) for name, about in zip(asked, found, strict=True) if about.topic_id}
+        return TopicLevels(list(partitions), ids)
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The first offset that each partition still holds."""
+        return self._offsets(partitions, EARLIEST)
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset behind the last that can be read."""
+        return self._offsets(partitions, LATEST)
+
+    def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
+        """The offset of the first record with this timestamp or a later one; the end where there is none."""
+        found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
+        return found | self.ends([each for each, offset in found.items() if offset == NONE_THAT_LATE])
+
+    def _description(self, answer: Any, topic: str, level: int, levels: int) -> Any:
+        if not isinstance(answer, ck.KafkaError):
+            return answer
+        name = level_topic(topic, level)
+        if answer.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise KafkaError(
+                f"The Kafka topic {name}, level {level} of {topic}, does not exist. {how_to_create(topic, levels)} Or "
+                "correct the name of the topic or the number of levels."
+            )
+        raise self._failure(f"The Kafka topic {name}, level {level} of {topic}, cannot be read", answer, name)
+
+    def _offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> Offsets:
+        if not partitions:
+            return {}
+        names = {
+            partition: (level_topic(partition.topic, partition.level), partition.partition) for partition in partitions
+        }
+        wanted = dict.fromkeys(names.values(), which)
+        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, _ASK_FOR))
+        return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
+
+    def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:
+        if isinstance(answer, ck.KafkaError):
+            topic = level_topic(partition.topic, partition.level)
+            raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer, topic)
+        return answer
+
+    def _ask_patiently(self) -> Any:
+        metadata = super()._ask_patiently()
+        self._connected = True
+        self._patience = _ANSWER_WITHIN
+        return metadata
+
+    def _patiently(self, ask: Callable[[], dict[K, Any]]) -> dict[K, Any]:
+        """The answers, of which some can be errors that waiting does not mend; asks again after those that pass."""
+        if not self._connected:
+            self._ask_patiently()
+        deadline = time.monotonic() + _ANSWER_WITHIN
+        while True:
+            answers = ask()
+            passing = [each for each in answers.values() if isinstance(each, ck.KafkaError) and each.code() in _PASSING]
+            if not passing or time.monotonic() > deadline:
+                return answers
+            time.sleep(_ASK_AGAIN_AFTER)
+            # One that has lost a leader while it asked for offsets may not find it again.
+            self._client = make_client(AdminClient, self._settings, self._connection)
+            self._none_is_up = False
+
+    def _failure(self, failure: str, reason: ck.KafkaError, topic: str) -> KafkaError:
+        self._client.poll(0)  # serves the error callback
+        if self._none_is_up:
+            return self._unreachable()
+        if refused := why_refused(reason, "Read", self._settings, topic=topic):
+            return refused
+        return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
+
+
+def _settled(answers: "Mapping[K, Future[Any]]") -> dict[K, Any]:
+    """Return of each key what was answered, or the error."""
+    return {key: _answer(future) for key, future in answers.items()}
+
+
+def _answer(future: "Future[Any]") -> Any:
+    try:
+        return future.result()
+    except ck.KafkaException as error:
+        return error.args[0]

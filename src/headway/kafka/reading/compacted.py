@@ -1,0 +1,170 @@
+"""Seeing topics without a group: which there are, where they end, and all that a compacted one says."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin
+from headway.kafka.binding.factory import together
+from headway.kafka.missing_rights import why_not_readable
+from headway.kafka.reading.log_bounds import LogBounds
+from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.runtime.lifecycle import Closable
+
+log = logging.getLogger(__name__)
+
+_KNOWN_WITHIN = 10.0
+_AT_ONCE = 1000
+_STUCK_AFTER = 1.0
+_SLICE = 0.1
+_SETTINGS: Mapping[str, Any] = {
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 1,
+}
+
+
+class TopicReader(Closable):
+    """Sees which topics there are and where they end, and reads compacted ones; is a member of nothing.
+
+    Its clients are kept for the next question, as with an `oauth_cb` each costs a second. `config` is librdkafka's.
+    Not thread-safe.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = config
+        self._admin: Admin | None
+        made: list[Any] = together(partial(Admin, config), partial(unjoined_consumer, {**config, **_SETTINGS}))
+        self._admin, self._consumer = made
+
+    @property
+    def admin(self) -> Admin:
+        """Asks which topics there are."""
+        if self._admin is None:
+            self._admin = Admin(self._config)
+        return self._admin
+
+    def bounds(self, within: float = 30.0, isolation: str = "read_uncommitted") -> LogBounds:
+        """Return who asks for so many seconds where partitions begin and end. Raises `KafkaError` as `Admin` does."""
+        return LogBounds(self._config, isolation, within, self.admin.client)
+
+    def renew(self) -> None:
+        """Ask with a new client from now on: librdkafka's may keep asking a broker that is not asked any more."""
+        self._admin = None
+
+    def serve(self) -> None:
+        """Let go of what the clients have to say meanwhile."""
+        self._consumer.poll(0)
+        if self._admin:
+            self._admin.serve()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def compacted(
+        self,
+        topic: str,
+        partitions: Collection[int],
+        within: float,
+        when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> dict[int, dict[str, bytes]]:
+        """Of each partition the latest value of each key; keys whose latest value is none are left out.
+
+        Records whose key is no text are passed over, with a warning.
+
+        Transactions that are open now are waited for: what they have written is read if they are committed. After a
+        second of that `when_stuck` is called with what was read before them, to end those that nobody will. When
+        `is_over` says so, reading ends.
+
+        Raises:
+            AuthorizationError: This client may not read the topic.
+            KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds; or it
+                is over before.
+        """
+        values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
+        ends = self._ends(topic, partitions, within)
+        # Partitions with all that they will have said; the others are read until they have.
+        missing = {partition for partition, end in ends.items() if end > 0}
+        try:
+            self._consumer.assign([ck.TopicPartition(topic, partition, ck.OFFSET_BEGINNING) for partition in missing])
+            began = time.monotonic()
+            deadline, stuck_at = began + within, began + _STUCK_AFTER
+            while missing:
+                for message in self._consumer.consume(_AT_ONCE, _SLICE if len(missing) > 1 else _SLICE / 10):
+                    if (error := message.error()) and (refused := why_not_readable(error, topic, self._config)):
+                        raise refused
+                    if _reaches(message, ends, values):
+                        missing.discard(message.partition())
+                if missing and time.monotonic() > stuck_at:
+                    stuck_at = deadline
+                    when_stuck(values)
+                if missing and is_over():
+                    raise KafkaError(f"{topic} was not read to its end, since nobody wants it any more.")
+                if time.monotonic() > deadline:
+                    raise KafkaError(
+                        f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold "
+                        "an open transaction, or their broker does not answer. `kafka-transactions.sh find-hanging` "
+                        "shows a transaction that its coordinator has forgotten, and `abort` ends it."
+                    )
+        finally:
+            self._consumer.assign([])
+        return values
+
+    def _ends(self, topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
+        """Return where the logs end, open transactions included."""
+        bounds, wanted = self.bounds(within), [(topic, partition) for partition in partitions]
+        deadline = time.monotonic() + _KNOWN_WITHIN  # brokers hear of a new topic one after the other
+        while len(found := bounds.ends(wanted)) < len(wanted):
+            if time.monotonic() > deadline:
+                missing = sorted(set(partitions).difference(partition for _, partition in found))
+                raise KafkaError(
+                    f"The topic {topic} has no partitions {missing}, which are to be read. Create it anew."
+                )
+            time.sleep(_SLICE)
+        return {partition: end for (_, partition), end in found.items()}
+
+
+def read_compacted(
+    config: Mapping[str, Any],
+    topic: str,
+    partitions: Collection[int],
+    within: float,
+    when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> dict[int, dict[str, bytes]]:
+    """Read once as `TopicReader.compacted` does, with clients that nobody needs afterwards."""
+    with TopicReader(config) as reader:
+        return reader.compacted(topic, partitions, within, when_stuck, is_over)
+
+
+def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, bytes]]) -> bool:
+    """Take in a record, or the event of an end; whether that partition has said all."""
+    partition, error = message.partition(), message.error()
+    if error is None:
+        key, value = _text(message.key()), message.value()
+        if key is None:
+            log.warning("A record in %s is passed over: its key %.50r is not UTF-8.", message.topic(), message.key())
+        elif value is None:
+            values[partition].pop(key, None)
+        else:
+            values[partition][key] = value
+        return bool(message.offset() + 1 >= ends[partition])
+    if error.code() == ck.KafkaError._PARTITION_EOF:  # only as far as transactions are decided
+        return bool(message.offset() >= ends[partition])
+    return False
+
+
+def _text(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,123 @@
+"""A word to processes that nobody can reach but through Kafka: records in a topic of one partition.
+
+Each listens from an offset that was noted before it was started, so none misses what is said while it starts, or while
+another takes its place.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin, describe
+from headway.kafka.binding.factory import make_client
+from headway.kafka.reading.log_bounds import watermarks
+from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
+
+log = logging.getLogger(__name__)
+
+_A_DAY = {"retention.ms": "86400000"}
+_WITHIN = 20.0
+_LOOK_EVERY = 0.2
+
+
+class ControlTopic:
+    """The topic, for who speaks. `config` is librdkafka's. Raises `KafkaError` if it can be neither found nor made."""
+
+    def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+        self._config = config
+        self._topic = topic
+        admin = Admin(config)
+        if topic in admin.topics():
+            return
+        try:
+            admin.create([topic], 1, config=_A_DAY)
+        except KafkaError:
+            if topic not in admin.topics():  # nor has anybody else created it in this moment
+                raise
+
+    def end(self) -> int:
+        """The offset of what is said next.
+
+        Raises `KafkaError` if those that listen with these settings may not read it. They would not hear of that
+        themselves: librdkafka waits for the right, and for the word.
+        """
+        consumer = _reader(self._config)
+        try:
+            end = watermarks(consumer, (self._topic, 0), _WITHIN, self._config)[1]
+            consumer.assign([ck.TopicPartition(self._topic, 0, end)])
+            self._require_readable(consumer)
+            return end
+        finally:
+            consumer.close()
+
+    def _require_readable(self, consumer: ck.Consumer) -> None:
+        deadline = time.monotonic() + _WITHIN
+        while time.monotonic() < deadline:
+            answer = consumer.poll(_LOOK_EVERY)
+            if answer is None:
+                continue
+            error = answer.error()
+            if error is None or error.code() == ck.KafkaError._PARTITION_EOF:
+                return
+            if error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise KafkaError(
+                    f"The topic {self._topic}, through which processes are told to stop, may not be read. Grant Read "
+                    "on it to the principal of this client."
+                )
+
+    def say(self, run: str, word: bytes) -> None:
+        """Say a word to all processes of a run.
+
+        Raises `KafkaError` if Kafka does not take it within 20 s, or those that listen may not read it any more.
+        """
+        reports: list[ck.KafkaError | None] = []
+        own = {"message.timeout.ms": int(_WITHIN * 1000)}
+        producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
+        report = lambda error, _: reports.append(error)  # noqa: E731
+        producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
+        producer.flush()  # until the report comes, which says in that time what became of it
+        producer.close()
+        for error in filter(None, reports):
+            raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
+        self.end()
+
+
+@contextlib.contextmanager
+def listening(
+    config: Mapping[str, Any], topic: str, since: int, run: str, hear: Callable[[bytes], None]
+) -> Iterator[None]:
+    """Call `hear` in a thread with each word that is said to the run from offset `since` on, within this block."""
+    ended = threading.Event()
+    consumer = _reader(config)
+    consumer.assign([ck.TopicPartition(topic, 0, since)])
+
+    def listen() -> None:
+        while not ended.is_set():
+            message = consumer.poll(_LOOK_EVERY)
+            if message is None:
+                continue
+            if error := message.error():
+                if error.code() != ck.KafkaError._PARTITION_EOF:  # librdkafka goes on, and tells of each error once
+                    log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
+            elif message.key() == run.encode():
+                hear(message.value() or b"")
+
+    thread = threading.Thread(target=listen, name="headway-control", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        consumer.close()
+
+
+def _reader(config: Mapping[str, Any]) -> UnjoinedConsumer:
+    own = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
+    return unjoined_consumer({"log_level": 2, **config, **own})

@@ -1,0 +1,221 @@
+"""Looking on: what a group has committed and what partitions hold, without joining the group."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from headway.config import OWN_KEYS
+from headway.errors import KafkaError
+from headway.kafka.binding import capi
+from headway.kafka.binding.capi import Offsets, Partition
+from headway.kafka.binding.factory import make_client
+from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
+from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
+from headway.kafka.reading.log_bounds import LogBounds
+from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.records import Message
+from headway.runtime.lifecycle import Closable
+
+T = TypeVar("T")
+
+_ANSWER_WITHIN = 20.0
+_STALLED_AFTER = 60.0
+_LOOK_EVERY = 0.2
+_BATCH = 1000
+_ASK_EVERY = 0.1
+
+_COORDINATOR_MOVES = (
+    ck.KafkaError.NOT_COORDINATOR,
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+_HAS_MEMBERS = (
+    ck.KafkaError.UNKNOWN_MEMBER_ID,
+    ck.KafkaError.ILLEGAL_GENERATION,
+    ck.KafkaError.REBALANCE_IN_PROGRESS,
+)
+
+_DEFAULTS: Mapping[str, Any] = {
+    "log_level": 2,
+    # The broker says at once that nothing follows: reading a partition ends with that.
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 1,
+}
+_OURS: Mapping[str, Any] = {
+    "enable.partition.eof": True,
+    # What ages out while it is read is passed over.
+    "auto.offset.reset": "earliest",
+}
+
+
+class GroupInspector(Closable):
+    """Sees the commits of one group, reads partitions by offset, and is a member of nothing.
+
+    `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
+    librdkafka does not know or take; every method raises `KafkaError` for what Kafka refuses or does not answer.
+    """
+
+    def __init__(self, config: Mapping[str, Any], group: str) -> None:
+        self.group = group
+        self._kafka = kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
+        self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
+        self._bounds = LogBounds(kafka)
+        self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
+        self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made when that is needed
+        # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
+        with _explained("The topics could not be listed"):
+            self._admin.list_topics(timeout=_ANSWER_WITHIN)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reader.close()
+        if self._committer:
+            self._committer.close()
+
+    def groups(self) -> list[str]:
+        """The groups that Kafka knows."""
+        with _explained("The groups could not be listed"):
+            found = self._admin.list_consumer_groups(request_timeout=_ANSWER_WITHIN).result()
+        return sorted(each.group_id for each in found.valid)
+
+    def partitions(self) -> list[Partition]:
+        """Those of which the group has committed an offset."""
+        self._require_right()
+        found = self._asked(self._committed_partitions)
+        return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
+
+    def _committed_partitions(self) -> list[ck.TopicPartition]:
+        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        answer = ask_for_offsets(client, self.group)
+        with _explained(f"What the group {self.group} has committed could not be listed"):
+            try:
+                return list(answer.result(_ANSWER_WITHIN).topic_partitions)
+            except TimeoutError:
+                raise KafkaError(
+                    f"The coordinator of the group {self.group} did not say within {_ANSWER_WITHIN:g} s what is "
+                    "committed. Check that its broker runs, and try again."
+                ) from None
+
+    def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
+        """The group's committed offset of each partition and its exact metadata, where there is one."""
+        if not partitions:
+            return {}
+        found = self._asked(lambda: capi.committed(self._group_client(), list(partitions), _ANSWER_WITHIN))
+        return {partition: commit for partition, commit in found.items() if commit is not None}
+
+    def _group_client(self) -> ck.Consumer:
+        """Return the client that reads and makes the group's commits; raise `KafkaError` without a right to see them.
+
+        librdkafka tells nobody of a missing right who asks for commits: it looks for the coordinator until the end.
+        """
+        if self._committer is None:
+            self._require_right()
+            ours = {"enable.auto.commit": False, "group.id": self.group}
+            self._committer = make_client(ck.Consumer, {"log_level": 2, **self._kafka, **ours})
+        return self._committer
+
+    def _require_right(self) -> None:
+        """Raise `KafkaError` if this client may not see the group.
+
+        By its description: librdkafka 2.16 ends the process where an admin client asks for the offsets of a group whose
+        coordinator has just begun (`rd_kafka_cgrp_op`, called with no group).
+        """
+        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        answer = ask_for_members(client, self.group)
+        try:
+            answer.result(_ANSWER_WITHIN)
+        except TimeoutError:
+            pass  # whoever asks next is told
+        except ck.KafkaException as error:
+            if refused := why_refused(error.args[0], "Describe", self._kafka, group=self.group):
+                raise refused from error
+
+    def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The first offset that each partition still holds; without the partitions that do not exist."""
+        return self._bounds.starts(partitions)
+
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The offset behind the last of each partition; without the partitions that do not exist."""
+        return self._bounds.ends(partitions)
+
+    def offset_at(self, partition: Partition, timestamp: int, end: int) -> int:
+        """The first offset of a record with this time, in milliseconds since the epoch, or a later one; or `end`."""
+        offset = self._bounds.at(timestamp, [partition]).get(partition)
+        return end if offset is None else offset
+
+    def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
+        """The records from `start` to before `end`, as far as they can be read: not into an open transaction."""
+        topic, number = partition
+        self._reader.assign([ck.TopicPartition(topic, number, start)])
+        moved = time.monotonic()
+        while start < end:
+            messages = self._reader.consume(_BATCH, _LOOK_EVERY)
+            for message in messages:
+                error, start = message.error(), (message.offset() or 0) + 1
+                if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
+                    return
+                if error is not None:
+                    if refused := why_not_readable(error, topic, self._kafka):
+                        raise refused
+                    raise KafkaError(f"Partition {number} of {topic} cannot be read: {error.str().rstrip('.')}.")
+                if start > end:
+                    return
+                yield message
+            now = time.monotonic()
+            moved = now if messages else moved
+            if now - moved > _STALLED_AFTER:
+                raise KafkaError(
+                    f"Partition {number} of {topic} gave nothing for {_STALLED_AFTER:g} s. Check that its broker runs."
+                )
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit offsets with their exact metadata, and wait until it is done; refused while the group has members."""
+        self._asked(lambda: self._commit(offsets))
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """Return what a call about the group returns; raises `AuthorizationError` where it is not this client's."""
+        try:
+            return _patiently(call)
+        except KafkaError as error:
+            raise_if_refused(error, "Describe", self._kafka, group=self.group)
+            raise
+
+    def _commit(self, offsets: Offsets) -> None:
+        refused = capi.commit(self._group_client(), offsets).refused(_ANSWER_WITHIN)
+        if refused is None:
+            raise KafkaError(f"Kafka did not answer a commit of the group {self.group} within {_ANSWER_WITHIN:g} s.")
+        for error in refused.values():
+            if _code(error) in _HAS_MEMBERS:
+                raise KafkaError(
+                    f"The group {self.group} has members, and Kafka lets nobody else commit for it. Stop them first."
+                ) from error
+            raise error
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """What the call returns, when the group's coordinator is ready; while Kafka starts one, it refuses."""
+    deadline = time.monotonic() + _ANSWER_WITHIN
+    while True:
+        try:
+            return call()
+        except KafkaError as error:
+            if _code(error) not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+                raise
+        time.sleep(_ASK_EVERY)
+
+
+def _code(error: KafkaError) -> int | None:
+    cause = error.__cause__
+    return cause.args[0].code() if isinstance(cause, ck.KafkaException) else None
+
+
+@contextmanager
+def _explained(failure: str) -> Iterator[None]:
+    try:
+        yield
+    except ck.KafkaException as error:
+        raise KafkaError(f"{failure}: {error.args[0].str().rstrip('.')}.") from error

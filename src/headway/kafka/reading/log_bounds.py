@@ -1,0 +1,213 @@
+"""Where partitions begin and end, by one rule: an offset below 0 means that Kafka has not said it, not an empty log.
+
+While the leader of a partition is away and its broker is not fenced yet (some ten seconds), librdkafka 2.16 answers
+`list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the leader
+that it knows. Such an answer is asked for again, with a new client, until a bound; then there is an error.
+
+Of a partition without a leader librdkafka says the same as of one that does not exist: only metadata tell them apart.
+
+Only a look-up by time has a negative answer that means something: -1, no record is that late.
+"""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from itertools import chain, repeat
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from headway.errors import KafkaError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.retrying import retrying
+from headway.kafka.missing_rights import is_refusal, why_refused
+
+EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+NONE_THAT_LATE = -1
+"""The answer to a look-up by time where all records are older."""
+
+_TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
+_LONGEST_TIMEOUT = 5.0
+_WITHIN = 30.0
+_WITHOUT_A_LEADER_OR_GONE = (
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ck.KafkaError._UNKNOWN_PARTITION,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError._NOENT,
+)
+_LEVELS = {
+    "read_committed": ck.IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": ck.IsolationLevel.READ_UNCOMMITTED,
+}
+
+
+class LogBounds:
+    """Asks where partitions begin and end; keeps a connection for it.
+
+    Args:
+        config: Settings of librdkafka.
+        client: One with these settings that is connected, to begin with.
+        isolation: Whether open transactions are before the end ("read_uncommitted") or behind it ("read_committed").
+        within: Seconds to keep asking while a broker does not say it.
+
+    Every method leaves out partitions that do not exist, and raises `KafkaError` for what is not known in time.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        isolation: str = "read_uncommitted",
+        within: float = _WITHIN,
+        client: AdminClient | None = None,
+    ) -> None:
+        self._config = {"log_level": 2, **config}
+        self._isolation = isolation
+        self._within = within
+        self._client = client
+
+    def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return the first offset that each partition still holds."""
+        return self._ask(dict.fromkeys(partitions, EARLIEST))
+
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return the offset behind the last of each partition."""
+        return self._ask(dict.fromkeys(partitions, LATEST))
+
+    def at(self, time_ms: int, partitions: Collection[Partition]) -> dict[Partition, int | None]:
+        """Return the offset of the first record with this timestamp or a later one; None where there is none."""
+        found = self._ask(dict.fromkeys(partitions, OffsetSpec.for_timestamp(time_ms)))
+        return {partition: None if offset == NONE_THAT_LATE else offset for partition, offset in found.items()}
+
+    def _ask(self, wanted: Mapping[Partition, OffsetSpec]) -> dict[Partition, int]:
+        if not wanted:
+            return {}
+        timeouts = chain(_TIMEOUTS, repeat(_LONGEST_TIMEOUT))
+        try:
+            return retrying(lambda _: self._ask_once(wanted, next(timeouts)), self._within)
+        except ck.KafkaException as error:
+            topic = next((name for name, _ in wanted if name in error.args[1:]), _topics(wanted))
+            if refused := why_refused(error.args[0], "Describe", self._config, topic=topic):
+                raise refused from error
+            reason = error.args[0].str().rstrip(".")
+            raise KafkaError(
+                f"Kafka did not say within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
+                f"({reason}). Check that their brokers run, and try again."
+            ) from error
+
+    def _ask_once(self, wanted: Mapping[Partition, OffsetSpec], timeout: float) -> dict[Partition, int]:
+        client, self._client = self._client, None  # kept only if all goes well
+        if client is None:
+            client = make_client(AdminClient, self._config)
+            # A client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
+            client.list_topics(timeout=timeout)
+        found: dict[Partition, int] = {}
+        for partition, answer in list_offsets(client, wanted, self._isolation, timeout).items():
+            if isinstance(answer, int):
+                found[partition] = answer
+            elif answer.code() not in _WITHOUT_A_LEADER_OR_GONE:
+                raise ck.KafkaException(answer, partition[0])
+            elif _exists(client, partition, timeout):
+                raise ck.KafkaException(_not_said())
+        self._client = client
+        return found
+
+
+def list_offsets(
+    client: AdminClient, wanted: Mapping[Partition, OffsetSpec], isolation: str, timeout: float
+) -> dict[Partition, int | ck.KafkaError]:
+    """Ask once, and return of each partition its offset, or why that is not known.
+
+    An offset that is not said counts as the error LEADER_NOT_AVAILABLE. The same client may then never find the leader
+    again: ask the next time with a new one.
+    """
+    names = {ck.TopicPartition(*partition): which for partition, which in wanted.items()}
+    answers = client.list_offsets(names, isolation_level=_LEVELS[isolation], request_timeout=timeout)
+    return {(name.topic, name.partition): _offset(answer, names[name]) for name, answer in answers.items()}
+
+
+def watermarks(
+    consumer: ck.Consumer, partition: Partition, within: float, config: Mapping[str, Any] | None = None
+) -> tuple[int, int]:
+    """Return the first offset of a partition and the one behind the last that can be read, asked of its leader.
+
+    Raises `KafkaError` if that is not known within so many seconds, and `AuthorizationError` for want of a right; by
+    the consumer's `config` it knows to whom.
+    """
+    place = ck.TopicPartition(*partition)
+
+    def ask(seconds: float) -> tuple[int, int]:
+        try:
+            begin, end = consumer.get_watermark_offsets(place, seconds)
+        except ck.KafkaException as error:
+            if error.args[0].code() in _WITHOUT_A_LEADER_OR_GONE and _exists(consumer, partition, seconds):
+                raise ck.KafkaException(_not_said()) from error
+            raise
+        if begin < 0 or end < 0:
+            raise ck.KafkaException(_not_said())
+        return begin, end
+
+    try:
+        return retrying(ask, within)
+    except ck.KafkaException as error:
+        topic, number = partition
+        if refused := why_refused(error.args[0], "Read", config, topic=topic):
+            raise refused from error
+        raise KafkaError(
+            f"Kafka did not say within {within:g} s where partition {number} of {topic} begins and ends "
+            f"({error.args[0].str().rstrip('.')}). Check that it exists and that its broker runs, and try again."
+        ) from error
+
+
+def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
+    """Return the offset behind the last of a partition, as the latest fetch said; None if none has. Asks nobody."""
+    bounds = consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
+    return bounds[1] if bounds and bounds[1] >= 0 else None
+
+
+def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
+    """Return whether there is such a partition, by a listing of all topics: to ask for one by name may create it.
+
+    Raises `KafkaException` for a topic that this client may not see: asked for by name, Kafka says so.
+    """
+    about = client.list_topics(timeout=timeout).topics.get(partition[0])
+    if about is not None:
+        return partition[1] in about.partitions
+    if isinstance(client, ck.Consumer):  # for which brokers create nothing
+        about = client.list_topics(partition[0], timeout=timeout).topics[partition[0]]
+        error = about.error
+    else:
+        error = _refusal(client, partition[0], timeout)
+    if is_refusal(error):
+        raise ck.KafkaException(error, partition[0])
+    return False
+
+
+def _refusal(client: AdminClient, topic: str, timeout: float) -> ck.KafkaError | None:
+    [asked] = client.describe_topics(ck.TopicCollection([topic]), request_timeout=timeout).values()
+    try:
+        asked.result()
+    except ck.KafkaException as error:
+        reason: ck.KafkaError = error.args[0]
+        return reason
+    return None
+
+
+def _offset(answer: "Future[Any]", which: OffsetSpec) -> int | ck.KafkaError:
+    try:
+        offset = int(answer.result().offset)
+    except ck.KafkaException as error:
+        reason: ck.KafkaError = error.args[0]
+        return reason
+    is_by_time = which is not EARLIEST and which is not LATEST
+    return offset if offset >= 0 or (is_by_time and offset == NONE_THAT_LATE) else _not_said()
+
+
+def _not_said() -> ck.KafkaError:
+    return ck.KafkaError(ck.KafkaError.LEADER_NOT_AVAILABLE, "the leader of the partition does not answer")
+
+
+def _topics(wanted: Collection[Partition]) -> str:
+    return ", ".join(sorted({topic for topic, _ in wanted}))

@@ -1,0 +1,269 @@
+"""Reading by offset: the records of ranges of level topics.
+
+Progress is the caller's: no group is joined and nothing is committed. A range ends where the position has reached its
+end, not after a count of records: compaction and transaction markers leave offsets at which there is nothing.
+"""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from operator import methodcaller
+from typing import Any, NamedTuple
+
+import confluent_kafka as ck
+from confluent_kafka import Message
+
+from headway.core.levels.naming import level_topic
+from headway.errors import KafkaError
+from headway.kafka.admin import describe
+from headway.kafka.binding.connection import Connection
+from headway.kafka.reading.log_bounds import watermarks
+from headway.kafka.reading.unjoined_consumer import OURS as UNJOINED
+from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.records import TopicPartition
+from headway.runtime.lifecycle import Closable
+
+__all__ = [
+    "HOW_TO_GO_ON",
+    "OURS",
+    "Message",
+    "Offsets",
+    "Range",
+    "RangeReader",
+    "fetched_ahead",
+    "kafka_partition",
+    "name_of",
+    "no_longer_holds",
+]
+
+log = logging.getLogger(__name__)
+
+Offsets = dict[TopicPartition, int]
+"""For each partition the offset that is read next."""
+
+STALL_TIMEOUT_S = 60.0
+"""How long ranges may give nothing before reading them fails."""
+
+TOGETHER = 5_000
+"""Ranges of so many offsets in all are read at the same time: going from one to the next would take longer."""
+
+HOW_TO_GO_ON = (
+    "Records have aged out, or the topic was deleted and created again. Set failOnDataLoss to false to go on with what "
+    "is there, or start anew with a new checkpoint."
+)
+
+OURS: Mapping[str, Any] = {
+    **UNJOINED,
+    # The end of the log is the only sign that the rest of a range holds no records.
+    "enable.partition.eof": True,
+}
+"""What reading by offset rests on; a caller cannot set it."""
+
+DEFAULTS: Mapping[str, Any] = {
+    # With the default of 1,000 a full queue stops fetching for a second.
+    "fetch.queue.backoff.ms": 1,
+    # The broker says at once that nothing follows: the end of a range, and the move to the next, wait for that.
+    "fetch.wait.max.ms": 1,
+    "queued.max.messages.kbytes": 8192,
+    # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
+    "log_level": 2,
+}
+
+_LOST = (
+    ck.KafkaError._AUTO_OFFSET_RESET,
+    ck.KafkaError._UNKNOWN_PARTITION,
+    ck.KafkaError._UNKNOWN_TOPIC,
+    ck.KafkaError.OFFSET_OUT_OF_RANGE,
+    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
+"""What is said of offsets that are gone. All else, such as what may not be read, is there still."""
+
+_Place = tuple[str | None, int | None]  # Kafka's topic and partition
+_LIKELY_SIZE = 64  # of a record in bytes; where they are larger, less than a range is fetched ahead
+
+
+class Range(NamedTuple):
+    """The offsets of one partition from `start` to before `end`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    # Not `__len__`: to pickle a tuple takes memory for as many items as its length says, and Spark pickles all ranges.
+    @property
+    def length(self) -> int:
+        """How many offsets there are; fewer records, where there are gaps."""
+        return self.end - self.start
+
+
+def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
+    """The setting for how much is fetched before it is asked for.
+
+    What is so fetched from behind the end of a range is for nothing, and costs the broker and the client as much as
+    what is read; but with too little of it a long range is waited for.
+
+    >>> partition = TopicPartition("orders", 0)
+    >>> [fetched_ahead([Range(partition, 0, end)]) for end in (500, 30_000)]
+    [{'queued.max.messages.kbytes': 1024}, {'queued.max.messages.kbytes': 1875}]
+    """
+    longest = max((item.length for item in wanted), default=0)
+    least, most = 1024, DEFAULTS["queued.max.messages.kbytes"]
+    return {"queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024))}
+
+
+class RangeReader(Closable):
+    """A Kafka client that reads ranges of level topics.
+
+    `config` is librdkafka's. With `skip_lost`, offsets that Kafka no longer has are logged and passed over. Raises
+    `ConfigError` for a setting that librdkafka does not know or take.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, skip_lost: bool = False) -> None:
+        self._skip_lost = skip_lost
+        self._connection = Connection()
+        ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error"}
+        self._consumer = unjoined_consumer({**DEFAULTS, **config, **ours}, self._connection)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def read(self, wanted: Sequence[Range], batch: int = 5_000) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        """The records of the ranges in batches of one partition, none of them empty, each partition in order.
+
+        Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
+        nothing for `STALL_TIMEOUT_S`; and `AuthenticationError` when the brokers do not let this client in.
+        """
+        if sum(item.length for item in wanted) <= TOGETHER:
+            yield from self._read_together(wanted, TOGETHER)
+            return
+        for item in wanted:
+            yield from self._read_together([item], batch)
+
+    def _read_together(self, wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, list[Message]]]:
+        self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
+        unfinished = {_place(item): item for item in wanted}
+        moved = time.monotonic()
+        while unfinished:
+            remaining = sum(item.length for item in unfinished.values())
+            messages = self._consumer.consume(min(batch, remaining), 0.05)
+            self._connection.check(self._consumer)
+            has_errors = any(map(Message.error, messages))
+            for place, group in _by_place(messages, alone=len(wanted) == 1):
+                if (item := unfinished.get(place)) is None:
+                    continue  # what follows a range was fetched with it
+                errors = list(filter(Message.error, group)) if has_errors else []
+                records = _records_within(item, group, errors)
+                if self._skip_lost and (group[0].offset() or 0) > item.start:
+                    self._warn_if_aged_out(item)
+                if records:
+                    yield item.partition, records
+                self._advance(unfinished, item, group, errors)
+                moved = time.monotonic()  # and not by what follows other ranges
+            if time.monotonic() - moved > STALL_TIMEOUT_S:
+                raise self._stalled(next(iter(unfinished.values())))
+
+    def _advance(
+        self, unfinished: dict[_Place, Range], item: Range, messages: list[Message], errors: list[Message]
+    ) -> None:
+        """Note how far the messages reach: the range goes on behind them, or is done."""
+        position = self._position_after(messages, errors, item)
+        if position < item.end:
+            unfinished[_place(item)] = Range(item.partition, position, item.end)
+        else:
+            del unfinished[_place(item)]
+
+    def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
+        last = messages[-1]
+        for error in filter(None, map(Message.error, errors)):
+            if error.code() in _LOST:
+                return self._lost(wanted, error.str())
+            if error.code() != ck.KafkaError._PARTITION_EOF:
+                raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
+        offset = last.offset()
+        assert offset is not None  # noqa: S101  # records and ends of partitions have one
+        if last.error() is None:
+            return max(wanted.start, offset + 1)
+        if offset < wanted.end and self._log_end(wanted) < wanted.end:
+            return self._lost(wanted, f"the log ends at offset {offset}")
+        return max(wanted.start, offset)
+
+    def _log_end(self, wanted: Range) -> int:
+        return self._bounds(wanted.partition)[1]
+
+    def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        return watermarks(
+            self._consumer, (level_topic(partition.topic, partition.level), partition.partition), STALL_TIMEOUT_S
+        )
+
+    def _warn_if_aged_out(self, wanted: Range) -> None:
+        """Say so if what is missing before the first record is lost; after compaction or a transaction nothing is."""
+        begin, _ = self._bounds(wanted.partition)
+        if begin > wanted.start:
+            self._lost(wanted, f"it begins at {begin}")
+
+    def _lost(self, wanted: Range, reason: str) -> int:
+        """Where to go on without what is lost: behind the range."""
+        if not self._skip_lost:
+            raise KafkaError(f"{no_longer_holds(wanted, reason)} {HOW_TO_GO_ON}")
+        log.warning("%s What is lost is skipped.", no_longer_holds(wanted, reason))
+        return wanted.end
+
+    def _stalled(self, wanted: Range) -> KafkaError:
+        return KafkaError(
+            f"{_capitalised(name_of(wanted.partition))} gave nothing behind offset {wanted.start} for "
+            f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
+            "where the tasks run."
+        )
+
+
+def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
+    """A partition of a level, as confluent_kafka has it."""
+    return ck.TopicPartition(level_topic(partition.topic, partition.level), partition.partition, offset)
+
+
+def name_of(partition: TopicPartition) -> str:
+    """A partition of a level, in a sentence.
+
+    >>> name_of(TopicPartition("orders", 3, level=2))
+    'partition 3 of the Kafka topic orders-2'
+    """
+    return f"partition {partition.partition} of the Kafka topic {level_topic(partition.topic, partition.level)}"
+
+
+def no_longer_holds(wanted: Range, reason: str) -> str:
+    """The sentence for a range of which Kafka does not have all."""
+    return (
+        f"{_capitalised(name_of(wanted.partition))} no longer holds all offsets from {wanted.start} to before "
+        f"{wanted.end} ({reason.rstrip('.')})."
+    )
+
+
+def _place(item: Range) -> _Place:
+    return level_topic(item.partition.topic, item.partition.level), item.partition.partition
+
+
+def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
+    """The messages of each partition, in their order; `alone` says that they all are of one."""
+    if not messages:
+        return []
+    if alone:
+        return [((messages[0].topic(), messages[0].partition()), messages)]
+    groups: dict[_Place, list[Message]] = {}
+    for message in messages:
+        groups.setdefault((message.topic(), message.partition()), []).append(message)
+    return list(groups.items())
+
+
+def _records_within(wanted: Range, messages: list[Message], errors: list[Message]) -> list[Message]:
+    """Those that are records, not the end of a partition, within the range."""
+    if errors:
+        messages = [message for message in messages if message.error() is None]
+    offset = methodcaller("offset")
+    first, end = (bisect_left(messages, bound, key=offset) for bound in (wanted.start, wanted.end))
+    return messages[first:end]
+
+
+def _capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,0 +1,60 @@
+"""A consumer without a group: it reads partitions from given offsets, and asks Kafka for no right on any group.
+
+The binding takes no consumer without the setting `group.id`, and librdkafka asks for the coordinator of whatever it
+names: where that is denied, twice a second for as long as the client lives, each time a line in the broker's audit
+log. So the part of librdkafka that is the member of a group is closed as soon as the client is made, before any broker
+is connected. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
+
+The simple consumer also looks a new topic up at once, where `assign` waits for up to a second for the next round.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import confluent_kafka as ck
+
+from headway.errors import KafkaError
+from headway.kafka.binding import capi
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.factory import make_client
+
+OURS: Final[Mapping[str, Any]] = {
+    "group.id": "headway-unjoined",  # for the binding alone: no broker hears it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,  # or the simple consumer would commit
+}
+"""The settings that a caller cannot choose."""
+
+
+def unjoined_consumer(config: Mapping[str, Any], connection: Connection | None = None) -> "UnjoinedConsumer":
+    """Return a consumer that is no member of a group; takes and raises what `make_client` does."""
+    return make_client(UnjoinedConsumer, {**config, **OURS}, connection)
+
+
+class UnjoinedConsumer(ck.Consumer):
+    """A client of the binding that reads by offset alone; made by `unjoined_consumer`.
+
+    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the binding's. What needs a group is refused.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self._read: set[Partition] = set()
+        capi.close_membership(self)
+
+    def assign(self, partitions: Collection[ck.TopicPartition]) -> None:
+        """Read these partitions, each from its offset on, and no others.
+
+        Raises `KafkaError` for an offset that is none, such as a committed one.
+        """
+        while self._read:
+            capi.stop_reading(self, self._read.pop())
+        for each in partitions:
+            place = each.topic, each.partition
+            self._read.add(place)  # before, so that an interruption leaves none that is read and not known
+            if not capi.start_reading(self, place, each.offset):
+                raise KafkaError(
+                    f"Partition {place[1]} of {place[0]} cannot be read from the offset {each.offset}. Name an offset "
+                    "from 0 on, or the beginning or end."
+                )

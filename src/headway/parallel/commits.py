@@ -1,0 +1,299 @@
+"""Commits of offsets and offset maps: from time to time, and when partitions leave.
+
+Nothing here waits for Kafka but who asks for it: a commit is sent, looked at again with each turn, and due again until
+Kafka has acknowledged it. A level whose commits fail has a back-off of its own, and keeps no other from committing. A
+level whose member was expelled gives its partitions up as lost, and joins its group again.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, Protocol
+
+from headway.core.engine.commit_schedule import CommitSchedule
+from headway.core.engine.commit_tick import Tick
+from headway.errors import KafkaError
+from headway.execution.dispatch import Dispatch
+from headway.kafka.binding.capi import PendingCommit
+from headway.kafka.consumer.commits import metadata_is_too_large
+from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.consumer.membership import Standing, standing
+from headway.parallel.transactions import OutcomeUnknownError, Refusals, Transactions
+from headway.records import TopicPartition
+from headway.runtime.deferred_signals import defer_signals
+
+log = logging.getLogger(__name__)
+
+CommitMode = Literal["async", "sync", "transactional"]
+
+_ANSWER_WITHIN = 10.0  # seconds, after which a commit counts as failed
+_BEHIND_FOR = 10.0  # seconds, after which a member that is behind its group is not waited for
+_ASK_EVERY = 0.05
+_WARN_EVERY = 10.0
+
+
+class Sent(Protocol):
+    """A commit that is on its way."""
+
+    def answer(self, timeout: float) -> Refusals | None:
+        """Return the levels that were refused, none if it is done; or None if there is no answer in time."""
+        ...
+
+    def give_up(self) -> bool:
+        """Wait for it no more; return whether it is over, or else is still to be asked for."""
+        ...
+
+
+class _OnItsWay(NamedTuple):
+    levels: set[int]
+    tick: Tick
+    sent: Sent
+    at: float
+
+
+class Commits:
+    """Commits what the engine's ticks say, each level alone, or with `transactions` all that are well together.
+
+    Args:
+        give_up: Gives a level's partitions up as lost.
+        rejoin: Gives a level's partitions up as lost, and has it join its group again.
+        waits: Whether nothing is to be fetched while a commit is on its way.
+    """
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        levels: LevelConsumers,
+        give_up: Callable[[int], None],
+        rejoin: Callable[[int], None],
+        interval: float,
+        now: float,
+        *,
+        waits: bool,
+    ) -> None:
+        self._dispatch = dispatch
+        self._levels = levels
+        self._give_up_level = give_up
+        self._rejoin = rejoin
+        self._turns = CommitSchedule(len(levels), interval, now)
+        self._waits = waits
+        self.transactions: Transactions | None = None
+        self._on_their_way: list[_OnItsWay] = []
+        self._behind_since: dict[int, float] = {}
+        self._maps_are_shortened = False
+        self._warned_at = -_WARN_EVERY
+        self._failures = 0  # that were not told
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether nothing is to be fetched now."""
+        return self._waits and bool(self._on_their_way)
+
+    def next_turn(self, now: float) -> float:
+        """When to look again though nothing else has happened: an answer to a plain commit wakes nobody."""
+        return now + _ASK_EVERY if self._on_their_way else self._turns.next_turn()
+
+    def request(self) -> None:
+        """Commit at the next turn."""
+        self._turns.request()
+
+    def turn(self, now: float) -> None:
+        """See to the commits that were sent, and send those that are due.
+
+        Raises `TransactionError`, or `HandlerError` for an output that Kafka refuses; after that nothing is committed.
+        Raises `KafkaError` where another consumer has taken the place of this one.
+        """
+        self._take_answers(0.0)
+        self._warn_of_what_takes_long(now)
+        if self._dispatch.engine.wants_commit():
+            self._turns.request()
+        self._send_due(now, None)
+        if self.is_waited_for:
+            self._take_answers(_ASK_EVERY)
+
+    def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
+        """Commit what is done of these partitions, or of all; whoever iterates may do something in between.
+
+        What Kafka has not acknowledged by the deadline is given up; who has the partitions next begins before it.
+        Raises as `turn` does.
+        """
+        self._turns.hurry(self._levels_of(partitions))
+        while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
+            self._turns.request()
+            self._send_due(time.monotonic(), partitions)
+            self._take_answers(min(_ASK_EVERY, left))
+            yield
+        self._give_up(lambda each: partitions is None or not each.tick.commits.keys().isdisjoint(partitions))
+
+    def forget(self) -> None:
+        """Let go of the commits that were not answered; librdkafka wants that before its consumer is closed."""
+        self._give_up(lambda _: True)
+
+    def _levels_of(self, partitions: Collection[TopicPartition] | None) -> set[int]:
+        return set(range(len(self._levels))) if partitions is None else {each.level for each in partitions}
+
+    def _give_up(self, chosen: Callable[[_OnItsWay], bool]) -> None:
+        self._on_their_way = [each for each in self._on_their_way if not (chosen(each) and each.sent.give_up())]
+
+    def _is_uncommitted(self, partitions: Collection[TopicPartition] | None) -> bool:
+        if self.transactions and self.transactions.over:
+            return False
+        with self._dispatch.lock:
+            return self._dispatch.engine.is_uncommitted(partitions)
+
+    # Sending
+
+    def _send_due(self, now: float, partitions: Collection[TopicPartition] | None) -> None:
+        """Commit, of these partitions or of all, for the levels whose turn it is."""
+        busy = {level for each in self._on_their_way for level in each.levels}
+        for due in self._turns.due(now):
+            levels = due & self._levels_of(partitions)
+            if self.transactions is None:
+                for level in levels - busy:
+                    self._send_if_any({level}, now, partitions)
+            elif self._on_their_way or self.transactions.over:
+                return
+            elif levels:
+                self._send_if_any(levels, now, partitions)
+            if partitions is None and not levels & busy:
+                self._turns.began(levels, now)
+
+    def _send_if_any(self, levels: set[int], now: float, partitions: Collection[TopicPartition] | None) -> None:
+        with self._dispatch.lock:
+            engine = self._dispatch.engine
+            chosen = engine.assigned() if partitions is None else partitions
+            tick = engine.tick({each for each in chosen if each.level in levels})
+        if not tick.commits:
+            if partitions is None:
+                self._turns.succeeded(levels)
+            return
+        try:
+            with defer_signals():  # what is on its way is known to be so
+                sent = self.transactions.commit(tick) if self.transactions else self._send(tick)
+                self._on_their_way.append(_OnItsWay(levels, tick, sent, now))
+        except KafkaError as error:
+            self._refused(tick, dict.fromkeys(levels, error), now)
+
+    def _send(self, tick: Tick) -> "_SentCommit":
+        [level] = {partition.level for partition in tick.commits}
+        offsets = {each: commit[:2] for each, commit in tick.commits.items()}
+        return _SentCommit(level, self._levels[level].commit_with_metadata(offsets))
+
+    # Answers
+
+    def _take_answers(self, timeout: float) -> None:
+        """Take the answers that are there; if there is none, wait up to `timeout` seconds for the first."""
+        if not self._on_their_way:
+            time.sleep(timeout)
+        for each in list(self._on_their_way):
+            refusals = each.sent.answer(timeout)
+            timeout = 0.0
+            if refusals is None or each not in self._on_their_way:
+                continue
+            if not refusals:
+                self._committed(each)  # before it is forgotten: Ctrl-C may come in between
+            self._on_their_way.remove(each)
+            if refusals:
+                self._refused(each.tick, refusals, time.monotonic())
+                if each.levels - refusals.keys():
+                    self._turns.request()  # it was not for them
+
+    def _committed(self, about: _OnItsWay) -> None:
+        """Say so; may be said again."""
+        with self._dispatch.lock:
+            self._dispatch.engine.committed(about.tick)
+        self._turns.succeeded(about.levels)
+        for level in about.levels:
+            self._behind_since.pop(level, None)
+
+    def _refused(self, tick: Tick, refusals: Refusals, now: float) -> None:
+        if not (refusals := self._shorten_maps(tick, refusals)):
+            return
+        self._turns.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries
+        self._failures += 1
+        self._warn("A commit of level %d failed, and a later one must cover it: %s", *next(iter(refusals.items())))
+        for level, error in refusals.items():
+            if self.transactions:
+                self._levels[level].hear_refusal(error)
+            member = standing(error)
+            if member is Standing.REPLACED:
+                self._give_up_level(level)
+                raise KafkaError(
+                    f"Level {level} cannot go on: {error} If another consumer has the same group.instance.id, give "
+                    "each its own."
+                ) from error
+            if member is Standing.BEHIND:
+                is_lost = now - self._behind_since.setdefault(level, now) > _BEHIND_FOR
+            else:
+                is_lost = member is Standing.EXPELLED or isinstance(error, OutcomeUnknownError)
+            if is_lost and _has_still(tick, level):
+                log.warning("Level %d gives its partitions up as lost, and joins its group again: %s", level, error)
+                self._rejoin(level)
+            if is_lost:
+                self._behind_since.pop(level, None)
+
+    def _shorten_maps(self, tick: Tick, refusals: Refusals) -> Refusals:
+        """Commit smaller maps at once where these were too large for Kafka; return the other refusals."""
+        too_large = {level for level, error in refusals.items() if metadata_is_too_large(error)}
+        characters = max((len(each.metadata) for at, each in tick.commits.items() if at.level in too_large), default=0)
+        if not characters:
+            return refusals
+        if not self._maps_are_shortened:
+            self._maps_are_shortened = True
+            log.warning(
+                "Kafka refuses an offset map of %d characters. From now on maps are shortened until they fit: "
+                "partitions are read less far ahead of what is not done, and a restart repeats more. Set "
+                "offset.metadata.max.bytes of the brokers to 4096, its default, or more.",
+                characters,
+            )
+        with self._dispatch.lock:
+            self._dispatch.engine.refuse_maps(characters)
+        self._turns.request()
+        return {level: error for level, error in refusals.items() if level not in too_large}
+
+    def _warn_of_what_takes_long(self, now: float) -> None:
+        for each in self._on_their_way:
+            if now - each.at > _ANSWER_WITHIN:
+                self._warn("A commit of level %d has no answer for %.0f s yet.", min(each.levels), now - each.at)
+
+    def _warn(self, text: str, *about: Any) -> None:
+        now = time.monotonic()
+        if now - self._warned_at < _WARN_EVERY:
+            return
+        if self._failures > 1:
+            text += f" ({self._failures} have failed since the last warning)"
+        log.warning(text, *about)
+        self._warned_at, self._failures = now, 0
+
+
+def _has_still(tick: Tick, level: int) -> bool:
+    """Whether a level has partitions of this tick, of the same time: if not, it has heard that they are lost."""
+    return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
+
+
+class _SentCommit:
+    """A plain commit of one level."""
+
+    def __init__(self, level: int, sent: PendingCommit) -> None:
+        self._level = level
+        self._sent = sent
+        self._deadline = time.monotonic() + _ANSWER_WITHIN
+
+    def answer(self, timeout: float) -> Refusals | None:
+        """Return why it was refused, if it was; None if there is no answer yet."""
+        refused = self._sent.refused(timeout)
+        if refused is None:
+            if time.monotonic() < self._deadline:
+                return None
+            return {self._level: KafkaError(f"Kafka did not answer a commit within {_ANSWER_WITHIN:g} s.")}
+        return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
+
+    def give_up(self) -> bool:
+        """Wait for it no more: it may be made or not."""
+        return True
+
+
+def _gravest(errors: Iterable[KafkaError]) -> KafkaError:
+    """The first that says that the member cannot go on, or else the first."""
+    return min(errors, key=lambda error: standing(error) in (Standing.UNKNOWN, Standing.BEHIND))

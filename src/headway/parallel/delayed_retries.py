@@ -1,0 +1,127 @@
+"""Records that are to be tried again after long: stored as schedules, so that nothing of them stays in memory."""
+
+import logging
+import random
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Protocol
+
+from headway.config import Config
+from headway.connection_settings import connection_of
+from headway.core.circuit_breaker import CircuitBreaker
+from headway.core.user_errors import description_of, text_of
+from headway.delay.scheduler import Scheduler
+from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
+from headway.execution.dispatch import RecordWork
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.producer.client import cause_of, is_of_the_topic, is_too_large
+from headway.runtime.lifecycle import time_left_of
+
+log = logging.getLogger(__name__)
+
+
+class Reports(Protocol):
+    """Who is told what became of a record that was to be tried again later."""
+
+    def stored(self, work: RecordWork) -> None:
+        """It is in Kafka."""
+
+    def not_stored(self, work: RecordWork, again_at: float) -> None:
+        """Kafka does not take it now; it is to be sent again at this time, by the monotonic clock."""
+
+    def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
+        """It can never be scheduled as it is asked for."""
+
+
+class DelayedRetries:
+    """Stores records as schedules.
+
+    In a thread of its own: the first one looks for the scheduler's topics, and the loop of async handlers must go on.
+    """
+
+    def __init__(self, config: Config, scheduler: str, reports: Reports) -> None:
+        self._config = connection_of(config)
+        self._name = scheduler
+        self._reports = reports
+        self._thread = ThreadPoolExecutor(1, "headway-retries-later")
+        self._sending = set[Future[None]]()
+        self._scheduler: Scheduler | None = None
+        self._breaker = CircuitBreaker()
+        self._lock = threading.Lock()  # for the breaker
+
+    def send(self, work: RecordWork, delay: Any) -> None:
+        """Store a record, to come to its partition again; the delay is as a handler gave it."""
+        sending = self._thread.submit(self._send, work, delay)
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    def _send(self, work: RecordWork, delay: Any) -> None:
+        record = work.record
+
+        def report(error: Exception | None, _: Any) -> None:
+            cause = cause_of(error) if isinstance(error, HeadwayError) else None
+            if error is None:
+                self._reports.stored(work)
+            elif cause is not None and is_too_large(cause):  # now and later
+                self._reports.not_scheduled(work, _refused(error))
+            else:
+                self._not_stored(work, error)
+
+        if not self._breaker.allows(time.monotonic()):
+            self._reports.not_stored(work, self._breaker.again_at)
+            return
+        try:
+            self._scheduler = self._scheduler or Scheduler(self._config, name=self._name)
+            self._scheduler.send_later(
+                record.raw_key,
+                record.raw_value,
+                record.kafka_topic,
+                delay,
+                headers=record.headers,
+                partition=record.partition,
+                on_stored=report,
+            )
+        except BaseException as error:  # of the delay's own code, too: the record is not stored, and keeps no slot
+            if _may_pass(error):
+                self._not_stored(work, error)  # type: ignore[arg-type]
+            else:
+                self._reports.not_scheduled(work, _refused(error))
+
+    def _not_stored(self, work: RecordWork, error: Exception) -> None:
+        with self._lock:
+            is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
+        if is_told:
+            log.warning(
+                "Records to be tried again later cannot be stored now. They wait, and are not handled before: %s",
+                error,
+            )
+        self._reports.not_stored(work, self._breaker.again_at)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with these from now on."""
+        change_credentials(self._config, username, password)
+        if self._scheduler:
+            self._scheduler.set_sasl_credentials(username, password)
+
+    def close(self, timeout: float) -> None:
+        """Store what is on its way, within `timeout` seconds; the record of what is not stays undone."""
+        left_over = time_left_of(timeout)
+        wait(list(self._sending), left_over())
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._scheduler:
+            self._scheduler.close(left_over())
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the same record may be stored later: brokers or topics are away, or the right to write."""
+    if not issubclass(type(error), KafkaError):
+        return False
+    cause = cause_of(error)  # type: ignore[arg-type]
+    return not issubclass(type(error), DeliveryError) or (cause is not None and is_of_the_topic(cause))
+
+
+def _refused(error: BaseException) -> ConfigError:
+    refused = ConfigError(f"RetryLater cannot be kept: {text_of(error) or description_of(error)}")
+    refused.__cause__ = error
+    return refused

@@ -1,0 +1,220 @@
+"""From Kafka into the engine: fetching what it demands, partitions that come and go, offset maps read at the start."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from headway.core.levels.naming import LevelSubscription
+from headway.core.offsets.offset_map import OffsetMap, decode
+from headway.errors import AuthorizationError, FetchError, KafkaError, OffsetMapError
+from headway.execution.dispatch import Dispatch
+from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.records import ConsumerRecord, TopicPartition
+from headway.runtime.gc_pause import GcPause
+
+log = logging.getLogger(__name__)
+
+HandOver = Callable[[Collection[TopicPartition]], None]
+
+_ANSWER_WITHIN = 1.0  # so long a rebalance may wait for us
+_ASK_LESS = 10  # times as long as asking in vain took
+_address = attrgetter("kafka_topic", "partition")
+
+
+class Fetching:
+    """Keeps the engine's buffers filled, and tells it which partitions are ours.
+
+    `hand_over` is called before partitions go to another member: it sees to what runs of them and commits.
+    """
+
+    def __init__(self, dispatch: Dispatch, levels: LevelConsumers, buffer: int, hand_over: HandOver) -> None:
+        self._dispatch = dispatch
+        self._engine = dispatch.engine
+        self._lock = dispatch.lock
+        self._levels = levels
+        self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
+        # Handlers wait for the GIL while records are made and taken in; but where they take no time at all, the buffer
+        # runs dry before this thread has the GIL again.
+        self._at_once = buffer // 2
+        self._hand_over = hand_over
+        self._held: set[TopicPartition] = set()
+        self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that
+        # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
+        self._starting: dict[TopicPartition, int | None] = {}
+        self._not_before: dict[TopicPartition, float] = {}  # of those that could not begin
+        self._rejoining: set[int] = set()  # levels that are to join again
+
+    def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
+        """Join the groups."""
+        for level, subscription in zip(self._levels, subscriptions, strict=True):
+            if subscription.topics:
+                level.subscribe(subscription, self)
+
+    def fetch(self, now: float, paused: bool) -> bool:
+        """Take in what the engine demands and Kafka has; never waits. Whether there may be more at once.
+
+        Rebalances happen in here. Raises what one of them raised, and `KafkaError` when a level cannot go on, as
+        one that may not join its group from the start; other errors are logged, for librdkafka goes on.
+        """
+        self._join_again()
+        self._hold()
+        demand = self._demand(paused)
+        more = False
+        for level in reversed(self._levels):
+            if level.level not in self._fetching:
+                self._fetching.add(level.level)
+                try:
+                    more = self._fetch(level, demand[level.level], now) or more
+                finally:
+                    self._fetching.remove(level.level)
+        return more
+
+    def give_up(self, level: int) -> None:
+        """Give a level's partitions up as lost."""
+        with self._lock:
+            lost = [partition for partition in self._engine.assigned() if partition.level == level]
+        self.lost(lost)
+
+    def rejoin(self, level: int) -> None:
+        """Give a level's partitions up as lost, and have it join its group again: within its rebalance, behind that."""
+        self.give_up(level)
+        self._rejoining.add(level)
+
+    def _join_again(self) -> None:
+        for level in self._rejoining - self._fetching:
+            self._rejoining.discard(level)
+            self._fetching.add(level)
+            try:
+                self._levels[level].rejoin()
+            finally:
+                self._fetching.discard(level)
+
+    def _fetch(self, level: LevelConsumer, demand: int, now: float) -> bool:
+        with GcPause():
+            records = level.fetch(demand, now)
+            with self._lock:
+                self._receive(records, now)
+                for partition in level.ends.keys() - self._starting.keys():
+                    self._engine.advance(partition, level.ends.pop(partition))
+        _raise_unless_fetching(level)
+        self._begin(level, now)
+        return 0 < len(records) == demand
+
+    def _demand(self, paused: bool) -> list[int]:
+        with self._lock:
+            if paused:
+                return [self._dispatch.alarm(level, -1) for level in range(len(self._levels))]
+            pairs = zip(self._engine.demand(), self._engine.ready, strict=True)
+            return [self._wanted(level, demand, ready) for level, (demand, ready) in enumerate(pairs)]
+
+    def _wanted(self, level: int, demand: int, ready: int) -> int:
+        """How much to fetch of a level. If nothing: at how much less to look again."""
+        if ready > self._enough:
+            return self._dispatch.alarm(level, self._enough)
+        if demand == 0:  # there is no room
+            return self._dispatch.alarm(level, ready // 2)
+        self._dispatch.alarm(level, -1)  # librdkafka says when something comes
+        return min(demand, self._at_once)
+
+    def _receive(self, records: Sequence[ConsumerRecord], now: float) -> None:
+        for _, group in groupby(records, _address):
+            of_one = list(group)
+            partition = of_one[0].topic_partition
+            if self._starting.get(partition, 0) is None:
+                self._starting[partition] = of_one[0].offset
+            self._engine.receive(partition, of_one, now)  # which ignores it if it is starting
+
+    def _hold(self) -> None:
+        """Ask nothing of partitions whose records would have no room."""
+        with self._lock:
+            held = self._engine.held()
+            assigned = set(self._engine.assigned())
+        if held != self._held:
+            for level, partitions in self._levels.chosen(held - self._held, None).items():
+                level.pause(partitions)
+            for level, partitions in self._levels.chosen((self._held - held) & assigned, None).items():
+                level.resume(partitions)
+            self._held = held
+
+    def _begin(self, level: LevelConsumer, now: float) -> None:
+        """Go on where the last owners' commits say, without what they say is done.
+
+        Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
+        """
+        partitions = [
+            partition
+            for partition in self._starting
+            if partition.level == level.level and self._not_before.get(partition, 0.0) <= now
+        ]
+        if not partitions:
+            return
+        try:
+            committed = level.committed_with_metadata(partitions, _ANSWER_WITHIN)
+        except KafkaError as error:
+            log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
+            return
+        for partition, answer in committed.items():
+            asked_at = time.monotonic()
+            try:
+                start = _start(level, partition, answer)
+                if (came := self._starting[partition]) is not None:
+                    level.seek(partition, came)  # an end that was reached before is none any more
+            except KafkaError as error:
+                log.warning("%s cannot begin yet, and is asked for again: %s", partition, error)
+                # It has no leader, and the others are not to wait for that.
+                ended_at = time.monotonic()
+                self._not_before[partition] = ended_at + _ASK_LESS * (ended_at - asked_at)
+                continue
+            with self._lock:
+                self._engine.assign(partition, start)
+            self._starting.pop(partition)
+            self._not_before.pop(partition, None)
+
+    # What a level is told in a rebalance
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """They begin when the rebalance is over."""
+        self._starting.update(dict.fromkeys(partitions))
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        """Hand over what is done, and let go."""
+        try:
+            self._hand_over(partitions)
+        finally:
+            self.lost(partitions)
+
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        """Somebody else may have them already: nothing is committed."""
+        with self._lock:
+            self._engine.revoke(partitions)
+        self._held.difference_update(partitions)
+        for partition in partitions:
+            self._starting.pop(partition, None)
+            self._not_before.pop(partition, None)
+
+
+def _start(level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None) -> OffsetMap:
+    """Where nothing is committed, any start that is not too late will do: offsets that do not come do not exist."""
+    if committed is None:
+        return OffsetMap(0)
+    offset, metadata = committed
+    if not metadata:
+        return OffsetMap(offset)
+    try:
+        _, log_end = level.bounds(partition, _ANSWER_WITHIN)
+        return decode(metadata, offset, log_end)
+    except OffsetMapError as error:
+        log.warning("%s is read from its committed offset %d, without an offset map: %s", partition, offset, error)
+        return OffsetMap(offset)
+
+
+def _raise_unless_fetching(level: LevelConsumer) -> None:
+    while level.errors:
+        error = level.errors.popleft()
+        was_never_granted = isinstance(error, AuthorizationError) and not level.was_member
+        if was_never_granted or not isinstance(error, FetchError):
+            raise error
+        log.warning("%s", error)

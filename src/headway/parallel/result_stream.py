@@ -1,0 +1,100 @@
+"""What handlers return, as a stream for the caller to iterate over, plain or async.
+
+A record is done when the next result is asked for, so what the caller did not get to comes again; until then it keeps
+its slot, so no more results wait than there are slots.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from headway.execution.dispatch import Dispatch, Job, RecordWork
+from headway.execution.handlers import Handler, Handlers, for_each_record, is_coroutine_function
+from headway.records import ConsumerRecord
+from headway.runtime.sigterm import on_terminate
+
+
+class Result(NamedTuple):
+    """A record and what its handler returned."""
+
+    record: ConsumerRecord
+    value: Any
+
+
+Run = Callable[[Callable[[], Handlers], asyncio.Task[Any] | None], None]
+_Item = tuple[RecordWork, Any] | None
+
+
+class ResultStream:
+    """An iterable and async iterable, once, of `Result`s in the order in which handlers end.
+
+    It ends when the consumer was stopped; drained, after the last was taken. Raises what ended the run, if not well.
+    Whoever leaves the iteration stops the consumer.
+    """
+
+    def __init__(self, handler: Handler, dispatch: Dispatch, run: Run, stop: Callable[[bool], None]) -> None:
+        self._handler = handler
+        self._dispatch = dispatch
+        self._run = run
+        self._stop = stop
+        self._has_ended = False  # and what was not taken comes again
+        self._failure: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Result]:
+        items: SimpleQueue[_Item] = SimpleQueue()
+        running = self._start(items.put, None)
+        try:
+            with on_terminate(self._stop):
+                while (item := items.get()) and not self._has_ended:
+                    yield self._result(item)
+                    self._dispatch.stored(item[0])
+        finally:
+            self._leave()
+            running.join()
+        if self._failure:
+            raise self._failure
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        loop = asyncio.get_running_loop()
+        items: asyncio.Queue[_Item] = asyncio.Queue()
+        put = lambda item: loop.call_soon_threadsafe(items.put_nowait, item)  # noqa: E731
+        running = self._start(put, asyncio.current_task())
+        try:
+            with on_terminate(self._stop):
+                while (item := await items.get()) and not self._has_ended:
+                    yield self._result(item)
+                    self._dispatch.stored(item[0])
+        finally:
+            self._leave()
+            await asyncio.shield(asyncio.to_thread(running.join))
+        if self._failure:
+            raise self._failure
+
+    def _start(self, put: Callable[[_Item], Any], owner: asyncio.Task[Any] | None) -> threading.Thread:
+        def settle(work: RecordWork, value: Any) -> Job | None:
+            put((work, value))
+            return self._dispatch.next()
+
+        calls = for_each_record(self._handler, settle, self._dispatch)
+
+        def run() -> None:
+            try:
+                self._run(lambda: calls, owner if is_coroutine_function(self._handler) else None)
+            except BaseException as error:
+                self._failure = error
+            finally:
+                self._has_ended = True
+                put(None)
+
+        running = threading.Thread(target=run, name="headway-control", daemon=True)
+        running.start()
+        return running
+
+    def _leave(self) -> None:
+        if not self._has_ended:
+            self._stop(False)
+
+    def _result(self, item: tuple[RecordWork, Any]) -> Result:
+        return Result(item[0].record, item[1])

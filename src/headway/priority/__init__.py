@@ -1,0 +1,1 @@
+"""The priority consumer and producer, plain and for asyncio."""

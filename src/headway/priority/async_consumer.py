@@ -1,0 +1,173 @@
+"""The priority consumer for an event loop.
+
+Waiting is the loop's: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask Kafka
+something run on a thread, one at a time, since the clients beneath are not thread-safe.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from headway.config import Config
+from headway.core.levels.capacity import Distributor
+from headway.core.levels.policies import PolicyName
+from headway.kafka.consumer.level_consumers import Partitions
+from headway.priority.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
+from headway.records import ConsumerRecord, TopicPartition
+
+T = TypeVar("T")
+
+
+_REQUEST_TIMEOUT = 30.0
+
+
+class AsyncPriorityConsumer:
+    """`PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
+
+    Several tasks may poll and iterate at a time: each record is one task's. A call that is cancelled has taken none.
+    Rebalance callbacks run during a poll, in the event loop's thread; what `unsubscribe` and `close` revoke is told in
+    another, while the loop goes on.
+    """
+
+    def __init__(
+        self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
+    ) -> None:
+        self._consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
+        self._one_at_a_time = asyncio.Lock()
+        self.assignment = self._consumer.assignment
+        self.subscription = self._consumer.subscription
+        self.paused = self._consumer.paused
+        self.wakeup = self._consumer.wakeup
+        self.set_sasl_credentials = self._consumer.set_sasl_credentials
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int],
+        on_assign: OnRebalance | None = None,
+        on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
+    ) -> None:
+        """Read these topics; see `PriorityConsumer.subscribe`."""
+        self._consumer.subscribe(topics, on_assign, on_revoke, on_lost)
+
+    async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
+        """The next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while await self._has_turn(deadline):
+            try:
+                now = time.monotonic()
+                records = self._consumer.poll_now(now)
+            finally:
+                self._one_at_a_time.release()
+            if records or (deadline is not None and now >= deadline):
+                return records
+            await self._consumer.wake.wait_async(longest_wait(now, deadline))
+        return []
+
+    async def _has_turn(self, deadline: float | None) -> bool:
+        """Wait until no other call is under way, and begin one; False if that is not before the deadline."""
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                return await self._one_at_a_time.acquire()
+        except TimeoutError:
+            return False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """Wait for the next record; one that was not handed out yet is not committed either."""
+        while True:
+            async with self._one_at_a_time:
+                record = self._consumer.next_now(time.monotonic())
+            if record is not None:
+                return record
+            await self._consumer.wake.wait_async(longest_wait(0, None))
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commit offsets, each the next to read; without any, everything that was returned."""
+        await self._call(self._consumer.commit, offsets)
+
+    async def committed(
+        self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The committed offset of each partition, None where there is none."""
+        return await self._call(self._consumer.committed, partitions, timeout)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record of a partition that a poll returns."""
+        return await self._call(self._consumer.position, partition)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Return records of an assigned partition from this offset on."""
+        await self._call(self._consumer.seek, partition, offset)
+
+    async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
+        """Start over with these partitions, or with all."""
+        await self._call(self._consumer.seek_to_beginning, partitions)
+
+    async def seek_to_end(self, partitions: Partitions | None = None) -> None:
+        """Skip what these partitions, or all, hold now."""
+        await self._call(self._consumer.seek_to_end, partitions)
+
+    async def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
+        await self._call(lambda: self._consumer.pause(partitions, level=level))
+
+    async def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return records from these partitions, from a level, or from all again."""
+        await self._call(lambda: self._consumer.resume(partitions, level=level))
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        return await self._call(self._consumer.offsets_for_times, times, timeout)
+
+    async def beginning_offsets(
+        self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return await self._call(self._consumer.beginning_offsets, partitions, timeout)
+
+    async def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """The offset after the last of each partition."""
+        return await self._call(self._consumer.end_offsets, partitions, timeout)
+
+    async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """The partitions of a topic, of all levels."""
+        return await self._call(self._consumer.partitions_for, topic, timeout)
+
+    async def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
+        """Kafka's topics and how many partitions each has."""
+        return await self._call(self._consumer.list_topics, timeout)
+
+    async def metrics(self) -> list[LevelMetrics]:
+        """What is known of each level, lowest first."""
+        return await self._call(self._consumer.metrics)
+
+    async def unsubscribe(self) -> None:
+        """Leave the groups; the consumer can subscribe again."""
+        await self._call(self._consumer.unsubscribe)
+
+    async def close(self) -> None:
+        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups."""
+        await self._call(self._consumer.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call(self._consumer.__exit__, kind, error, trace)
+
+    async def _call(self, function: Callable[..., T], *args: Any) -> T:
+        async def alone() -> T:
+            async with self._one_at_a_time:
+                return await asyncio.to_thread(function, *args)
+
+        # A thread cannot be cancelled: whoever is, leaves it the lock until it is done.
+        return await asyncio.shield(asyncio.ensure_future(alone()))

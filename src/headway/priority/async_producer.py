@@ -1,0 +1,332 @@
+"""The priority producer for an event loop.
+
+Waiting is the loop's: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask Kafka
+something run on a thread.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from headway.config import Config
+from headway.core.levels.capacity import Distributor
+from headway.delay.due_time import When
+from headway.errors import ConfigError, DeliveryError
+from headway.kafka.producer.delivery import DeliveryFuture, Destination, Report, Tally, not_delivered
+from headway.kafka.producer.headers import header_list
+from headway.priority.async_consumer import AsyncPriorityConsumer
+from headway.priority.producer import PriorityProducer, ProducerMetrics
+from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata, TopicPartition
+from headway.runtime.lifecycle import time_left_of
+
+_REQUEST_TIMEOUT = 30.0
+
+
+class _Sent:
+    """A record of an `AsyncPriorityProducer`: what the client reports of it is kept until the loop resolves it.
+
+    It costs half of what a `DeliveryFuture` does that calls back.
+    """
+
+    __slots__ = (
+        "awaited",
+        "error",
+        "headers",
+        "key",
+        "partition",
+        "place",
+        "queue",
+        "reported",
+        "since",
+        "size",
+        "tally",
+        "timestamp",
+        "value",
+    )
+
+    queue: Any  # the accumulator's, as in a `DeliveryFuture`
+    size: int
+    tally: Tally
+    place: tuple[Any, Any, int]
+
+    def __init__(
+        self, destination: Destination, awaited: asyncio.Future[RecordMetadata], reported: "deque[_Sent]"
+    ) -> None:
+        self.tally = destination.tally
+        self.awaited = awaited
+        self.reported = reported
+        self.error: Exception | None = None
+
+    @property
+    def destination(self) -> Destination:
+        """Where the record goes."""
+        return self.tally.destination
+
+    def __call__(self, error: Any, message: Report) -> None:
+        """Take the Kafka client's report, with its error or None; on any thread."""
+        queue = self.queue
+        if not queue.returned:
+            queue.reported.append(queue)
+        queue.returned += self.size
+        if error is not None:
+            self.fail(not_delivered(self.destination, error))
+            return
+        self.tally.delivered += 1
+        self.place = (message.partition(), message.offset(), message.timestamp()[1])
+        self.reported.append(self)
+
+    def fail(self, error: Exception) -> None:
+        """The record was not delivered; on any thread."""
+        self.tally.count_failure()
+        self.error = error
+        self.reported.append(self)
+
+    def resolve(self) -> None:
+        """In the loop, tell who awaits it, unless that was cancelled."""
+        if self.awaited.done():
+            return
+        if self.error is not None:
+            self.awaited.set_exception(self.error)
+            return
+        partition, offset, timestamp = self.place
+        to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
+        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))
+
+
+_Place = tuple[str, int, int | None]
+
+
+class _Waiters:
+    """Those who wait for room at the same place, in the order of their sends; who is first holds the lock."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Lock()
+        self.count = 0
+
+
+class AsyncPriorityProducer:
+    """`PriorityProducer` for asyncio: `await send(...)` means delivered.
+
+    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room the
+    future waits, in the order of the calls to a topic, and nothing else does; with `on_full="raise"` `send` raises
+    `NoRoomError`. It is for one event loop at a time, which also takes Kafka's reports.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        policy: Literal["fair", "strict"] = "fair",
+        distributor: Distributor | None = None,
+        on_full: Literal["await", "raise"] = "await",
+    ) -> None:
+        if on_full not in ("await", "raise"):
+            raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waits = on_full == "await"
+        self._thread: int | None = None  # the loop's
+        self._reported: deque[_Sent] = deque()
+        self._room = asyncio.Event()
+        self._waiters: dict[_Place, _Waiters] = {}
+        self._waiting: dict[asyncio.Task[RecordMetadata], _Sent] = {}  # for room, and then for their delivery
+        self._producer = PriorityProducer(
+            config, policy=policy, distributor=distributor, after_reports=self._after_reports
+        )
+        self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
+        self.purge: Callable[..., int] = self._producer.purge
+        self.set_sasl_credentials: Callable[[str, str], None] = self._producer.set_sasl_credentials
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        priority: int = 0,
+        due: When | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.
+
+        Records are sent in the order of the calls, whether and when their futures are awaited. Those raise
+        `DeliveryError`. To be called in the event loop.
+        """
+        loop, producer = asyncio.get_running_loop(), self._producer
+        if loop is not self._loop:
+            self._settle_in(loop)
+        if due is not None:
+            more = {"priority": priority, "headers": headers, "partition": partition, "timestamp": timestamp}
+            send = partial(producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
+            return loop.create_task(_awaited_later(send))
+        destination = producer.destination(topic, priority)
+        if headers is not None:
+            headers = header_list(headers)
+        awaited: asyncio.Future[RecordMetadata] = loop.create_future()
+        record = _Sent(destination, awaited, self._reported)
+        if self._waiters and (topic, priority, partition) in self._waiters:
+            taken = False
+        else:
+            taken = producer.offer(record, destination, value, key, partition, timestamp, headers)
+        if taken:
+            return awaited
+        return self._wait_for_room(
+            (topic, priority, partition), record, destination, value, key, partition, timestamp, headers
+        )
+
+    def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let this loop take the reports, in place of a thread, or of a loop that ended."""
+        self._producer.check_open()
+        self._producer.client.serve_in(loop)
+        self._room = asyncio.Event()
+        self._waiters.clear()
+        self._waiting.clear()
+        self._loop, self._thread = loop, threading.get_ident()
+
+    def _wait_for_room(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
+        """Wait for room behind those who wait for the same already."""
+        if not self._waits:
+            raise self._producer.no_room(record.destination)
+        waiters = self._waiters.setdefault(place, _Waiters())
+        waiters.count += 1
+        waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, *fields))
+        self._waiting[waiting] = record
+        waiting.add_done_callback(lambda _: self._leave(waiting, place, waiters))
+        return waiting
+
+    def _leave(self, waiting: "asyncio.Task[RecordMetadata]", place: _Place, waiters: _Waiters) -> None:
+        self._waiting.pop(waiting, None)
+        waiters.count -= 1
+        if not waiters.count:
+            del self._waiters[place]
+
+    async def _wait(self, waiters: _Waiters, record: _Sent, *fields: Any) -> RecordMetadata:
+        producer, taken = self._producer, False
+        try:
+            async with asyncio.timeout(producer.max_block), waiters.first:
+                self._room.clear()
+                while record.error is None and not (taken := producer.offer(record, *fields)):
+                    await self._room.wait()
+                    self._room.clear()
+        except TimeoutError:
+            record.destination.count_unsent().count_failure()
+            within = f" within max.block.ms={producer.max_block * 1000:.0f}"
+            raise producer.no_room(record.destination, within) from None
+        if record.error is not None and not taken:  # it was given up
+            record.destination.count_unsent().count_failure()
+            raise record.error
+        return await record.awaited
+
+    async def _have_no_waiting(self, timeout: float | None, topic: str | None = None, level: int | None = None) -> int:
+        """Wait for those that found no room, of which the producer knows nothing yet; how many there still are."""
+        of_these = {
+            task
+            for task, record in self._waiting.items()
+            if topic in (None, record.destination.topic) and level in (None, record.destination.level)
+        }
+        return len((await asyncio.wait(of_these, timeout=timeout))[1]) if of_these else 0
+
+    def _give_up_waiting(self) -> None:
+        """Those that found no room yet are not sent any more."""
+        for record in self._waiting.values():
+            record.error = record.error or DeliveryError("A record was not sent: its transaction was aborted.")
+        self._room.set()
+
+    def _after_reports(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._resolve()
+        elif self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits anything any more
+                self._loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        """In the loop, all that was reported so far: at most one wake-up a batch, not one a record."""
+        while self._reported:
+            self._reported.popleft().resolve()
+        self._room.set()
+
+    async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
+        """Wait until what was sent is delivered or failed; see `PriorityProducer.flush`."""
+        left_over = time_left_of(timeout)
+        waiting = await self._have_no_waiting(timeout, topic, level)
+        return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
+
+    async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """The partitions of a topic, of all levels."""
+        return await asyncio.to_thread(self._producer.partitions_for, topic, timeout)
+
+    async def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
+        await asyncio.to_thread(self._producer.init_transactions, timeout)
+
+    @asynccontextmanager
+    async def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> AsyncIterator[None]:
+        """A transaction for the length of an `async with` block: committed at its end, aborted on an error.
+
+        Cancelled while it is committed, it waits for the end of that, and is aborted only if it was refused.
+        """
+        self._producer.begin_transaction()
+        try:
+            yield
+            if left := await self._have_no_waiting(timeout):
+                raise DeliveryError(
+                    f"{left} records of the transaction found no room within {timeout:g} seconds, and it is aborted."
+                )
+        except BaseException as error:
+            self._give_up_waiting()
+            await _to_its_end(partial(self._producer.abort_after, error), timeout)
+            raise
+        await _to_its_end(self._commit_or_abort, timeout)
+
+    def _commit_or_abort(self, timeout: float) -> None:
+        try:
+            self._producer.commit_transaction(timeout)
+        except BaseException as error:
+            self._producer.abort_after(error, timeout)
+            raise
+
+    async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        await consumer._call(self._producer.send_offsets, consumer._consumer, timeout)
+
+    async def close(self, timeout: float | None = None) -> int:
+        """Deliver what was sent and let go; how many records were not, after `timeout` seconds."""
+        if self._producer.is_closed:
+            return 0
+        left_over = time_left_of(timeout)
+        left = await self._have_no_waiting(timeout)
+        self._producer.client.leave_loop()
+        return left + await asyncio.to_thread(self._producer.close, left_over())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _awaited_later(send: Callable[[], DeliveryFuture]) -> RecordMetadata:
+    """A record with a due time: the first looks for topics, so not in the loop."""
+    return await asyncio.wrap_future(await asyncio.to_thread(send))
+
+
+async def _to_its_end(call: Callable[[float], None], timeout: float) -> None:
+    """Run a call in a thread and wait for its end, cancelled or not: what came beside it would be in conflict."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, timeout))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled:
+        raise cancelled from running.exception()
+    running.result()

@@ -1,0 +1,564 @@
+"""The priority consumer: one group member per level, one poll over all of them.
+
+A poll asks the policy what to fetch from each level, puts what comes into the level buffers, and hands out what the
+policy then splits. What is in the buffers was not returned: positions and commits stop before it.
+"""
+
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from headway.config import Config, ConsumerSettings
+from headway.core.levels.capacity import Distributor
+from headway.core.levels.level_buffer import LevelBuffer
+from headway.core.levels.naming import LevelSubscription, by_level, by_priority, checked_topics, level_group
+from headway.core.levels.policies import PolicyName, make_policy
+from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
+from headway.kafka.binding.capi import is_of_a_member
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
+from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets, Partitions
+from headway.kafka.consumer.membership import Standing, not_a_member, standing
+from headway.kafka.serialization import key_reader, value_reader
+from headway.records import ConsumerRecord, TopicPartition
+from headway.runtime.deferred_signals import defer_signals
+from headway.runtime.gc_pause import GcPause
+from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+OnRebalance = Callable[[list[TopicPartition]], Any]
+
+# A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
+_LONGEST_TURN = 1.0
+_REQUEST_TIMEOUT = 30.0
+# A member that leaves does not keep its group waiting for a commit that is not answered.
+_LEAVE_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMetrics:
+    """What a consumer knows of one level.
+
+    `share` is its part of the capacity, `demand` what the next poll fetches at most, `buffered` what was fetched and
+    not yet returned, `returned` a count since the start, `lag` what waits in Kafka as of the last fetch. `refused`
+    says which right is missing, if one is.
+    """
+
+    level: int
+    share: int
+    demand: int
+    buffered: int
+    returned: int
+    lag: int
+    partitions: int
+    refused: str | None = None
+
+
+class PriorityConsumer:
+    """Reads the levels of its topics, and shares each poll's capacity over them.
+
+    Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
+    `capacity_burst` (the reference client's), `fair` (work-conserving shares) or `strict` (highest first, with a
+    longest wait); `distributor` splits `max.poll.records` into the levels' shares. For the settings see
+    `headway.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
+
+    Not thread-safe, but for `wakeup`. Closing it, or leaving its `with` block, leaves the groups.
+    """
+
+    def __init__(
+        self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
+    ) -> None:
+        self._settings = settings = ConsumerSettings.parse(config)
+        self._shares, self._policy = make_policy(
+            policy,
+            distributor,
+            settings.levels,
+            settings.capacity,
+            window_size=settings.window_size,
+            threshold=settings.threshold,
+            max_wait=settings.max_wait,
+        )
+        self.wake = Wakeup()
+        # What was fetched and not handed out stands in these, and nowhere else while a callback may run.
+        self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
+        self._batch: deque[ConsumerRecord] = deque()  # what an iteration hands out next; changed, never replaced
+        self._returned = [0] * settings.levels
+        self._subscription: Sequence[str] | Mapping[str, int] = ()
+        self._woken = False
+        self._closed = self._closing = self._is_forked = False
+        tell_of_forks(self)
+        self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
+        self._auto_commits = settings.auto_commit_interval is not None
+        self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
+        readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
+        self._levels = LevelConsumers(
+            [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
+        )
+        self._commits = AsyncCommits()
+        for level in self._levels:
+            level.wake(self.wake)
+
+    # Subscription
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int],
+        on_assign: OnRebalance | None = None,
+        on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
+    ) -> None:
+        """Read these topics at all levels, or each existing topic of a mapping at the priority given (KIP-349).
+
+        They take the place of those before.
+        A name that starts with `^` is a pattern. The callbacks get a list of `TopicPartition` during a poll:
+        `on_assign` may seek, `on_revoke` may commit, and `on_lost`, by default `on_revoke`, is told of partitions
+        that another member may own already. Raises `ConfigError` for a priority that is not a level.
+        """
+        self._check_open()
+        self._check_not_in_callback("subscribe")
+        topics = checked_topics(topics)
+        listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
+        for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
+            level.subscribe(subscription, listener)
+        self._subscription = topics
+
+    def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
+        if isinstance(topics, Mapping):
+            return by_priority(topics, len(self._levels))
+        return by_level(topics, len(self._levels))
+
+    def unsubscribe(self) -> None:
+        """Leave the groups, as `close` does; the consumer can subscribe again."""
+        self._check_open()
+        self._check_not_in_callback("unsubscribe")
+        for level in self._levels:
+            level.unsubscribe()
+        self._subscription = ()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+
+        Connections that there are go on. From any thread. Raises `ConfigError` for what librdkafka does not take.
+        """
+        self._check_open()
+        for level in self._levels:
+            level.set_sasl_credentials(username, password)
+
+    def subscription(self) -> Sequence[str] | Mapping[str, int]:
+        """What was subscribed to."""
+        return self._subscription
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions of all levels that this member reads."""
+        return self._levels.assignment()
+
+    # Records
+
+    def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
+        """The next records, at most `max.poll.records`: highest level first, offset order within a partition.
+
+        Waits up to `timeout` seconds, for ever with None, until there is one. Raises `FetchError` when a level
+        could not fetch since the last poll, what a rebalance callback raised, or `WakeupError`; none of them loses
+        a record, and the next poll goes on.
+        """
+        now = time.monotonic()
+        deadline = None if timeout is None else now + timeout
+        while not (records := self.poll_now(now)) and (deadline is None or now < deadline):
+            self.wake.wait(longest_wait(now, deadline))
+            now = time.monotonic()
+        return records
+
+    def poll_now(self, now: float) -> list[ConsumerRecord]:
+        """Poll without waiting; `now` is of `time.monotonic`."""
+        self._begin_poll(now)
+        if self._batch:
+            return self._rest_of_batch()
+        with GcPause():
+            self._fetch(now)
+            return self._take(now)
+
+    def _begin_poll(self, now: float) -> None:
+        self._check_open()
+        self._check_not_in_callback("poll")
+        self._raise_pending()
+        self._commits.settle()
+        self._auto_commit(now)
+
+    def wakeup(self) -> None:
+        """Make the poll that is waiting, or the next one, raise `WakeupError`; from any thread."""
+        self._woken = True
+        self.wake.set()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """Wait for the next record; one that was not handed out yet is not committed either."""
+        now = time.monotonic()
+        while (record := self.next_now(now)) is None:
+            self.wake.wait(longest_wait(now, None))
+            now = time.monotonic()
+        return record
+
+    def next_now(self, now: float) -> ConsumerRecord | None:
+        """Return the next record, or None where one would have to wait for it."""
+        if not self._batch:
+            self._begin_poll(now)
+            with GcPause():
+                self._fetch(now)
+                with defer_signals():  # a record is in a buffer or in the batch, never on the way
+                    self._batch.extend(self._take(now))
+        return self._batch.popleft() if self._batch else None
+
+    def _fetch(self, now: float) -> None:
+        """Fetch what the policy demands; all callbacks of a poll run in here, before anything is taken."""
+        demand = self._policy.demand(self._buffers)
+        with defer_signals():  # what it struck between librdkafka and a buffer would be counted as returned
+            for level in reversed(self._levels):
+                self._buffers[level.level].put(level.fetch(demand[level.level], now), now)
+        for level in self._levels:
+            for error in level.errors:
+                if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
+                    level.errors.remove(error)
+                    raise error
+
+    def _take(self, now: float) -> list[ConsumerRecord]:
+        counts = self._policy.split(self._buffers, self._settings.capacity, now)
+        records: list[ConsumerRecord] = []
+        for level in reversed(range(len(counts))):
+            if counts[level]:
+                records += self._buffers[level].take(counts[level])
+                self._returned[level] += counts[level]
+        return records
+
+    def _rest_of_batch(self) -> list[ConsumerRecord]:
+        records = list(self._batch)
+        self._batch.clear()
+        return records
+
+    def _raise_pending(self) -> None:
+        if self._woken:
+            self._woken = False
+            raise WakeupError("The poll was woken by wakeup(); no record was lost.")
+        for level in reversed(self._levels):
+            if level.errors:
+                raise level.errors.popleft()
+
+    # Commits
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, int] | None = None,
+        *,
+        asynchronous: bool = False,
+        on_commit: OnCommit | None = None,
+        timeout: float = _REQUEST_TIMEOUT,
+    ) -> None:
+        """Commit offsets, each the next to read; without any, everything that was returned.
+
+        In a rebalance callback everything is what was returned of that level: the group of another one may be waiting
+        for this very member, and would answer its commit after that.
+
+        Synchronous, it raises `KafkaError` where Kafka refuses, or does not answer within `timeout` seconds.
+        Asynchronous, a later poll calls `on_commit(error, offsets)`, by default logs an error: a commit that was
+        sent is not yet done.
+        """
+        self._check_open()
+        offsets = self._returned_offsets(self._called_back_for) if offsets is None else offsets
+        sent = self._levels.commit(offsets)
+        if asynchronous:
+            self._commits.add(sent, offsets, on_commit)
+            return
+        sent.wait(timeout)
+
+    def hear_refusal(self, level: int, error: KafkaError) -> None:
+        """Take in why a transaction refused a level's offsets: a member that was expelled joins its group again.
+
+        The answer went to the producer, so librdkafka's consumer has not heard it, and its heartbeats may not for
+        minutes. Of a refused commit of its own it has. `on_lost` is called in here.
+        """
+        if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
+            log.warning("Level %d was expelled from its group, and joins again: %s", level, error)
+            self._levels[level].rejoin()
+
+    def _auto_commit(self, now: float) -> None:
+        interval = self._settings.auto_commit_interval
+        if interval is not None and now >= self._commit_at:
+            self._commit_at = now + interval
+            self._try_commit(self._returned_offsets(), asynchronous=True)
+
+    def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
+        try:
+            self.commit(offsets, asynchronous=asynchronous, timeout=_LEAVE_TIMEOUT)
+        except HeadwayError as error:
+            log_failure(error, offsets)
+
+    def _returned_offsets(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
+        unreturned = self._first_unreturned()
+        positions = self._levels.positions(levels)
+        return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
+
+    def _first_unreturned(self) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition that was fetched and not handed out."""
+        first: dict[TopicPartition, int] = {}
+        for record in itertools.chain(self._batch, *self._buffers):
+            first.setdefault(record.topic_partition, record.offset)
+        return first
+
+    # Places in the log
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record of a partition that a poll returns."""
+        self._check_open()
+        self._levels.of(partition)
+        known = self._returned_offsets().get(partition)
+        return self._start(partition) if known is None else known
+
+    def _start(self, partition: TopicPartition) -> int:
+        committed = self.committed([partition])[partition]
+        if committed is not None:
+            return committed
+        reset = str(self._settings.kafka.get("auto.offset.reset", "latest"))
+        ends = self.beginning_offsets if reset in ("earliest", "smallest", "beginning") else self.end_offsets
+        return ends([partition])[partition]
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Return records of an assigned partition from this offset on."""
+        self._check_open()
+        level = self._levels.of(partition)
+        level.seek(partition, offset)
+        self._discard(level.level, lambda record: record.topic_partition == partition)
+
+    def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
+        """Start over with these partitions, or with all."""
+        self._check_open()
+        for partition in self.assignment() if partitions is None else partitions:
+            self.seek(partition, self.beginning_offsets([partition])[partition])
+
+    def seek_to_end(self, partitions: Partitions | None = None) -> None:
+        """Skip what these partitions, or all, hold now."""
+        self._check_open()
+        for partition in self.assignment() if partitions is None else partitions:
+            self.seek(partition, self.end_offsets([partition])[partition])
+
+    def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
+        self._check_open()
+        unreturned = self._first_unreturned()
+        for of_level, chosen in self._levels.chosen(partitions, level).items():
+            of_level.pause(chosen)
+            for partition in chosen & unreturned.keys():
+                self.seek(partition, unreturned[partition])
+
+    def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
+        """Return records from these partitions, from a level, or from all again."""
+        self._check_open()
+        for of_level, chosen in self._levels.chosen(partitions, level).items():
+            of_level.resume(chosen)
+
+    def paused(self) -> set[TopicPartition]:
+        """The assigned partitions that are paused."""
+        return self._levels.paused()
+
+    # What Kafka has
+
+    def committed(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
+        """The committed offset of each partition, None where there is none."""
+        self._check_open()
+        return self._levels.committed(partitions, timeout)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        self._check_open()
+        return self._levels.offsets_for_times(times, timeout)
+
+    def beginning_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        self._check_open()
+        return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
+
+    def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """The offset after the last of each partition."""
+        self._check_open()
+        return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
+
+    def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
+        self._check_open()
+        return self._levels.partitions_for(topic, timeout)
+
+    def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
+        """Kafka's topics and how many partitions each has."""
+        self._check_open()
+        return self._levels[0].topics(None, timeout)
+
+    def metrics(self) -> list[LevelMetrics]:
+        """What is known of each level, lowest first; asks nobody."""
+        demand = self._policy.demand(self._buffers)
+        positions = self._returned_offsets()
+        return [
+            LevelMetrics(
+                level=level.level,
+                share=self._shares[level.level],
+                demand=demand[level.level],
+                buffered=len(self._buffers[level.level]),
+                returned=self._returned[level.level],
+                lag=sum(_lag(level, partition, positions) for partition in level.assigned),
+                partitions=len(level.assigned),
+                refused=level.refused,
+            )
+            for level in self._levels
+        ]
+
+    def transaction_offsets(self) -> list[LevelOffsets]:
+        """Return per level what was returned, as a transactional producer commits it.
+
+        Raises `KafkaError` for a level that is between two memberships: Kafka would take its offsets unfenced.
+        """
+        self._check_open()
+        parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
+        for part in parts:
+            if not is_of_a_member(part.group_metadata):
+                raise not_a_member(f"Level {part.level}")
+        return parts
+
+    # Life
+
+    def close(self) -> None:
+        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups.
+
+        Raises what a rebalance callback raised on the way, when all is closed.
+        """
+        if self._closed:
+            return
+        self._check_not_in_callback("close")
+        self._closing = True
+        self._commits.settle()
+        self._commits.forget()
+        try:
+            for level in self._levels:
+                level.wake(None)  # all, before anything can end this: they would write to what is closed
+            for level in self._levels:
+                level.close()  # this revokes its partitions, and the listener commits
+        finally:
+            self._closed = True
+            self.wake.close()
+        for error in itertools.chain.from_iterable(level.errors for level in self._levels):
+            if not isinstance(error, FetchError):
+                raise error
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # After an error the last records may not have been processed: they are left for the next member.
+        self._auto_commits = self._auto_commits and error is None
+        self.close()
+
+    def forked(self) -> None:
+        """Do nothing any more: this is the copy in a forked process, without threads."""
+        self._closed = self._is_forked = True
+
+    def _check_open(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("consumer")
+        if self._closed:
+            raise ClosedError("The consumer is closed. Make a new one to go on.")
+
+    def _check_not_in_callback(self, call: str) -> None:
+        if self._called_back_for is not None:
+            raise HeadwayError(
+                f"{call}() was called in a rebalance callback, amid another call of this consumer. Note there "
+                f"that it is due, and call {call}() when the other call has returned."
+            )
+
+    # Rebalances
+
+    @contextlib.contextmanager
+    def _calling_back(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
+        self._called_back_for = {partition.level for partition in partitions}
+        try:
+            yield
+        finally:
+            self._called_back_for = None
+
+    def _commit_before_leaving(self, partitions: Collection[TopicPartition]) -> None:
+        if self._auto_commits:
+            returned = self._returned_offsets({partition.level for partition in partitions})
+            self._try_commit({each: returned[each] for each in partitions if each in returned}, asynchronous=False)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        for level in {partition.level for partition in partitions}:
+            self._discard(level, lambda record: record.topic_partition in partitions)
+
+    def _discard(self, level: int, unwanted: Callable[[ConsumerRecord], bool]) -> None:
+        self._buffers[level].discard(unwanted)
+        kept = [record for record in self._batch if record.level != level or not unwanted(record)]
+        self._batch.clear()
+        self._batch.extend(kept)
+
+
+def longest_wait(now: float, deadline: float | None) -> float:
+    """How long a poll may wait before it turns again; with a deadline of None it polls for ever."""
+    return _LONGEST_TURN if deadline is None else min(_LONGEST_TURN, deadline - now)
+
+
+class _Listener:
+    """Tells the user of a rebalance, and keeps the consumer's buffers in step with it."""
+
+    def __init__(
+        self,
+        consumer: PriorityConsumer,
+        on_assign: OnRebalance | None,
+        on_revoke: OnRebalance | None,
+        on_lost: OnRebalance | None,
+    ) -> None:
+        self._consumer = consumer
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        self._tell(self._on_assign, partitions)
+
+    def revoked(self, partitions: list[TopicPartition]) -> None:
+        try:
+            self._consumer._commit_before_leaving(partitions)
+            self._tell(self._on_revoke, partitions)
+        finally:
+            self._consumer._forget(partitions)
+
+    def lost(self, partitions: list[TopicPartition]) -> None:
+        try:
+            self._tell(self._on_lost, partitions)
+        finally:
+            self._consumer._forget(partitions)
+
+    def _tell(self, callback: OnRebalance | None, partitions: list[TopicPartition]) -> None:
+        if callback and partitions:
+            with self._consumer._calling_back(partitions):
+                callback(partitions)
+
+
+def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:
+    end = level.known_end(partition)
+    return max(0, end - positions[partition]) if end is not None and partition in positions else 0
+
+
+def _level_config(settings: ConsumerSettings, level: int) -> dict[str, Any]:
+    return settings.kafka | {
+        "group.id": level_group(settings.group, level),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+    }

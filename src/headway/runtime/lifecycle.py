@@ -1,0 +1,29 @@
+"""What is closed at the end of a `with` block, and how long that may take."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class Closable(ABC):
+    """Something with a `close`, which leaving its `with` block calls."""
+
+    @abstractmethod
+    def close(self) -> object:
+        """Let go of everything."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def time_left_of(timeout: float | None) -> Callable[[], float | None]:
+    """Gives what is left of a time-out that begins now, in seconds; None for one without end."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())

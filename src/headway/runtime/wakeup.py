@@ -1,0 +1,90 @@
+"""Waiting for several clients at once, without spinning; several tasks of an event loop may wait at a time.
+
+librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any
+thread. The signal is an edge: after a wait, every client is asked until it has nothing, before the next wait.
+"""
+
+import asyncio
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable
+
+# How much is read at once; more bytes than that only mean one more turn of the loop.
+_PLENTY = 4096
+
+
+class Wakeup:
+    """A flag that librdkafka, threads and event loops can set and wait for."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._reader, selectors.EVENT_READ)
+        self._waiting = set[asyncio.Event]()  # the tasks of one event loop
+
+    @property
+    def fd(self) -> int:
+        """Where to write a byte to set it."""
+        return self._writer.fileno()
+
+    def set(self) -> None:
+        """End the wait of who is waiting, or the next one; after `close` nobody waits."""
+        with contextlib.suppress(OSError):  # a full socket is set already
+            self._writer.send(b"\x01")
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait until it is set, at most `timeout` seconds, and clear it."""
+        if self._selector.select(timeout):
+            self._clear()
+
+    async def wait_async(self, timeout: float | None) -> None:
+        """As `wait`, in the running event loop. All tasks that wait there are woken."""
+        loop = asyncio.get_running_loop()
+        is_set = asyncio.Event()
+        if not self._waiting:
+            loop.add_reader(self._reader, self._wake_all)
+        self._waiting.add(is_set)
+        try:
+            async with asyncio.timeout(timeout):
+                await is_set.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(is_set)
+            if not self._waiting:
+                loop.remove_reader(self._reader)
+
+    def _wake_all(self) -> None:
+        self._clear()
+        for each in self._waiting:
+            each.set()
+
+    def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
+        """Have a loop clear it and call this, each time it is set; gives what ends that, in the loop's thread."""
+
+        def cleared() -> None:
+            self._clear()
+            call()
+
+        def end() -> None:
+            if not loop.is_closed():
+                loop.remove_reader(self._reader)
+
+        loop.add_reader(self._reader, cleared)
+        return end
+
+    def close(self) -> None:
+        """Close the sockets; no client may write to them any more."""
+        self._selector.close()
+        self._reader.close()
+        self._writer.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(_PLENTY)

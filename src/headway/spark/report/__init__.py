@@ -1,0 +1,1 @@
+"""Reports of a pipeline: throughput, waits and lag by level, as a page."""

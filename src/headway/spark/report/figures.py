@@ -1,0 +1,127 @@
+"""Throughput, waits and lag by level, from the times at which records were produced, read and done.
+
+Each figure is a function from a DataFrame to a DataFrame; `headway.spark.report.html` makes a page of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from math import ceil
+from operator import and_
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from headway.core.levels.naming import MOST_LEVELS
+from headway.errors import ConfigError
+from headway.spark.report.timestamps import DONE, PRODUCED, READ
+
+STAGES: Mapping[str, tuple[str, str]] = {
+    "queue": (PRODUCED, READ),
+    "processing": (READ, DONE),
+    "end_to_end": (PRODUCED, DONE),
+}
+"""Which times each duration lies between."""
+
+PERCENTS = (50, 95, 99)
+NEEDED = ("level", PRODUCED, READ, DONE)
+
+_TYPES: Sequence[tuple[tuple[type[DataType], ...], str]] = (
+    ((TimestampType, TimestampNTZType), "a timestamp"),
+    ((ByteType, ShortType, IntegerType, LongType), "an integer"),
+)
+_LAST_SECOND = 253_370_764_799
+"""Of the year 9998: a day later Python's calendar may have ended, in some zone."""
+
+_ACCURACY = 1_000  # of percentiles: one part in so many
+_MOST_WINDOWS = 60
+_SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
+
+
+def check(records: DataFrame) -> DataFrame:
+    """Return the records; raise `ConfigError` when a column that the report needs is missing or of another type."""
+    missing = [name for name in NEEDED if name not in records.columns]
+    if missing:
+        raise ConfigError(
+            f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: an integer, and when each "
+            "record was produced, read and done, as `headway.spark.report.timestamps.stamped` adds them."
+        )
+    for name in NEEDED:
+        kind, (kinds, meant) = records.schema[name].dataType, _TYPES[name == "level"]
+        if not isinstance(kind, kinds):
+            raise ConfigError(
+                f"The column {name} is a {kind.simpleString()}, and a report needs {meant} there. Cast it before it is "
+                "written."
+            )
+    return records
+
+
+def usable(records: DataFrame) -> DataFrame:
+    """Return the records that have a level from 0 to 999 and three times from 1970 to 9998: others are in no window."""
+    given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
+    times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]
+    return given.where(reduce(and_, times, F.col("level").between(0, MOST_LEVELS - 1)))
+
+
+def by_level(records: DataFrame) -> DataFrame:
+    """One row per level: how many records there are, and the percentiles of each duration in milliseconds."""
+    return records.groupBy("level").agg(F.count("*").alias("records"), *_percentiles()).orderBy("level")
+
+
+def by_window(records: DataFrame, seconds: int) -> DataFrame:
+    """The same per level and window of the time at which records were done, and how many records a second."""
+    window = F.window(DONE, f"{seconds} seconds").getField("start").alias("window")
+    return (
+        records.groupBy("level", window)
+        .agg((F.count("*") / F.lit(seconds)).alias("per_second"), *_percentiles())
+        .orderBy("window", "level")
+    )
+
+
+def lag(records: DataFrame, seconds: int) -> DataFrame:
+    """Per level and window how many records had been produced but were not done at its end.
+
+    The windows are those from the first in which a record was done: a backlog of days counts from there on.
+    """
+    first = records.select(F.min(DONE).alias("first"))
+    produced = records.crossJoin(first).withColumn(PRODUCED, F.greatest(PRODUCED, "first"))
+    changes = _counts(produced, PRODUCED, seconds, 1).unionByName(_counts(records, DONE, seconds, -1))
+    per_window = changes.groupBy("level", "window").agg(F.sum("change").alias("change"))
+    until_then = Window.partitionBy("level").orderBy("window")
+    return per_window.select("level", "window", F.sum("change").over(until_then).alias("lag")).orderBy(
+        "window", "level"
+    )
+
+
+def window_seconds(records: DataFrame) -> int:
+    """Return the shortest usual window, or number of days, that gives 60 windows or fewer.
+
+    They cover the time in which the records were done.
+    """
+    span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
+    days = ceil(span / _MOST_WINDOWS / _SIZES[-1])
+    return next((size for size in _SIZES if span / size <= _MOST_WINDOWS), days * _SIZES[-1])
+
+
+def _percentiles() -> list[Column]:
+    columns = []
+    for name, (begin, end) in STAGES.items():
+        milliseconds = F.unix_millis(end) - F.unix_millis(begin)
+        # One digest for all, since Spark computes what is asked for in the same words once.
+        digest = F.percentile_approx(milliseconds, [p / 100 for p in PERCENTS], _ACCURACY)
+        columns += [digest.getItem(index).alias(f"{name}_p{p}") for index, p in enumerate(PERCENTS)]
+        columns.append(F.max(milliseconds).alias(f"{name}_max"))
+    return columns
+
+
+def _counts(records: DataFrame, stamp: str, seconds: int, sign: int) -> DataFrame:
+    window = F.window(stamp, f"{seconds} seconds").getField("start").alias("window")
+    return records.groupBy("level", window).agg((F.count("*") * sign).alias("change"))

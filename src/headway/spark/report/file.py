@@ -1,0 +1,53 @@
+"""A report of a directory of Parquet, as a file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headway.errors import ConfigError
+from headway.spark.report import figures
+from headway.spark.report.html import Row, page
+
+
+def write_report(
+    spark: SparkSession, parquet: str, output: Path, *, title: str = "Headway report", seconds: int | None = None
+) -> int:
+    """Write the page; return how many records it is about. `seconds` is the length of a window.
+
+    Records without a level or a time, or with one that is out of all bounds, are left out; the page says how many.
+    Raises `ConfigError` when there is no Parquet at that place, it is damaged, or it lacks a column.
+    """
+    with _readable(parquet):
+        given = figures.check(spark.read.parquet(parquet)).select(*figures.NEEDED)
+        there = given.count()
+        records = figures.usable(given).cache()
+        try:
+            size = seconds or figures.window_seconds(records)
+            levels = _rows(figures.by_level(records))
+            windows = _rows(figures.by_window(records, size))
+            lags = _rows(figures.lag(records, size))
+        finally:
+            records.unpersist()
+    count = sum(int(row["records"]) for row in levels)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page(title, levels, windows, lags, size, there - count), encoding="utf-8")
+    return count
+
+
+@contextmanager
+def _readable(parquet: str) -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:  # the latter is what a file without a footer raises
+        raise ConfigError(
+            f"No Parquet can be read at {parquet}. Name the directory that a pipeline wrote, as out/flights; if it is "
+            "that one, a file in it is damaged."
+        ) from error
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    return [row.asDict() for row in frame.collect()]

@@ -1,0 +1,1 @@
+"""A local Spark session, and what it says on stderr."""

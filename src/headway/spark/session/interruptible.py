@@ -1,0 +1,52 @@
+"""Spark's work on a thread of its own, so that Ctrl-C ends it at once and quietly.
+
+On the main thread PySpark answers Ctrl-C itself: it asks Java to cancel its jobs in the middle of another request,
+and stack traces come of it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from pyspark import SparkContext
+
+T = TypeVar("T")
+
+_ASK_AGAIN_S = 0.1
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """What the work returns or raises; on Ctrl-C its Java is ended first."""
+    with beside(work) as result:
+        return result.result()
+
+
+@contextmanager
+def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
+    """The work goes on beside the block, which ends after it; on Ctrl-C its Java is ended first."""
+    with ThreadPoolExecutor(1, thread_name_prefix="spark") as thread:
+        future = thread.submit(work)
+        try:
+            yield future
+        except KeyboardInterrupt:
+            _end(future)
+            raise
+
+
+def _end(future: "Future[Any]") -> None:
+    logging.disable()  # of every request that is cut off there would be a report
+    _hush_java()
+    while not future.done():
+        gateway: Any = SparkContext._gateway  # None while Java is only starting
+        if gateway is not None:
+            gateway.proc.terminate()
+        wait([future], _ASK_AGAIN_S)
+
+
+def _hush_java() -> None:
+    context = SparkContext._active_spark_context
+    if context is not None:
+        with suppress(Exception):  # it may be gone by now
+            context.setLogLevel("OFF")

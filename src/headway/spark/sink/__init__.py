@@ -1,0 +1,1 @@
+"""`format("headway")` for writing: rows to Kafka, at least once or exactly once."""

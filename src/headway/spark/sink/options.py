@@ -1,0 +1,181 @@
+"""The options and columns of the headway sink, checked once, with a sentence for each mistake."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final, Literal, cast
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from headway.delay.topics import DEFAULT_NAME
+from headway.errors import ConfigError
+from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, whole_number
+
+Delivery = Literal["exactly_once", "at_least_once"]
+
+NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
+MARKER_TOPIC = "headway-markers"
+_VERSION = "a number that grows with each write"
+
+# What the sink decides by itself.
+_OWN = ("transactional.id", "enable.idempotence", "allow.auto.create.topics", "delivery.report.only.error")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where rows go and how; `None` where an option was not given."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    topic: str | None = None
+    delivery: Delivery = "exactly_once"
+    app_id: str | None = None
+    version: int | None = None
+    keep_version: int | None = None
+    marker_topic: str = MARKER_TOPIC
+    scheduler_name: str = DEFAULT_NAME
+
+
+def parse(given: Mapping[str, str]) -> SinkOptions:
+    """The options as Spark hands them over: names in any case, values as text.
+
+    Raises `ConfigError` for the first that is unknown, missing or out of bounds.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    options.pop("checkpointlocation", None)  # Spark's own, that it hands on
+    options.pop("path", None)
+    refuse_unknown("sink", NAMES, options)
+    app_id, version = options.get("txnappid"), options.get("txnversion")
+    if (app_id is None) != (version is None):
+        raise ConfigError(
+            "The options txnAppId and txnVersion belong together: the name of a job, and a number that grows with each "
+            "of its writes. Give both or none."
+        )
+    delivery = _delivery(options)
+    keep_version = options.get("keepversion")
+    if keep_version is not None and delivery == "at_least_once":
+        raise ConfigError("The option keepVersion is for delivery=exactly_once. Remove it.")
+    if app_id is not None and delivery == "at_least_once":
+        raise ConfigError(
+            "The options txnAppId and txnVersion say what is there already, which delivery=at_least_once does not look "
+            "for. Remove them, or choose exactly_once."
+        )
+    return SinkOptions(
+        kafka=_kafka(options),
+        topic=options.get("topic"),
+        delivery=delivery,
+        app_id=app_id,
+        version=None if version is None else whole_number("txnVersion", version, 0, _VERSION),
+        keep_version=None if keep_version is None else whole_number("keepVersion", keep_version, 0, _VERSION),
+        marker_topic=options.get("markertopic", MARKER_TOPIC),
+        scheduler_name=options.get("schedulername", DEFAULT_NAME),
+    )
+
+
+def for_stream(options: SinkOptions) -> SinkOptions:
+    """The options, if they suit a stream."""
+    if options.app_id is not None:
+        raise ConfigError(
+            "The options txnAppId and txnVersion are for df.write; a stream has the query's id and the batch's number. "
+            "Remove them."
+        )
+    return options
+
+
+def for_batch(options: SinkOptions) -> SinkOptions:
+    """Return the options, if they suit a `df.write`."""
+    if options.keep_version is not None and options.app_id is None:
+        raise ConfigError(
+            "The option keepVersion is for a write with txnAppId and txnVersion; another never comes again. Remove it."
+        )
+    return options
+
+
+def _kafka(options: Mapping[str, str]) -> dict[str, str]:
+    if not options.get(SERVERS, "").strip():
+        raise ConfigError(f'The headway sink needs the option {SERVERS}, as in .option("{SERVERS}", "host:9092").')
+    settings = {
+        name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
+    }
+    for name in filter(settings.__contains__, _OWN):
+        raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set: the option delivery decides it. Remove it.")
+    return settings
+
+
+def _delivery(options: Mapping[str, str]) -> Delivery:
+    value = options.get("delivery", "exactly_once")
+    if value not in ("exactly_once", "at_least_once"):
+        raise ConfigError(f"The option delivery is {value!r}. Choose exactly_once or at_least_once.")
+    return cast("Delivery", value)
+
+
+def _is_bytes(kind: DataType) -> bool:
+    return isinstance(kind, BinaryType | StringType)
+
+
+def _is_whole(kind: DataType) -> bool:
+    return isinstance(kind, ByteType | ShortType | IntegerType | LongType)
+
+
+def _are_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    return (
+        [each.name for each in fields] == ["key", "value"]
+        and isinstance(fields[0].dataType, StringType)
+        and _is_bytes(fields[1].dataType)
+    )
+
+
+_COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
+    "topic": (lambda kind: isinstance(kind, StringType), "a string"),
+    "level": (_is_whole, "a whole number"),
+    "key": (_is_bytes, "binary or a string"),
+    "value": (_is_bytes, "binary or a string"),
+    "headers": (_are_headers, "array<struct<key: string, value: binary>>"),
+    "partition": (_is_whole, "a whole number"),
+    "due": (lambda kind: isinstance(kind, TimestampType), "a timestamp"),
+    "skip": (lambda kind: isinstance(kind, BooleanType), "a boolean"),
+    "identity": (lambda kind: _is_bytes(kind) or _is_whole(kind), "a string, binary or a whole number"),
+}
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises `ConfigError` for a column that is unknown or of a wrong type, or for none that says the topic."""
+    names = schema.fieldNames()
+    for column in schema:
+        _check_column(column.name, column.dataType, names)
+    if "value" not in names:
+        raise ConfigError(f"The headway sink needs a column value, and has {_listed(names)}. Name one so.")
+    if "topic" not in names and options.topic is None:
+        raise ConfigError("The headway sink needs a column topic, or the option topic for all rows.")
+    if "topic" in names and options.topic is not None:
+        raise ConfigError(
+            "The headway sink has both a column topic and the option topic. Drop the column, or remove the option."
+        )
+
+
+def _check_column(name: str, kind: DataType, names: Collection[str]) -> None:
+    if name not in _COLUMNS:
+        near = get_close_matches(name, [known for known in _COLUMNS if known not in names], n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Drop it, or use it in one of {_listed(_COLUMNS)}."
+        raise ConfigError(f"The headway sink has no column {name}. {hint}")
+    suits, wanted = _COLUMNS[name]
+    if not suits(kind):
+        raise ConfigError(f"The column {name} is {kind.simpleString()}; the headway sink needs {wanted}. Cast it.")
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names) or "none"

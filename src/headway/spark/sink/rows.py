@@ -1,0 +1,272 @@
+"""Rows of Arrow batches as what the producer takes, in chunks of a bounded size.
+
+Whatever is wrong with a row is a sentence that says which row it is: a query that is started again comes upon the same.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
+from headway.errors import DeliveryError
+from headway.kafka.producer.columnar import Columns, Suspects
+from headway.spark.option_parsing import shown
+from headway.spark.sink.digest import RowsDigest
+from headway.spark.sink.scheduled_rows import DueRows
+
+_MOST_BYTES = 8 * 2**20
+_ANY_PARTITION = -1
+_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+
+
+def chunks(
+    batch: pa.RecordBatch,
+    topic: str | None,
+    partitions_of: Callable[[str], int],
+    due_rows: DueRows | None = None,
+    digest: RowsDigest | None = None,
+    first: int = 0,
+) -> Iterator[Columns]:
+    """The rows in order; `topic` is that of all, if they do not say it, and `partitions_of` tells a topic's size.
+
+    With `due_rows`, those that are due later go to its lines. A `digest` takes in each chunk before it comes. Of a row
+    with `skip` nothing is written: only its identity counts. `first` is how many rows of the task came before.
+
+    Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, and
+    for headers that Kafka does not take.
+    """
+    pieces = -(-batch.nbytes // _MOST_BYTES) or 1
+    length = -(-batch.num_rows // pieces) or 1
+    for start in range(0, batch.num_rows, length):
+        piece = batch.slice(start, length)
+        names = _RowNames(piece, first + start)
+        identities = _identities(piece, names)
+        if digest is not None and identities is not None:
+            digest.add_identities(identities)
+        if "skip" in piece.schema.names:
+            written = pc.invert(pc.fill_null(piece.column("skip"), False))
+            piece, names = piece.filter(written), names.of(written)
+        if not piece.num_rows:
+            continue
+        columns = _columns(piece, topic, partitions_of, names)
+        due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
+        if digest is not None and identities is None:
+            digest.add(columns, due)
+        yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowNames:
+    """How sentences name the rows of a piece: by their identity, else by their place in the task, from 1."""
+
+    piece: pa.RecordBatch
+    first: int
+    written: pa.Array | None = None
+
+    def of(self, written: pa.Array) -> "_RowNames":
+        """Return the names of the rows that are `written`."""
+        return _RowNames(self.piece, self.first, written)
+
+    def __call__(self, index: int) -> str:
+        place = index if self.written is None else int(np.flatnonzero(self.written)[index])
+        if "identity" in self.piece.schema.names:
+            column = self.piece.column("identity")
+            if column[place].is_valid:
+                return f"The row whose identity is {shown(_list(column.slice(place, 1))[0])}"
+        return f"Row {self.first + place + 1} of its task"
+
+
+def _columns(
+    batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int], name_of: _RowNames
+) -> Columns:
+    present = dict(zip(batch.schema.names, batch.columns, strict=True))
+    topics = _kafka_topics(present.get("topic"), present.get("level"), topic, batch.num_rows, name_of)
+    distinct = _partition_counts(topics, partitions_of, present, name_of)
+    _check_partitions(present.get("partition"), topics, distinct, name_of)
+    return Columns(
+        rows=batch.num_rows,
+        size=batch.nbytes,
+        topics=repeat(*distinct) if len(distinct) == 1 else topics.to_pylist(),
+        values=_list(present["value"]),
+        keys=_list(present["key"]) if "key" in present else repeat(None),
+        partitions=_partitions(present.get("partition")),
+        headers=_headers(present["headers"], name_of) if "headers" in present else None,
+        name_of=name_of,
+        suspects=_suspects(topics, distinct, present, name_of),
+    )
+
+
+def _kafka_topics(
+    topics: pa.Array | None, levels: pa.Array | None, topic: str | None, rows: int, name_of: _RowNames
+) -> pa.Array:
+    """The Kafka topic of each row: that of its level, if it has one."""
+    if topics is None:
+        topics = pa.repeat(pa.scalar(topic), rows)
+    _refuse_null("topic", topics, name_of)
+    if levels is not None:
+        _refuse_null("level", levels, name_of)
+        if (index := _index(pc.less(levels, 0))) >= 0:
+            raise DeliveryError(
+                f"{name_of(index)} is for level {levels[index]}, and levels count from 0, the lowest priority. Correct "
+                "the column level, or filter such rows out."
+            )
+        hyphen = pa.scalar(level_topic("", 0)[:1], topics.type)
+        topics = pc.binary_join_element_wise(topics, pc.cast(levels, topics.type), hyphen)
+    return topics
+
+
+def _partition_counts(
+    topics: pa.Array, partitions_of: Callable[[str], int], present: Mapping[str, pa.Array], name_of: _RowNames
+) -> dict[str, int]:
+    """Return how many partitions each of the topics has."""
+    counts = {}
+    in_bytes = topics.cast(_bytes_of(topics.type))  # which need not be UTF-8
+    for name in pc.unique(in_bytes).to_pylist():
+        topic = name.decode(errors="replace")
+        if not (count := partitions_of(topic) if is_topic_name(topic) and topic not in _KAFKAS_OWN else 0):
+            index = pc.index(in_bytes, pa.scalar(name, in_bytes.type)).as_py()
+            raise DeliveryError(f"{name_of(index)} is for {_no_such_topic(topic, present, index)}")
+        counts[topic] = count
+    return counts
+
+
+def _index(found: pa.Array) -> int:
+    """Return the index of the first that is true, -1 if there is none."""
+    return int(pc.index(found, pa.scalar(True)).as_py())
+
+
+def _refuse_null(name: str, column: pa.Array, name_of: _RowNames) -> None:
+    if column.null_count:
+        raise DeliveryError(
+            f"{name_of(_index(pc.is_null(column)))} has no {name}: it is null. Fill it in, or filter such rows out."
+        )
+
+
+def _no_such_topic(name: str, present: Mapping[str, pa.Array], index: int) -> str:
+    if name in _KAFKAS_OWN:
+        return f"{name}, which is Kafka's own topic. Correct the topic."
+    if "level" not in present:
+        return f"{shown(name)}, and Kafka has no such topic. {how_to_create(name)} Or correct the topic."
+    level = present["level"][index].as_py()
+    topic = name.removesuffix(f"-{level}")
+    hint = how_to_create(topic, level + 1) if level < MOST_LEVELS else f"More than {MOST_LEVELS} levels are a mistake."
+    return f"level {level} of {topic}, and Kafka has no topic {name}. {hint} Or correct the columns topic and level."
+
+
+def _check_partitions(
+    partitions: pa.Array | None, topics: pa.Array, counts: dict[str, int], name_of: _RowNames
+) -> None:
+    if partitions is None or partitions.null_count == len(partitions):
+        return
+    for topic, count in counts.items():
+        is_wrong = pc.or_(pc.less(partitions, 0), pc.greater_equal(partitions, count))
+        if (index := _index(pc.and_(pc.equal(topics, topic), is_wrong))) >= 0:
+            raise DeliveryError(
+                f"{name_of(index)} is for partition {partitions[index]} of {topic}; there are 0 to {count - 1}. "
+                "Correct the column partition, or leave it null for the key to decide."
+            )
+
+
+def _partitions(partitions: pa.Array | None) -> Iterable[int]:
+    if partitions is None:
+        return repeat(_ANY_PARTITION)
+    return pc.fill_null(partitions, _ANY_PARTITION).to_pylist()  # type: ignore[no-any-return]
+
+
+def _identities(batch: pa.RecordBatch, name_of: _RowNames) -> list[Any] | None:
+    if "identity" not in batch.schema.names:
+        return None
+    _refuse_null("identity", batch.column("identity"), name_of)
+    return _list(batch.column("identity"))
+
+
+def _microseconds(due: pa.Array) -> list[int | None]:
+    return pc.cast(pc.cast(due, pa.timestamp("us", "UTC")), pa.int64()).to_pylist()  # type: ignore[no-any-return]
+
+
+def _headers(headers: pa.Array, name_of: _RowNames) -> list[list[tuple[str, Any]] | None]:
+    """Return the headers of each row, without those that are null."""
+    names = headers.flatten().drop_null().flatten()[0]
+    if names.null_count or pc.any(pc.match_substring(names, "\0")).as_py():
+        _refuse_names(headers, name_of)
+    try:
+        lists = _list(headers)
+    except UnicodeDecodeError:  # of a name, since values can be bytes
+        _refuse_names(headers, name_of)
+        raise
+    return list(map(_header_list, lists))
+
+
+def _refuse_names(headers: pa.Array, name_of: _RowNames) -> None:
+    """Raise `DeliveryError` for the first row with a header whose name Kafka does not take."""
+    for index, own in enumerate(headers):
+        for header in own if own.is_valid else ():
+            if header.is_valid and (wrong := _wrong_name(header["key"])):
+                raise DeliveryError(
+                    f"{name_of(index)} has a header whose name {wrong}. Correct it, or filter such headers out: "
+                    "filter(headers, header -> header.key is not null)."
+                )
+
+
+def _wrong_name(name: pa.Scalar) -> str | None:
+    if not name.is_valid:
+        return "is null"
+    try:
+        text = name.as_py()
+    except UnicodeDecodeError:
+        return "is not UTF-8"
+    return f"is {shown(text)}, with a NUL character, where Kafka's client would cut it" if "\0" in text else None
+
+
+def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, Any]] | None:
+    return [(header["key"], header["value"]) for header in headers if header] or None if headers else None
+
+
+def _suspects(
+    topics: pa.Array, distinct: Iterable[str], present: Mapping[str, pa.Array], name_of: _RowNames
+) -> dict[str, Suspects]:
+    """Return the row with the longest value for each topic, and the first without a key."""
+    sizes = pc.fill_null(pc.binary_length(present["value"]), 0)
+    has_no_key = pc.is_null(present["key"]) if "key" in present else pa.repeat(True, len(topics))
+    found = {}
+    for topic in distinct:
+        is_own = pc.equal(topics, topic)
+        own_sizes = pc.if_else(is_own, sizes, -1)
+        longest = pc.index(own_sizes, size := pc.max(own_sizes)).as_py()
+        without_key = _index(pc.and_(is_own, has_no_key))
+        found[topic] = Suspects(size.as_py(), name_of(longest), name_of(without_key) if without_key >= 0 else None)
+    return found
+
+
+def _list(column: pa.Array) -> list[Any]:
+    """Return a column's values. Text that is not UTF-8, as Spark's may be, comes as the bytes that it is."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        in_bytes = column.cast(_bytes_of(column.type))
+        return [_either(text, data) for text, data in zip(column, in_bytes, strict=True)]
+
+
+def _either(text: pa.Scalar, data: pa.Scalar) -> Any:
+    try:
+        return text.as_py()
+    except UnicodeDecodeError:
+        return data.as_py()
+
+
+def _bytes_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type with bytes in place of text, but for the names of headers."""
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        name, value = kind.value_type
+        header = pa.struct([name, value.with_type(_bytes_of(value.type))])
+        return pa.list_(kind.value_field.with_type(header))
+    return kind

@@ -1,0 +1,107 @@
+"""Rows with a due time, on their way to the delay lines from which a relay delivers them."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from itertools import islice, repeat
+from typing import Any, NamedTuple
+
+from headway.config import whole_number
+from headway.connection_settings import connection_of
+from headway.core.delay.schedule import HEADER, Schedule, partition_of
+from headway.core.untrusted import LATEST
+from headway.delay import limits
+from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
+from headway.errors import ConfigError, DeliveryError
+from headway.kafka.producer.columnar import Columns
+from headway.runtime.gc_pause import GcPause
+
+# Relays wait a minute for what may still be on its way into a line, and brokers look for transactions that have run out
+# of time every ten seconds.
+_MOST_TRANSACTION_MS = 45_000
+_TRANSACTION = "transaction.timeout.ms"
+
+_OF_TRANSACTIONS: Mapping[str, Any] = {
+    # A record's own limit follows from its transaction's, and the client refuses one that is longer.
+    **{name: value for name, value in limits.DEFAULTS.items() if name != "message.timeout.ms"},
+    _TRANSACTION: _MOST_TRANSACTION_MS,
+}
+
+
+def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
+    """What a producer of rows that are due later has to keep to, where nothing else is given."""
+    return _OF_TRANSACTIONS if in_transaction else limits.DEFAULTS
+
+
+class Lines(NamedTuple):
+    """The delay lines of a scheduler, as tasks get them from the driver."""
+
+    name: str
+    layout: Layout
+
+
+def find_lines(config: Mapping[str, Any], name: str) -> Lines:
+    """The lines of the scheduler of this name, which are created if there are none.
+
+    Raises `KafkaError`, and `ConfigError` for settings that do not suit them.
+    """
+    limits.check(config)
+    if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
+        raise ConfigError(
+            f"The option kafka.{_TRANSACTION} is {timeout}; with a column due it must be at most "
+            f"{_MOST_TRANSACTION_MS}, since relays wait no longer for what may still be on its way. Divide the rows "
+            "into more tasks."
+        )
+    connection = connection_of(config)
+    return Lines(name, read_layout(connection, name, "Write") or create_topics(connection, name))
+
+
+class DueRows:
+    """Schedules the rows of one task."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._partitions, ladder = lines.layout.partitions, lines.layout.usable
+        self._line_for = ladder.line_for
+        self._names = names = TopicNames(lines.name)
+        self._topics = {line: names.line(line) for line in (0, *ladder.lines)}
+        self._orders = itertools.count()
+        self._token = uuid.uuid4().hex[:10]
+
+    def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
+        """The records, those with a due time to a line; `due` is in microseconds since the epoch.
+
+        Raises `DeliveryError` for a header with the name that is a schedule's, and for a topic of the scheduler's own.
+        """
+        now, keys = int(time.time() * 1000), list(islice(columns.keys, columns.rows))
+        topics: list[str] = []
+        partitions: list[int] = []
+        headers: list[Sequence[Any] | None] = []
+        given = zip(due, keys, columns.topics, columns.partitions, columns.headers or repeat(None), strict=False)
+        with GcPause():
+            for at, key, topic, partition, own in given:
+                if at is None:
+                    line, number, fields = topic, partition, own
+                else:
+                    line, number, fields = self._to_line(at, now, key, topic, partition, own)
+                    if own and any(name == HEADER for name, _ in own):
+                        raise DeliveryError(
+                            f"{columns.name_of(len(topics))} is due later and has a header {HEADER}, which is ours. "
+                            "Give yours another name."
+                        )
+                topics.append(line)
+                partitions.append(number)
+                headers.append(fields)
+        return columns._replace(keys=keys, topics=topics, partitions=partitions, headers=headers)
+
+    def _to_line(
+        self, at: int, now: int, key: Any, topic: str, partition: int, own: Sequence[Any] | None
+    ) -> tuple[str, int, list[Any]]:
+        if self._names.owns(topic):
+            raise DeliveryError(f"A row that is due later is for {topic}, which is the scheduler's own topic.")
+        due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
+        target = partition if partition >= 0 else None
+        schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)
+        line = self._topics[self._line_for(due - now)]
+        fields = [*(own or ()), schedule.header()]
+        return line, partition_of(key, order, self._partitions), fields

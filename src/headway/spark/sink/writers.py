@@ -1,0 +1,219 @@
+"""`df.writeStream.format("headway")` and `df.write.format("headway")`: rows to Kafka.
+
+Exactly once: the rows of a task and a marker with the batch's number are one transaction. A task first takes the
+transactional id of its query and partition, which fences off all earlier attempts and sees their transactions ended;
+then it looks for its marker. If there is none of this batch or a later one, nothing of it is there, and nobody but
+this attempt can add it. A marker by this same run means that an attempt has committed and died before Spark knew. By
+another run, the batch is a replay after a restart if the rows are those that the marker stands for; nothing is written
+in either case. If the rows are others, the checkpoint is an older one, and the task says so: to skip them would lose
+them, and to write them would double others.
+
+This rests on the same rows being in the same task again. Spark sees to it where the source does (ours does, and so
+does anything behind `repartition(n, columns)`).
+"""
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from headway.errors import ConfigError, FencedError, TransactionError
+from headway.kafka.admin import Admin
+from headway.kafka.producer.columnar import ColumnarProducer
+from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
+from headway.spark.session.error_messages import one_sentence
+from headway.spark.sink.digest import RowsDigest
+from headway.spark.sink.markers import Marked, Part, read_marker
+from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse
+from headway.spark.sink.rows import chunks
+from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_settings
+
+_LOOK_EVERY = 0.5
+_PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
+_RESTART_WITHIN = 60.0  # seconds that a broker may be away between two micro-batches
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """How many rows a task has added to Kafka; none if they were there already."""
+
+    rows: int
+
+
+class Target(NamedTuple):
+    """Where rows go; `lines` are for those that are due later, if there is a column for that.
+
+    A write that is `named` may come again, after a restart; another never does.
+    """
+
+    options: SinkOptions
+    lines: Lines | None
+    named: bool = True
+
+    def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
+        """For the rows of one task."""
+        defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
+        return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of one task of one micro-batch."""
+        return _write(self._target, iterator, _part_of_query(self._run))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once; under the same `txnAppId` and `txnVersion` once for all."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._run = uuid.uuid4().hex
+        self._app_id = target.options.app_id or f"write-{self._run}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """The rows of one task."""
+        version = self._target.options.version or 0
+        return _write(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
+
+
+def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
+    """The writer for a query. Raises `ConfigError` for options and columns, and `KafkaError` if Kafka refuses."""
+    with one_sentence():
+        return StreamWriter(_checked(schema, for_stream(parse(given)), named=True))
+
+
+def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
+    """The writer for a DataFrame. Raises as `stream_writer` does."""
+    with one_sentence():
+        if overwrite:
+            raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
+        options = for_batch(parse(given))
+        return BatchWriter(_checked(schema, options, named=bool(options.app_id)))
+
+
+def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target:
+    """A write that is `named` is one of many, as those of a query and of `foreachBatch`; another never comes again."""
+    check_columns(schema, options)
+    if not named:
+        options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
+    marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
+    scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
+    now = int(time.monotonic() / _PREPARED_FOR)
+    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named, now), named)
+
+
+@lru_cache(maxsize=16)
+def _prepare(
+    marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
+) -> Lines | None:
+    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines.
+
+    With another `now` it is asked again: topics may be deleted, and Spark keeps this process for later queries.
+    """
+    admin = Admin(dict(kafka), _RESTART_WITHIN if named else 0.0)
+    if marker_topic:
+        create_marker_topic(admin, marker_topic, lasting=named)
+    else:
+        admin.topics()
+    return find_lines(dict(kafka), scheduler_name) if scheduler_name else None
+
+
+def _write(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+    with one_sentence():
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return Written(0)
+        rows = chain([first], batches)
+        if target.options.delivery == "at_least_once":
+            with target.producer() as producer:
+                return Written(_send(producer, target, rows))
+        return _write_once(target, rows, part)
+
+
+def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+    options, digest = target.options, RowsDigest()
+    with (
+        target.producer(f"headway-sink-{part.slot}") as producer,
+        CommitMarkers(options.kafka, options.marker_topic, read_marker, lasting=target.named) as markers,
+    ):
+        marked = Marked.read(markers.newest(part.key), part.key)
+        if marked.is_by_this_run(part):
+            return Written(0)
+        if not marked.has_none_of(part):
+            before = 0
+            for batch in batches:
+                deque(chunks(batch, options.topic, producer.partitions, digest=digest, first=before), maxlen=0)
+                before += batch.num_rows
+            if not marked.has(part, digest, options.keep_version):
+                raise marked.refusal(part, digest, options.marker_topic)
+            return Written(0)
+        began, may_take = time.monotonic(), producer.transaction_timeout
+        try:
+            # A write without a name never comes again after a restart: nothing is ever compared with its rows.
+            rows = _send(producer, target, batches, digest if target.named else None)
+            marker = marked.with_this(part, rows, digest)
+            producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
+            producer.commit()
+        except FencedError as error:
+            if (took := time.monotonic() - began) > may_take:
+                raise TransactionError(
+                    f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
+                    "tasks, or raise the option kafka.transaction.timeout.ms."
+                ) from error
+            if not _other_attempt_commits(markers, part, may_take):
+                raise
+            return Written(0)
+        return Written(rows)
+
+
+def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> bool:
+    """Wait for the attempt that has fenced off this one; return whether it is of the same run and has committed.
+
+    A task that failed here would be started once more, and fence off the other in turn: with speculation, two attempts
+    would end each other until Spark gives up.
+    """
+    deadline = time.monotonic() + within
+    while (marked := Marked.read(markers.newest(part.key), part.key)).has_none_of(part):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return marked.is_by_this_run(part)
+
+
+def _send(
+    producer: ColumnarProducer, target: Target, batches: Iterator[pa.RecordBatch], digest: RowsDigest | None = None
+) -> int:
+    due_rows = DueRows(target.lines) if target.lines else None
+    rows = before = 0
+    for batch in batches:
+        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows, digest, before):
+            producer.send(columns)
+            rows += columns.rows
+        before += batch.num_rows
+    producer.flush()
+    return rows
+
+
+def _task() -> Any:
+    return TaskContext.get()
+
+
+def _part_of_query(run: str) -> Part:
+    task = _task()
+    query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
+    return Part(query, int(batch), task.partitionId(), run, is_micro_batch=True)

@@ -1,0 +1,1 @@
+"""`format("headway")` for reading: micro-batches and batches by priority."""

@@ -1,0 +1,143 @@
+"""Decides on the driver what each micro-batch reads: asks Kafka what there is, and the policy how to share it."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headway.errors import KafkaError
+from headway.kafka.consumer.external_commits import ExternalCommits
+from headway.kafka.reading.catalog import Catalog
+from headway.kafka.reading.range_reader import HOW_TO_GO_ON, Offsets
+from headway.spark.source.data_loss import bridge
+from headway.spark.source.level_split import LevelSplit, Sightings
+from headway.spark.source.offset_bounds import resolve
+from headway.spark.source.options import Options
+from headway.spark.source.range_packing import ranges, task_count
+from headway.spark.source.stream_offset import StreamOffset
+
+log = logging.getLogger(__name__)
+
+IDLE_PAUSE_S = 0.15
+"""How often an idle query asks Kafka for news. Spark asks 80 times a second, which would cost an eighth of a core."""
+
+_SIGHTINGS_PER_WAIT = 16
+
+
+class BatchPlanner:
+    """One for each run of a query. What it remembers is only for its policy: a restarted query begins without it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._catalog = Catalog(options.kafka, options.isolation)
+        self._commits = None if options.group is None else ExternalCommits(options.kafka, options.group)
+        self._admission = _admission(options)
+        self._target: StreamOffset | None = None
+        self._committed: Offsets = {}
+        self._waiting_since: float | None = None
+        self._found_nothing_at = -IDLE_PAUSE_S
+        self.seen: StreamOffset | None = None
+
+    def initial(self) -> StreamOffset:
+        """Where the option startingOffsets says to start."""
+        partitions, topic_ids = self._options.selection.find(self._catalog, self._options.levels)
+        if not partitions:
+            log.warning(
+                "No topic in Kafka matches subscribePattern=%r and has %d levels yet; the query waits for one.",
+                self._options.selection.pattern,
+                self._options.levels,
+            )
+        bound = self._options.start or "latest"
+        offsets = resolve("startingOffsets", bound, partitions, self._catalog)
+        if self._target is not None:
+            self.stop_at_what_is_there()  # again, or the end could be before the start: records may have come since
+        return StreamOffset(offsets, topic_ids, begun=offsets)
+
+    def stop_at_what_is_there(self) -> None:
+        """From now on, what can be read now is all that there is."""
+        self._target = self._ends()
+
+    def next(self, begin: StreamOffset, *, limited: bool) -> StreamOffset:
+        """Where the micro-batch that begins there ends; `begin` itself when there is nothing, or too little, to read.
+
+        Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
+        """
+        self._pause_when_idle()
+        self._commit(begin.offsets)
+        self.seen = self._target or self._ends()
+        # Where nothing is left to be read, nothing of it can be lost: an idle query need not ask.
+        first = begin.offsets if self.seen == begin else self._catalog.starts(list(self.seen.offsets))
+        start, losses = bridge(begin, self.seen, first)
+        if losses and self._options.fail_on_data_loss:
+            raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
+        # A new partition is first recorded at its start, so that its first range too is in Spark's log.
+        end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
+        if self._too_early(start, end):
+            return self._nothing(begin)
+        planned = StreamOffset(self._stops(start, end, limited=limited), self.seen.topic_ids)
+        if planned == begin:
+            return self._nothing(begin)
+        _log(losses)
+        is_first = begin.begun == begin.offsets  # as `initial` says
+        return _divided(begin, replace(planned, begun=start if is_first else None))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._commits is not None:
+            self._commits.close()
+
+    def _ends(self) -> StreamOffset:
+        partitions, topic_ids = self._options.selection.find(self._catalog, self._options.levels)
+        return StreamOffset(self._catalog.ends(partitions), topic_ids)
+
+    def _stops(self, start: Offsets, end: Offsets, *, limited: bool) -> Offsets:
+        if self._admission is None or not limited:
+            return end
+        return self._admission.stops(start, end, time.monotonic())
+
+    def _too_early(self, start: Offsets, end: Offsets) -> bool:
+        """Whether there is something, but less than minRecordsPerTrigger, and not for long."""
+        waiting = sum(end.values()) - sum(start.values())
+        if self._target is not None or not 0 < waiting < self._options.min_records:
+            self._waiting_since = None
+            return False
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        if now - self._waiting_since < self._options.max_trigger_delay:
+            return True
+        self._waiting_since = None
+        return False
+
+    def _nothing(self, begin: StreamOffset) -> StreamOffset:
+        self._found_nothing_at = time.monotonic()
+        return begin
+
+    def _pause_when_idle(self) -> None:
+        if self._target is None:
+            time.sleep(max(0, self._found_nothing_at + IDLE_PAUSE_S - time.monotonic()))
+
+    def _commit(self, offsets: Offsets) -> None:
+        """Where a micro-batch begins, all before is done."""
+        if self._commits is not None and offsets != self._committed:
+            self._commits.commit(offsets)
+            self._committed = offsets
+
+
+def _divided(begin: StreamOffset, planned: StreamOffset) -> StreamOffset:
+    """With the number of tasks that suits this driver's machine now; it stays with the micro-batch."""
+    records = sum(item.length for item in ranges(begin, planned))
+    return replace(planned, tasks=task_count(records, os.cpu_count() or 1))
+
+
+def _admission(options: Options) -> LevelSplit | None:
+    policy = options.make_policy()
+    if policy is None or options.max_records is None:
+        return None
+    sightings = Sightings(spacing=options.strict_max_wait / _SIGHTINGS_PER_WAIT)
+    return LevelSplit(policy, options.levels, options.max_records, sightings)
+
+
+def _log(losses: Sequence[str]) -> None:
+    for loss in losses:
+        log.warning("%s What is lost is skipped.", loss)

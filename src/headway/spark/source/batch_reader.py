@@ -1,0 +1,80 @@
+"""`spark.read.format("headway")`: everything between two bounds."""
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.reading.catalog import Catalog
+from headway.kafka.reading.range_reader import Offsets, Range, name_of
+from headway.spark.session.error_messages import one_sentence
+from headway.spark.source import range_packing, read_task
+from headway.spark.source.offset_bounds import resolve
+from headway.spark.source.options import Options
+
+log = logging.getLogger(__name__)
+
+# Whatever this machine has: a write with a name that is run again, elsewhere, has its rows in the same tasks.
+_LEAST_TASKS = 8
+
+_FOR_STREAMS = ("max_records", "maxRecordsPerTrigger"), ("group", "group.id")
+
+
+class BatchReader(DataSourceReader):
+    """Reads each partition from where `startingOffsets` says to where `endingOffsets` says."""
+
+    def __init__(self, options: Options) -> None:
+        for field, name in _FOR_STREAMS:
+            if getattr(options, field) is not None:
+                raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads all. Remove it.")
+        if options.min_records > 1:
+            raise ConfigError("The option minRecordsPerTrigger is for spark.readStream; spark.read waits for nothing.")
+        if options.start == "latest":
+            raise ConfigError("With startingOffsets=latest spark.read would read nothing. Choose earliest or a time.")
+        if options.end == "earliest":
+            raise ConfigError("With endingOffsets=earliest spark.read would read nothing. Choose latest or a time.")
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """The ranges, a group for each task."""
+        with one_sentence():
+            wanted = self._ranges()
+            records = sum(item.length for item in wanted)
+            return read_task.input_partitions(wanted, range_packing.task_count(records, _LEAST_TASKS))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one group of ranges."""
+        return read_task.read(self._options, partition)
+
+    def _ranges(self) -> list[Range]:
+        options = self._options
+        catalog = Catalog(options.kafka, options.isolation)
+        partitions = options.selection.find(catalog, options.levels).partitions
+        if not partitions:
+            raise KafkaError(
+                f"No topic in Kafka matches subscribePattern={options.selection.pattern!r} and has {options.levels} "
+                "levels. Correct the pattern or the number of levels."
+            )
+        start = resolve("startingOffsets", options.start or "earliest", partitions, catalog)
+        end = resolve("endingOffsets", options.end or "latest", partitions, catalog)
+        lost = _not_held(start, end, catalog.starts(partitions), catalog.ends(partitions))
+        if lost and options.fail_on_data_loss:
+            raise KafkaError(
+                f"{lost[0]} Correct startingOffsets and endingOffsets, or set failOnDataLoss to false to read what "
+                "there is."
+            )
+        for sentence in lost:
+            log.warning("%s What is not there is skipped.", sentence)
+        return [Range(at, start[at], end[at]) for at in sorted(start) if start[at] < end[at]]
+
+
+def _not_held(start: Offsets, end: Offsets, first: Offsets, last: Offsets) -> list[str]:
+    """A sentence for each partition that has not what the options name: at once, before a single task runs."""
+    return [
+        f"Offsets from {start[at]} to before {end[at]} are asked for of {name_of(at)}, which holds those from "
+        f"{first[at]} to before {last[at]}."
+        for at in sorted(start)
+        if start[at] < first[at] or max(start[at], end[at]) > last[at]
+    ]

@@ -1,0 +1,51 @@
+"""Offsets that Kafka no longer has, seen when a micro-batch is planned."""
+
+from typing import NamedTuple
+
+from headway.kafka.reading.range_reader import Offsets, Range, name_of, no_longer_holds
+from headway.records import TopicPartition
+from headway.spark.source.stream_offset import StreamOffset
+
+
+class Bridged(NamedTuple):
+    """Where reading goes on in each partition that there is, and a sentence for each that has lost something."""
+
+    start: Offsets
+    losses: list[str]
+
+
+def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
+    """Goes on from `begin` in what is `seen`, whose partitions hold offsets from `first` on.
+
+    A partition that `begin` does not name is new, and starts at its first offset.
+
+    >>> at = TopicPartition("orders", 0)
+    >>> bridge(Reached({at: 5}, {}), Reached({at: 9}, {}), {at: 0})
+    Bridged(start={TopicPartition(topic='orders', partition=0, level=0): 5}, losses=[])
+    >>> print(*bridge(Reached({at: 5}, {}), Reached({at: 9}, {}), {at: 7}).losses)
+    Partition 0 of the Kafka topic orders-0 no longer holds all offsets from 5 to before 9 (it begins at 7).
+    """
+    losses = [_gone(at) for at in begin.offsets if at not in seen.offsets]
+    start: Offsets = {}
+    for at, end in seen.offsets.items():
+        reached = begin.offsets.get(at, first[at])
+        loss = _loss(at, reached, begin, seen, first[at])
+        losses += [loss] if loss else []
+        start[at] = min(end, first[at] if loss else reached)
+    return Bridged(start, losses)
+
+
+def _loss(at: TopicPartition, reached: int, begin: StreamOffset, seen: StreamOffset, first: int) -> str | None:
+    end = seen.offsets[at]
+    if not begin.same_topic(seen, at) or end < reached:
+        return (
+            f"The query has read {name_of(at)} up to offset {reached}, but the topic was deleted and created again: it "
+            f"now holds offsets from {first} to before {end}."
+        )
+    if reached < first:
+        return no_longer_holds(Range(at, reached, end), f"it begins at {first}")
+    return None
+
+
+def _gone(at: TopicPartition) -> str:
+    return f"The query has read {name_of(at)}, but it is gone, or the options no longer name it or its level."

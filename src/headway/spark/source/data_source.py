@@ -1,0 +1,78 @@
+"""`format("headway")`: Kafka by priority, as a data source for Spark."""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from headway.spark.session.error_messages import one_sentence
+from headway.spark.sink.writers import batch_writer, stream_writer
+from headway.spark.source import schema as columns
+from headway.spark.source.batch_reader import BatchReader
+from headway.spark.source.options import check_kafka, parse
+from headway.spark.source.stream_reader import StreamReader
+
+
+class HeadwayDataSource(DataSource):
+    """Kafka topics with priority levels, as a source for Spark.
+
+    The columns are those of Spark's Kafka source, and `level`. Options, of which `levels`, `kafka.bootstrap.servers`
+    and one of the first three are required:
+
+    | option | default | what |
+    |---|---|---|
+    | `subscribe` | | topics, with commas between them |
+    | `subscribePattern` | | a regular expression for the whole name of a topic, without its level |
+    | `assign` | | some partitions of every level, as JSON: `{"orders": [0, 1]}` |
+    | `levels` | | the number of level topics of each topic |
+    | `kafka.*` | | any setting of librdkafka, as `kafka.bootstrap.servers` |
+    | `startingOffsets` | streams: `latest`, batches: `earliest` | where a new query begins: one of \
+these, a time with its zone, or JSON by topic, level and partition |
+    | `endingOffsets` | `latest` | where a batch ends, likewise |
+    | `maxRecordsPerTrigger` | no limit | the most records of a micro-batch |
+    | `policy` | `fair` | how the levels share it: `fair`, `capacity_burst` or `strict` |
+    | `distributor` | `exponential` | their shares: `exponential`, `linear`, or weights, lowest first: `1,1,8` |
+    | `strictMaxWait` | `1m` | under `strict` a record that the query has seen waiting for longer counts as of the \
+highest level |
+    | `minRecordsPerTrigger` | 1 | no micro-batch before so many wait, |
+    | `maxTriggerDelay` | `15m` | or the first of them has waited for so long |
+    | `failOnDataLoss` | `true` | whether offsets that Kafka no longer has fail the query, or are logged and skipped |
+    | `isolation` | `read_committed` | or `read_uncommitted` |
+    | `group.id` | none | the progress of the query is also committed to the level groups of this group |
+    | `includeHeaders` | `false` | whether there is a column `headers` |
+
+    No group is joined, and without the option `group.id` no right on a group is needed.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What users write in `format(…)`."""
+        return "headway"
+
+    def schema(self) -> StructType:
+        """The columns. Called by `load()`, it is the first to see the options, and checks them all."""
+        with one_sentence():
+            options = parse(self.options)
+            check_kafka(options)
+            return columns.schema(options.include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        with one_sentence():
+            return BatchReader(parse(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """For `spark.readStream`."""
+        return StreamReader(parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`: see `headway.spark.sink.writers`."""
+        return batch_writer(schema, self.options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """For `df.writeStream`: see `headway.spark.sink.writers`."""
+        return stream_writer(schema, self.options)

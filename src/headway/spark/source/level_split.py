@@ -1,0 +1,116 @@
+"""How far the next micro-batch goes: the policies of the priority consumer, over offsets.
+
+Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` take the whole limit while so many
+wait. What was decided is in Spark's checkpoint; nothing of what is remembered here is needed to read it again.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+from headway.core.levels.policies import Fair, Policy
+from headway.kafka.reading.range_reader import Offsets
+from headway.records import TopicPartition
+
+_SIGHTINGS = 64
+
+
+class Sightings:
+    """Where the partitions ended at times past: a record behind such an end has waited since then at least.
+
+    Times are kept `spacing` seconds apart, and only the last 64 of them.
+    """
+
+    def __init__(self, spacing: float = 0) -> None:
+        self._spacing = spacing
+        self._ends: deque[tuple[float, Offsets]] = deque(maxlen=_SIGHTINGS)
+
+    def note(self, ends: Offsets, now: float) -> None:
+        """Remember where the partitions end now."""
+        if not self._ends or now - self._ends[-1][0] >= self._spacing:
+            self._ends.append((now, ends))
+
+    def before(self, time: float) -> Offsets:
+        """Where they ended at the last sighting before a time."""
+        return next((ends for seen, ends in reversed(self._ends) if seen < time), {})
+
+    def first_beyond(self, offsets: Offsets) -> float | None:
+        """When a partition was first seen to end behind its offset."""
+        return next(
+            (seen for seen, ends in self._ends if any(ends.get(at, 0) > offset for at, offset in offsets.items())), None
+        )
+
+
+class Unread:
+    """What waits of one level, as a policy looks at it: `count` offsets behind `start`, at the most."""
+
+    def __init__(self, start: Offsets, count: int, sightings: Sightings) -> None:
+        self._start = start
+        self._count = count
+        self._sightings = sightings
+
+    def __len__(self) -> int:
+        return self._count
+
+    def count_from_before(self, time: float) -> int:
+        """How many were seen before a time."""
+        ends = self._sightings.before(time)
+        return min(self._count, sum(max(0, ends.get(at, 0) - offset) for at, offset in self._start.items()))
+
+    def oldest(self) -> float | None:
+        """When the first of them was seen."""
+        return self._sightings.first_beyond(self._start)
+
+
+class LevelSplit:
+    """A policy and what it remembers from one micro-batch to the next; `capacity` is the limit of one."""
+
+    def __init__(self, policy: Policy, levels: int, capacity: int, sightings: Sightings) -> None:
+        self._policy = policy
+        self._levels = levels
+        self._capacity = capacity
+        self._sightings = sightings
+
+    def stops(self, start: Offsets, end: Offsets, now: float) -> Offsets:
+        """Where to stop so that the levels share the capacity as the policy says.
+
+        `end` is what can be read, `now` in seconds; both have the same partitions. Within a level they take turns.
+        """
+        self._sightings.note(end, now)
+        levels = _by_level(end, self._levels)
+        taken = self._policy.split(self._found(levels, start, end), self._capacity, now)
+        stops: Offsets = {}
+        for partitions, count in zip(levels, taken, strict=True):
+            stops |= _in_turns(partitions, start, end, count)
+        return stops
+
+    def _found(self, levels: Sequence[Sequence[TopicPartition]], start: Offsets, end: Offsets) -> list[Unread]:
+        """What a consumer would find if it fetched as much as the policy demands."""
+        demand = self._policy.demand([Unread({}, 0, self._sightings)] * self._levels)
+        return [
+            Unread(
+                {at: start[at] for at in partitions},
+                min(most, sum(end[at] - start[at] for at in partitions)),
+                self._sightings,
+            )
+            for partitions, most in zip(levels, demand, strict=True)
+        ]
+
+
+def _by_level(partitions: Offsets, levels: int) -> list[list[TopicPartition]]:
+    found: dict[int, list[TopicPartition]] = defaultdict(list)
+    for partition in sorted(partitions):
+        found[partition.level].append(partition)
+    return [found[level] for level in range(levels)]
+
+
+def _in_turns(partitions: Sequence[TopicPartition], start: Offsets, end: Offsets, count: int) -> Offsets:
+    """Equal parts for all partitions that have so much, `count` in all.
+
+    Whose turn it is follows from how much has been read before: with a count below the number of partitions none is
+    passed over for ever, and nothing but the offsets need be remembered.
+    """
+    turn = sum(start[partition] for partition in partitions) % max(1, len(partitions))
+    # Of equal claims `Fair` serves the last first.
+    queue = [*partitions[turn:], *partitions[:turn]][::-1]
+    parts = Fair([1] * len(queue)).pick([end[partition] - start[partition] for partition in queue], count)
+    return {partition: start[partition] + part for partition, part in zip(queue, parts, strict=True)}

@@ -1,0 +1,93 @@
+"""Where reading begins and ends: the options `startingOffsets` and `endingOffsets`."""
+
+from collections.abc import Collection, Mapping
+from typing import Literal, Protocol
+
+from headway.errors import ConfigError
+from headway.kafka.reading.range_reader import Offsets, name_of
+from headway.records import TopicPartition
+from headway.spark.option_parsing import LARGEST, json_object, moment_ms, shown
+
+Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
+"""The first or the last record, a time in milliseconds since the epoch, or an offset for each partition."""
+
+EARLIEST, LATEST = -2, -1
+"""What stands in JSON for the first offset of a partition and for its end, as in Spark's Kafka source."""
+
+_EXAMPLE = '{"orders": {"2": {"0": 23, "1": -2}}}: topic, level, partition, offset (-2 earliest, -1 latest)'
+
+
+class Catalog(Protocol):
+    """Who knows what partitions hold, as `headway.kafka.reading.catalog.Catalog` does."""
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+    def ends(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+    def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets: ...
+
+
+def parse_bound(name: str, value: str) -> Bound:
+    """An option's value. Raises `ConfigError` for one that is none of the four kinds."""
+    if value.lower() == "earliest":
+        return "earliest"
+    if value.lower() == "latest":
+        return "latest"
+    if value.lstrip().startswith("{"):
+        return _each(name, value)
+    time = moment_ms(value)
+    if time is None:
+        raise ConfigError(
+            f"The option {name} is {shown(value)}. Choose earliest, latest, a time with its zone "
+            f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_EXAMPLE}."
+        )
+    if time > LARGEST:
+        raise ConfigError(
+            f"The option {name} is {shown(value)}; a time has at most {LARGEST} milliseconds since 1970. Choose "
+            "an earlier time, or latest."
+        )
+    return time
+
+
+def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], catalog: Catalog) -> Offsets:
+    """The offset that is meant of each partition. Raises `ConfigError` when the option names others than these."""
+    if bound == "earliest":
+        return catalog.starts(partitions)
+    if bound == "latest":
+        return catalog.ends(partitions)
+    if isinstance(bound, int):
+        return catalog.at(bound, partitions)
+    assert isinstance(bound, Mapping)  # noqa: S101 - for the type checker
+    _refuse_other_partitions(name, bound, partitions)
+    given = {partition: bound[partition] for partition in partitions}
+    first = catalog.starts([each for each, offset in given.items() if offset == EARLIEST])
+    last = catalog.ends([each for each, offset in given.items() if offset == LATEST])
+    return given | first | last
+
+
+def _each(name: str, value: str) -> dict[TopicPartition, int]:
+    try:
+        offsets = {
+            TopicPartition(topic, int(partition), int(level)): offset
+            for topic, levels in json_object(name, value, _EXAMPLE).items()
+            for level, partitions in levels.items()
+            for partition, offset in partitions.items()
+        }
+    except (AttributeError, ValueError):
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {_EXAMPLE}.") from None
+    for partition, offset in offsets.items():
+        if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= LARGEST:
+            raise ConfigError(
+                f"The option {name} gives {name_of(partition)} the offset {shown(offset)}; it must be a whole number "
+                f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that is there."
+            )
+    return offsets
+
+
+def _refuse_other_partitions(name: str, given: Collection[TopicPartition], there: Collection[TopicPartition]) -> None:
+    missing, unknown = sorted(set(there) - set(given)), sorted(set(given) - set(there))
+    if missing:
+        raise ConfigError(
+            f"The option {name} gives no offset for {name_of(missing[0])}. Name every partition of every level; -2 "
+            "stands for the first offset, -1 for the end."
+        )
+    if unknown:
+        raise ConfigError(f"The option {name} names {name_of(unknown[0])}, which is not subscribed to. Leave it out.")

@@ -1,0 +1,161 @@
+"""The options of `format("headway")` for reading, checked once, with a sentence for each mistake."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast, get_args
+
+from headway.core.levels.capacity import Distributor, exponential, linear, weighted
+from headway.core.levels.naming import MOST_LEVELS
+from headway.core.levels.policies import Policy, PolicyName, make_policy
+from headway.errors import ConfigError
+from headway.kafka.reading.range_reader import OURS, RangeReader
+from headway.spark import option_parsing as values
+from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown
+from headway.spark.source import topic_selection
+from headway.spark.source.offset_bounds import Bound, parse_bound
+from headway.spark.source.topic_selection import Selection, parse_selection
+
+NAMES = (
+    *topic_selection.NAMES,
+    *("levels", "startingOffsets", "endingOffsets"),
+    *("maxRecordsPerTrigger", "policy", "distributor", "strictMaxWait", "minRecordsPerTrigger", "maxTriggerDelay"),
+    *("failOnDataLoss", "isolation", "group.id", "includeHeaders"),
+)
+
+_ISOLATIONS = ("read_committed", "read_uncommitted")
+_OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
+_DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential, "linear": linear}
+
+_OFFSET_RESET = "auto.offset.reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to read and how; `None` where an option was not given. Durations are in seconds."""
+
+    selection: Selection
+    levels: int
+    kafka: Mapping[str, str] = field(repr=False)  # can hold secrets
+    isolation: str
+    group: str | None
+    start: Bound | None
+    end: Bound | None
+    max_records: int | None
+    policy: PolicyName
+    distributor: str | None
+    strict_max_wait: float
+    min_records: int
+    max_trigger_delay: float
+    fail_on_data_loss: bool
+    include_headers: bool
+
+    def make_policy(self) -> Policy | None:
+        """A new policy that splits the limit over the levels; `None` without a limit."""
+        if self.max_records is None:
+            return None
+        distributor = None if self.distributor is None else _distributor(self.distributor)
+        _, policy = make_policy(self.policy, distributor, self.levels, self.max_records, max_wait=self.strict_max_wait)
+        return policy
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """The options as Spark hands them over: names in any case, values as text.
+
+    Raises `ConfigError` for the first that is unknown, missing or out of bounds.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    refuse_unknown("source", NAMES, options)
+    levels = values.whole_number(
+        "levels", _required("levels", options), 1, "the number of level topics of each topic", most=MOST_LEVELS
+    )
+    parsed = Options(
+        selection=parse_selection(options),
+        levels=levels,
+        kafka=_kafka(options),
+        isolation=values.choice("isolation", options.get("isolation", _ISOLATIONS[0]), _ISOLATIONS),
+        group=options.get("group.id"),
+        start=_bound("startingOffsets", options),
+        end=_bound("endingOffsets", options),
+        max_records=_limit("maxRecordsPerTrigger", options),
+        policy=cast("PolicyName", values.choice("policy", options.get("policy", "fair"), get_args(PolicyName))),
+        distributor=options.get("distributor"),
+        strict_max_wait=values.duration("strictMaxWait", options.get("strictmaxwait", "1m")),
+        min_records=_limit("minRecordsPerTrigger", options) or 1,
+        max_trigger_delay=values.duration("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
+        fail_on_data_loss=values.true_or_false("failOnDataLoss", options.get("failondataloss", "true")),
+        include_headers=values.true_or_false("includeHeaders", options.get("includeheaders", "false")),
+    )
+    _check_sharing(parsed, options)
+    return parsed
+
+
+def check_kafka(options: Options) -> None:
+    """Raises `ConfigError` for a `kafka.*` option that librdkafka does not know or take."""
+    RangeReader(options.kafka).close()
+
+
+def _required(name: str, options: Mapping[str, str]) -> str:
+    value = options.get(name, "").strip()
+    if not value:
+        raise ConfigError(f'The headway source needs the option {name}, as in .option("{name}", …).')
+    return value
+
+
+def _limit(name: str, options: Mapping[str, str]) -> int | None:
+    value = options.get(name.lower())
+    return None if value is None else values.whole_number(name, value, 1, "the records of one micro-batch")
+
+
+def _bound(name: str, options: Mapping[str, str]) -> Bound | None:
+    value = options.get(name.lower())
+    return None if value is None else parse_bound(name, value)
+
+
+def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
+    """That the policy is one, and that the limit gives each level something."""
+    if parsed.max_records is None:
+        for name in ("policy", "distributor", "strictMaxWait"):
+            if name.lower() in options:
+                raise ConfigError(
+                    f"The option {name} says how the levels share maxRecordsPerTrigger, which is not given: without a "
+                    "limit all that waits is read. Set it, or remove the other."
+                )
+    if parsed.policy != "strict" and "strictmaxwait" in options:
+        raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")
+    if "maxtriggerdelay" in options and "minrecordspertrigger" not in options:
+        raise ConfigError(
+            "The option maxTriggerDelay says how long to wait for minRecordsPerTrigger, which is not given. Set it, or "
+            "remove the other."
+        )
+    if parsed.max_records is not None and parsed.min_records > parsed.max_records:
+        raise ConfigError(
+            f"The option minRecordsPerTrigger is {parsed.min_records}, above maxRecordsPerTrigger={parsed.max_records}."
+        )
+    parsed.make_policy()
+
+
+def _distributor(text: str) -> Distributor:
+    if text in _DISTRIBUTORS:
+        return _DISTRIBUTORS[text]
+    weights = [weight.strip() for weight in text.split(",")]
+    if not all(map(str.isdecimal, weights)):
+        raise ConfigError(
+            f"The option distributor is {text!r}. Choose exponential, linear, or a weight for each level, lowest "
+            "first, as 1,1,8."
+        )
+    return weighted(*map(int, weights))
+
+
+def _kafka(options: Mapping[str, str]) -> dict[str, str]:
+    _required(SERVERS, options)
+    settings = {
+        name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
+    }
+    for name in settings.keys() & _OWN_OPTION.keys():
+        raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set. Use the option {_OWN_OPTION[name]}.")
+    for name in settings.keys() & {*OURS, _OFFSET_RESET}:
+        raise ConfigError(
+            f"The option {KAFKA_PREFIX}{name} cannot be set: Spark's checkpoint says what is read next. Remove it, and "
+            "use startingOffsets for where a new query starts."
+        )
+    return settings

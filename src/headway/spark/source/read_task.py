@@ -1,0 +1,66 @@
+"""What runs in Spark's tasks: the records of a group of ranges, as Arrow batches."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetched_ahead, name_of
+from headway.records import TopicPartition
+from headway.runtime.gc_pause import GcPause
+from headway.spark.session.error_messages import one_sentence
+from headway.spark.source import range_packing
+from headway.spark.source import schema as columns
+from headway.spark.source.options import Options
+
+log = logging.getLogger(__name__)
+
+
+def input_partitions(wanted: Sequence[Range], tasks: int) -> list[InputPartition]:
+    """The ranges in a group for each task, of which there are so many at the most."""
+    return [InputPartition(group) for group in range_packing.pack(wanted, tasks)]
+
+
+def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The records of one group of ranges."""
+    wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
+    schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
+    kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
+    reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
+    without_time: dict[TopicPartition, _WithoutTime] = {}
+    try:
+        with one_sentence(), GcPause(), reader:
+            for source, records in reader.read(wanted):
+                batch = columns.record_batch(records, source, schema)
+                if batch.column("timestamp").null_count:
+                    without_time.setdefault(source, _WithoutTime()).add(batch.column("timestamp"), records)
+                yield batch
+    finally:
+        for source, found in without_time.items():
+            log.warning("In %s %s", name_of(source), found)
+
+
+@dataclass(slots=True)
+class _WithoutTime:
+    """The records of a partition whose timestamps are no times that Spark has."""
+
+    count: int = 0
+    offset: int | None = None
+    stamp: int = 0
+
+    def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
+        """Count those of a batch, and note the first of all."""
+        if not self.count:
+            first = records[timestamps.is_null().to_pylist().index(True)]
+            self.offset, self.stamp = first.offset(), first.timestamp()[1]
+        self.count += timestamps.null_count
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} records have a timestamp outside of the years 1 to 9999, which is null in Spark. The first, "
+            f"at offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970: let the "
+            "producer send these."
+        )

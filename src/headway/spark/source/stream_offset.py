@@ -1,0 +1,69 @@
+"""How far a query has come, as Spark keeps it in its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.core.levels.naming import level_topic
+from headway.kafka.reading.range_reader import Offsets
+from headway.records import TopicPartition
+
+OffsetJson = dict[str, dict[str, dict[str, int]]]
+"""Offsets by topic, level and partition, as `startingOffsets` takes them too."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """For each partition the offset that is read next, and the ids of the level topics that these are offsets of.
+
+    A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is by how many tasks
+    at the most the micro-batch is read that ends here: a replay has the same, whatever machine it is planned on, and so
+    the same rows in the same tasks. `begun` is where that micro-batch begins, if it is a query's first: Spark's log has
+    no offset before it, and Spark asks anew.
+    """
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str]
+    tasks: int = field(default=1, compare=False)
+    begun: Offsets | None = field(default=None, compare=False)
+
+    def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
+        """Whether the offsets of a partition in both are of the same topic, as far as is known."""
+        name = level_topic(partition.topic, partition.level)
+        ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
+        return ours == theirs or ours is None or theirs is None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form for the checkpoint, in one order, because Spark compares it as text."""
+        ids = dict(sorted(self.topic_ids.items()))
+        begun = {} if self.begun is None else {"begun": to_json(self.begun)}
+        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks, **begun}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> "StreamOffset":
+        """The inverse of `to_json`."""
+        begun = from_json(form["begun"]) if "begun" in form else None
+        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"], begun)
+
+
+def to_json(offsets: Offsets) -> OffsetJson:
+    """Offsets in one order.
+
+    >>> to_json({TopicPartition("orders", 0, level=1): 7, TopicPartition("orders", 0): 5})
+    {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
+    """
+    form: OffsetJson = {}
+    for topic, partition, level in sorted(offsets, key=lambda at: (at.topic, at.level, at.partition)):
+        levels = form.setdefault(topic, {})
+        levels.setdefault(str(level), {})[str(partition)] = offsets[TopicPartition(topic, partition, level)]
+    return form
+
+
+def from_json(form: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
+    """The inverse of `to_json`."""
+    return {
+        TopicPartition(topic, int(partition), int(level)): offset
+        for topic, levels in form.items()
+        for level, partitions in levels.items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,79 @@
+"""`spark.readStream.format("headway")`: micro-batches by priority.
+
+Spark owns the progress: what each micro-batch reads is decided in `latestOffset` and kept in Spark's checkpoint. This
+file translates between Spark's calls and the planner.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from headway.errors import ConfigError
+from headway.spark.session.error_messages import one_sentence
+from headway.spark.source import range_packing, read_task
+from headway.spark.source.batch_planner import BatchPlanner
+from headway.spark.source.options import Options
+from headway.spark.source.stream_offset import StreamOffset
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches by priority, and reads them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        # Spark sends this object to its tasks: what plans is made only where it is asked for, on the driver.
+        self._planner: BatchPlanner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint starts."""
+        with one_sentence():
+            return self._plan().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The option maxRecordsPerTrigger."""
+        most = self._options.max_records
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Notes what is available now: the query reads this and no more."""
+        with one_sentence():
+            self._plan().stop_at_what_is_there()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; the limit is split over the levels.
+
+        Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
+        """
+        with one_sentence():
+            limited = not isinstance(limit, ReadAllAvailable)
+            return self._plan().next(StreamOffset.from_json(start), limited=limited).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """What the topics held when `latestOffset` was last asked: Spark shows it beside the progress."""
+        seen = None if self._planner is None else self._planner.seen
+        return None if seen is None else seen.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges of a micro-batch, a group for each task."""
+        stop = StreamOffset.from_json(end)
+        return read_task.input_partitions(range_packing.ranges(StreamOffset.from_json(start), stop), stop.tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one group of ranges."""
+        return read_task.read(self._options, partition)
+
+    def stop(self) -> None:
+        """Close the connections to Kafka."""
+        if self._planner is not None:
+            self._planner.close()
+
+    def _plan(self) -> BatchPlanner:
+        # Not when this object is made: of an error there PySpark would show another one.
+        if self._options.end is not None:
+            raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
+        if self._planner is None:
+            self._planner = BatchPlanner(self._options)
+        return self._planner

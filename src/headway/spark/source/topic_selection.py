@@ -1,0 +1,100 @@
+"""Which topics and partitions are read: the options `subscribe`, `subscribePattern` and `assign`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headway.core.levels.naming import level_topic
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.reading.catalog import Catalog, TopicLevels
+from headway.spark.option_parsing import json_object
+
+NAMES = ("subscribe", "subscribePattern", "assign")
+_ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics by name, or those that match a pattern; of `assigned` topics only these partitions."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] | None = None
+
+    def find(self, catalog: Catalog, levels: int) -> TopicLevels:
+        """What there is of them. Raises `KafkaError` when a topic, level or partition that is named does not exist.
+
+        A topic that matches a pattern is there when all its levels are.
+        """
+        if self.pattern is not None:
+            return catalog.find(_matching(self.pattern, catalog.topics(), levels), levels)
+        found = catalog.find(self.topics, levels)
+        return found if self.assigned is None else _only(self.assigned, found, levels)
+
+
+def parse_selection(options: Mapping[str, str]) -> Selection:
+    """The selection in options whose names are in lower case; raises `ConfigError` unless there is just one."""
+    given = [name for name in NAMES if options.get(name.lower(), "").strip()]
+    if len(given) != 1:
+        raise ConfigError(
+            f"The headway source needs one of the options {', '.join(NAMES[:-1])} and {NAMES[-1]}, "
+            f"and {'none' if not given else ' and '.join(given)} is given. Say which topics to read, as in "
+            '.option("subscribe", "orders").'
+        )
+    value = options[given[0].lower()].strip()
+    if given[0] == "subscribe":
+        return Selection(topics=_names(value))
+    if given[0] == "assign":
+        assigned = _assigned(value)
+        return Selection(topics=tuple(assigned), assigned=assigned)
+    return Selection(pattern=_pattern(value))
+
+
+def _names(value: str) -> tuple[str, ...]:
+    topics = dict.fromkeys(topic for topic in map(str.strip, value.split(",")) if topic)
+    if not topics:
+        raise ConfigError(f"The option subscribe is {value!r}. Name one topic or more, with commas between them.")
+    return tuple(topics)
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ConfigError(
+            f"The option subscribePattern is {value!r}, which is no regular expression: {error}. It has to match the "
+            "whole name of a topic, without its level, as shop_.* does."
+        ) from None
+    return value
+
+
+def _assigned(value: str) -> dict[str, tuple[int, ...]]:
+    form = json_object("assign", value, _ASSIGN_EXAMPLE)
+    for partitions in form.values():
+        if not isinstance(partitions, list) or not all(type(each) is int and each >= 0 for each in partitions):
+            raise ConfigError(f"The option assign is {value!r}; it must be JSON, as {_ASSIGN_EXAMPLE}.")
+    if not any(form.values()):
+        raise ConfigError(f"The option assign is {value!r}, which names no partition. Name some, as {_ASSIGN_EXAMPLE}.")
+    return {topic: tuple(partitions) for topic, partitions in form.items()}
+
+
+def _matching(pattern: str, kafka_topics: Mapping[str, int], levels: int) -> list[str]:
+    lowest = (name.removesuffix("-0") for name in kafka_topics if name.endswith("-0") and not name.startswith("__"))
+    return sorted(
+        topic
+        for topic in lowest
+        if re.fullmatch(pattern, topic) and all(level_topic(topic, level) in kafka_topics for level in range(levels))
+    )
+
+
+def _only(assigned: Mapping[str, tuple[int, ...]], found: TopicLevels, levels: int) -> TopicLevels:
+    wanted = {(topic, partition) for topic, partitions in assigned.items() for partition in partitions}
+    kept = [each for each in found.partitions if (each.topic, each.partition) in wanted]
+    for topic, partition in sorted(wanted):
+        there = sum((each.topic, each.partition) == (topic, partition) for each in kept)
+        if there < levels:
+            raise KafkaError(
+                f"The option assign names partition {partition} of {topic}, which {levels - there} of its {levels} "
+                "levels do not have. Leave it out, or give every level as many partitions."
+            )
+    return TopicLevels(kept, found.topic_ids)

@@ -1,0 +1,1 @@
+"""`parallel_map`: a handler for each row, in parallel and in order by key."""

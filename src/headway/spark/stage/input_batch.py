@@ -1,0 +1,84 @@
+"""A batch that a stage has received, and those of its rows that are not put out yet."""
+
+from collections.abc import Hashable, Iterable, Sequence
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from headway.runtime.gc_pause import GcPause
+from headway.spark.stage.input_row import Columns, InputRow, shrunk, source_of
+
+_ROW_BYTES = 600  # of a row in the stage and in the engine, beside what it holds
+_COLUMN_BYTES = 1_000  # of a column of a batch, however few rows it has
+
+
+class StageRow:
+    """A row in the engine, which orders rows by their `offset` and `raw_key`."""
+
+    __slots__ = ("batch", "index", "is_out", "offset", "raw_key", "row", "started")
+
+    def __init__(self, batch: "InputBatch", index: int, offset: int, key: Hashable, row: InputRow) -> None:
+        self.batch = batch
+        self.index = index
+        self.offset = offset
+        self.raw_key = key
+        self.row = row
+        self.started: float | None = None
+        self.is_out = False
+
+    def __repr__(self) -> str:
+        place = f"Row {self.offset + 1} of the task"  # nothing of its contents: they can be secret
+        row = getattr(self, "row", None)  # which is gone when the row is out
+        source = row and source_of(row)
+        return f"{place} ({source})" if source else place
+
+
+class InputBatch:
+    """The rows of a batch, from the offset `first` on; `left` of them are not put out yet."""
+
+    def __init__(self, record_batch: pa.RecordBatch, first: int, keys: Iterable[Hashable]) -> None:
+        self.first = first
+        self._records = record_batch
+        self._columns = Columns(record_batch)
+        columns = self._columns
+        with GcPause():
+            self.rows = [
+                StageRow(self, index, first + index, key, InputRow(columns, index)) for index, key in enumerate(keys)
+            ]
+        self.left = len(self.rows)
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes: the batch, the values that handlers have read, and the rows that are left."""
+        return self._columns.size + _COLUMN_BYTES * len(self.names) + _ROW_BYTES * self.left
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return self._columns.names
+
+    def put_out(self, rows: Sequence[StageRow]) -> list[pa.Array]:
+        """Return the columns of these rows, which are not left any more."""
+        columns: list[pa.Array] = self._taken(rows).columns
+        for row in rows:
+            row.is_out = True
+            del row.batch, row.row  # whoever keeps the row, as a thread does that is idle, does not keep its batch
+        self.left -= len(rows)
+        if not self.left:
+            self.rows = []  # which have the batch in turn
+        return columns
+
+    def shrink(self) -> None:
+        """Keep no more than the rows that are left, if they are half of what is kept or less.
+
+        So a row is copied once on average. Handlers of these rows may be running.
+        """
+        if 2 * self.left > len(self.rows):
+            return
+        self.rows = [row for row in self.rows if not row.is_out]
+        self._records = self._taken(self.rows)
+        self._columns = shrunk(self._records, [row.row for row in self.rows])
+        for index, row in enumerate(self.rows):
+            row.index = index
+
+    def _taken(self, rows: Sequence[StageRow]) -> pa.RecordBatch:
+        return self._records.take(pa.array([row.index for row in rows], pa.int32()))

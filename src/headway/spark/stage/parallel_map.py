@@ -1,0 +1,120 @@
+"""`parallel_map`: a handler for each row, thousands of them at a time, in order for each key."""
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+
+from headway.core.retry import Retries
+from headway.errors import ConfigError
+from headway.execution.handlers import is_generator_function
+from headway.parallel.validation import check_above_zero, check_at_least
+from headway.spark.session.error_messages import one_sentence
+from headway.spark.stage.outcomes import outcome_columns
+from headway.spark.stage.result_type import ResultType
+from headway.spark.stage.row_keys import is_key
+from headway.spark.stage.task import RowHandler, Settings, Stage
+
+_RETRIES = Retries(max_attempts=3)
+_KEPT_HANDLERS = 8
+
+
+def parallel_map(
+    df: DataFrame,
+    handler: RowHandler,
+    schema: DataType | str,
+    *,
+    key: str | Sequence[str] | None,
+    concurrency: int = 100,
+    timeout: float | None = None,
+    retries: Retries = _RETRIES,
+) -> DataFrame:
+    """Each row of `df` with what `handler(row, context)` made of it; for batch and streaming DataFrames.
+
+    Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
+    wait for them. Nothing is shuffled: what has to be in order must be in one partition, as it is when it comes from
+    `format("headway")`, where a partition of Kafka is never divided. A micro-batch ends when all its rows are done, so
+    the order holds from one to the next.
+
+    The columns added are `result`; `outcome`, which is `ok`, `failed`, or `parked` for a row that was not handled since
+    one of its key before it, in the same task, has failed; `attempts`; `error`, with `exception`, `message` and
+    `reason`; and `started` and `done`, the times of the last attempt. `outputs` makes records of all rows, with dead
+    letters for those that are not ok.
+
+    No row fails its task, whatever is in it: a result that is not of the schema's type makes its row a failed one, and
+    so does a value that its handler reads and Python cannot have.
+
+    A task that fails is tried again by Spark, and all its rows with it: handlers are called at least once.
+
+    Args:
+        df: The rows, whose columns are the attributes of the row that the handler gets.
+        handler: A function, run on threads, or an `async def`. It is sent to each Python worker and kept there, and
+            coroutines have one event loop as long as the worker lives, so clients that they make can be used again.
+        schema: The type of what the handler returns: a DDL string or a data type. A struct is returned as a dict, a
+            tuple or a Row.
+        key: The columns that say what is in order; None for nothing.
+        concurrency: How many rows each task handles at a time.
+        timeout: How many seconds a call may take; after that the attempt has failed.
+        retries: When a failed row is tried again, and how often.
+
+    Raises `ConfigError` for what is out of bounds.
+    """
+    settings = Settings(
+        key=_key_columns(df, key),
+        concurrency=concurrency,
+        timeout=timeout,
+        retries=retries,
+        columns=outcome_columns(_parse_datatype_string(schema) if isinstance(schema, str) else schema),
+    )
+    _check(df, handler, settings)
+    run = _run_stage(cloudpickle.dumps(handler), settings)  # type: ignore[no-untyped-call]
+    return df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]))
+
+
+def _run_stage(handler: bytes, settings: Settings) -> Any:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with one_sentence():
+            yield from Stage(_unpickled(handler), settings).run(batches)
+
+    return run
+
+
+@lru_cache(maxsize=_KEPT_HANDLERS)
+def _unpickled(handler: bytes) -> RowHandler:
+    """The handler, one and the same for all tasks of this Python worker. Its bytes are the driver's own."""
+    return cloudpickle.loads(handler)  # type: ignore[no-any-return]
+
+
+def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = (key,) if isinstance(key, str) else tuple(key or ())
+    for name in names:
+        if name not in df.columns:
+            near = get_close_matches(name, df.columns, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(df.columns)}."
+            raise ConfigError(f"The DataFrame has no column {name} for the key. {hint}")
+        kind = df.schema[name].dataType
+        if not is_key(kind):
+            raise ConfigError(
+                f"The column {name} is {kind.simpleString()}, which is no key. Name columns of what is in it, as "
+                "numbers or strings without a collation."
+            )
+    return names
+
+
+def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
+    ResultType(settings.columns["result"].dataType)
+    check_at_least("concurrency", settings.concurrency, 1)
+    if settings.timeout is not None:
+        check_above_zero("timeout", settings.timeout)
+    if not callable(handler):
+        raise ConfigError(f"The handler is {handler!r}; it must be a function of a row and its context.")
+    if is_generator_function(handler):
+        raise ConfigError("The handler yields, and each row has one outcome. Return a list instead.")
+    for name in settings.columns.names:
+        if name in df.columns:
+            raise ConfigError(f"The DataFrame has a column {name} already, which the stage adds. Rename or drop it.")

@@ -1,0 +1,94 @@
+"""`headway topics` against Apache Kafka."""
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headway import cli
+from headway.cli.options.connection import connect
+
+if TYPE_CHECKING:
+    from headway.broker import LocalBroker
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture(autouse=True)
+def servers(headway_broker: "LocalBroker", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADWAY_BOOTSTRAP_SERVERS", headway_broker.bootstrap_servers)
+
+
+def topics(*arguments: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(cli.headway, ["topics", *arguments], input=answer)
+
+
+def listed(name: str) -> list[dict[str, object]]:
+    found = json.loads(topics("list", "--json").stdout)["topics"]
+    return [each for each in found if str(each["name"]).startswith(name)]
+
+
+def test_a_topic_is_created_listed_and_deleted_with_its_levels(headway_topic: str) -> None:
+    created = topics("create", headway_topic, "--levels", "3", "--partitions", "6")
+    names = ", ".join(f"{headway_topic}-{level}" for level in range(3))
+    assert created.stdout == f"Created {names} with 6 partitions each.\n"
+    assert listed(headway_topic) == [{"name": headway_topic, "levels": 3, "partitions": [6, 6, 6]}]
+    assert [headway_topic, "3", "6"] in [line.split() for line in topics("list").stdout.splitlines()]
+    assert topics("delete", headway_topic, "--levels", "3", "--yes").stdout == f"Deleted {names}.\n"
+    assert listed(headway_topic) == []
+
+
+def test_a_topic_without_levels_is_created_and_deleted_under_its_own_name(headway_topic: str) -> None:
+    assert topics("create", headway_topic).stdout == f"Created {headway_topic} with 1 partition.\n"
+    assert listed(headway_topic) == [{"name": headway_topic, "levels": None, "partitions": [1]}]
+    assert topics("delete", headway_topic, "--yes").stdout == f"Deleted {headway_topic}.\n"
+    assert listed(headway_topic) == []
+
+
+def test_deleting_asks_first(headway_topic: str) -> None:
+    topics("create", headway_topic, "--levels", "2")
+    refused = topics("delete", headway_topic, answer="n\n")
+    assert refused.exit_code == 1
+    assert f"Delete {headway_topic}-0, {headway_topic}-1 and all their records?" in refused.stdout
+    assert len(listed(headway_topic)) == 1
+    assert topics("delete", headway_topic, answer="y\n").exit_code == 0
+    assert listed(headway_topic) == []
+
+
+def test_a_topic_that_exists_is_an_error_and_none_of_its_levels_is_created(headway_topic: str) -> None:
+    topics("create", headway_topic, "--levels", "1")
+    result = topics("create", headway_topic, "--levels", "2")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"headway: Kafka has {headway_topic}-0 already, and nothing was created.")
+    assert [each["levels"] for each in listed(headway_topic)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--config", "retention=1"], "Unknown topic config name: retention"),
+        (["--replication-factor", "3"], "only 1 broker"),
+    ],
+)
+def test_what_kafka_refuses_is_told_in_its_words(headway_topic: str, arguments: list[str], reason: str) -> None:
+    result = topics("create", headway_topic, "--levels", "2", *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"headway: Kafka did not create {headway_topic}-0, {headway_topic}-1 (")
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_topic_that_there_is_not_cannot_be_deleted(headway_topic: str) -> None:
+    result = topics("delete", headway_topic, "--yes")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"headway: Kafka has no topic {headway_topic}-0")
+
+
+def test_the_local_broker_is_found_without_being_told(
+    headway_broker: "LocalBroker", headway_topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS")
+    monkeypatch.setattr("headway.broker.data_dir.default_data_dir", lambda *args, **kwargs: headway_broker.data_dir)
+    assert topics("create", headway_topic, "--levels", "1").exit_code == 0
+    assert connect(None, [], None).config["bootstrap.servers"] == headway_broker.bootstrap_servers

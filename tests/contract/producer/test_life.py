@@ -1,0 +1,107 @@
+"""A producer that is closed, or that was made before its process was forked, says so at once, whatever it is asked."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headway import AsyncPriorityProducer, Producer
+from headway.errors import ClosedError
+from tests.contract.conftest import Cluster
+
+NOWHERE: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "transactional.id": "t"}
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "send": lambda sends: sends.send("orders", b"v"),
+    "send later": lambda sends: sends.send("orders", b"v", due=1.0),
+    "try_send": lambda sends: sends.try_send("orders", b"v"),
+    "partitions_for": lambda sends: sends.partitions_for("orders"),
+    "init_transactions": lambda sends: sends.init_transactions(),
+    "begin_transaction": lambda sends: sends.begin_transaction(),
+    "send_offsets": lambda sends: sends.send_offsets(None),
+    "commit_transaction": lambda sends: sends.commit_transaction(),
+    "abort_transaction": lambda sends: sends.abort_transaction(),
+    "transaction": lambda sends: sends.transaction().__enter__(),
+    "with": lambda sends: sends.__enter__(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_closed_producer_says_so_whatever_it_is_asked(call: str) -> None:
+    closed = Producer(NOWHERE)
+    closed.close(0)
+    with pytest.raises(ClosedError, match="The producer is closed"):
+        CALLS[call](closed)
+
+
+def test_a_closed_producer_has_nothing_to_wait_for_and_can_be_closed_again() -> None:
+    closed = Producer(NOWHERE)
+    closed.close(0)
+    assert (closed.flush(), closed.purge(), closed.metrics().queued, closed.close()) == (0, 0, 0, 0)
+
+
+def test_a_closed_producer_of_a_loop_says_so_too() -> None:
+    async def transact(sends: AsyncPriorityProducer) -> None:
+        async with sends.transaction():
+            pass
+
+    async def run() -> None:
+        closed = AsyncPriorityProducer(NOWHERE | {"max.priority": 1})
+        await closed.close(0)
+        for call in (
+            lambda: closed.send("orders", b"v"),
+            lambda: closed.send("orders", b"v", due=1.0),
+            lambda: closed.partitions_for("orders"),
+            closed.init_transactions,
+            lambda: transact(closed),
+        ):
+            with pytest.raises(ClosedError, match="The producer is closed"):
+                await call()
+        assert await closed.flush() == await closed.close() == 0
+
+    asyncio.run(run())
+
+
+FORK = """
+    import os, signal, sys, threading
+    from headway import Producer
+    from headway.errors import ClosedError
+    from tests.contract.producer.test_life import CALLS
+
+    signal.alarm(60)
+    config = {"bootstrap.servers": sys.argv[1], "linger.ms": 0, "log_level": 0}
+    first = Producer(config)
+    first.send(sys.argv[2], b"parent", partition=0).result(30)
+    nowhere = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    under_way = nowhere.send(sys.argv[2], b"parent", on_delivery=lambda *_: None)
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        more = {"flush": lambda sends: sends.flush(), "purge": lambda sends: sends.purge()}
+        more["result"] = lambda _: under_way.result()
+        for name, call in {**CALLS, **more}.items():
+            try:
+                call(first if name == "send" else nowhere)
+            except ClosedError as error:
+                assert "made before the process was forked" in str(error), name
+            else:
+                raise AssertionError(name)
+        assert first.close() == nowhere.close() == 0
+        with Producer(config) as second:
+            second.send(sys.argv[2], b"child", partition=0).result(30)
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    first.send(sys.argv[2], b"parent", partition=0).result(30)
+    assert (first.close(), nowhere.close(0)) == (0, 1)
+    print("both went on")
+"""
+
+
+def test_in_a_forked_process_a_producer_is_an_error_at_once_and_a_new_one_works(mock_cluster: Cluster) -> None:
+    program = [sys.executable, "-c", textwrap.dedent(FORK), mock_cluster.bootstrap_servers, mock_cluster.topic()]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.stdout == "both went on\n", ended.stderr

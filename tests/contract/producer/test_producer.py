@@ -1,0 +1,397 @@
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import pytest
+
+from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, SerializationError
+from headway.kafka.producer.delivery import DeliveryFuture
+from headway.priority.producer import PriorityProducer
+from headway.records import UNKNOWN_OFFSET, ConsumerRecord, RecordMetadata, TopicPartition
+from tests.contract.conftest import Cluster
+
+
+def read_all(cluster: Cluster, topic: str, count: int, **settings: Any) -> list[ConsumerRecord]:
+    records: list[ConsumerRecord] = []
+    with cluster.consumer(f"reads-{topic}", **settings) as consumer:
+        consumer.subscribe(topic)
+        while len(records) < count:
+            polled = consumer.poll(30)
+            assert polled, f"only {len(records)} of {count} records came"
+            records += polled
+    return records
+
+
+def test_everything_about_a_record_arrives_as_it_was_sent(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    headers = [("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b"")]
+    with cluster.producer() as producer:
+        sent = producer.send(
+            topic, b"\x00value", b"\xffkey", priority=2, headers=headers, partition=3, timestamp=1_234_567_890_123
+        ).result(30)
+    [record] = read_all(cluster, topic, 1)
+
+    assert sent[:4] == (topic, 3, 2, 0)
+    assert (record.topic, record.kafka_topic, record.level) == (topic, f"{topic}-2", 2)
+    assert (record.partition, record.offset, record.timestamp) == (3, 0, 1_234_567_890_123)
+    assert (record.key, record.value) == (b"\xffkey", b"\x00value")
+    assert list(record.headers) == headers
+    assert record.topic_partition == TopicPartition(topic, 3, 2) == sent.topic_partition
+
+
+def test_without_a_priority_a_record_goes_to_level_0(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with cluster.producer() as producer:
+        assert producer.send(topic, b"v").result(30).level == 0
+
+
+def test_a_missing_key_and_value_stay_missing(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with cluster.producer() as producer:
+        producer.send(topic).result(30)
+    [record] = read_all(cluster, topic, 1)
+    assert (record.key, record.value, list(record.headers)) == (None, None, [])
+
+
+def test_a_priority_that_is_another_kind_of_whole_number_is_that_level(cluster: Cluster) -> None:
+    class Urgency(int, Enum):
+        HIGH = 2
+
+    topic = cluster.topic()
+    with cluster.producer() as producer:
+        for priority in (Urgency.HIGH, True, 1):
+            future = producer.send(topic, b"v", priority=priority)
+            assert future.destination.kafka_topic == f"{topic}-{int(priority)}"
+            assert future.result(30).level == priority
+
+
+@pytest.mark.parametrize("priority", [-1, 3, 100])
+def test_a_priority_that_is_no_level_is_refused_and_nothing_is_sent(cluster: Cluster, priority: int) -> None:
+    with cluster.producer() as producer:
+        with pytest.raises(ConfigError, match="must be from 0 to 2"):
+            producer.send("orders", b"v", priority=priority)
+        assert producer.metrics().sent == [0, 0, 0]
+
+
+def test_records_of_one_key_share_a_partition_and_keep_their_order(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with cluster.producer() as producer:
+        futures = [producer.send(topic, str(i), f"key {i % 7}", priority=1) for i in range(700)]
+        places = [future.result(30) for future in futures]
+    for key in range(7):
+        of_key = places[key::7]
+        assert len({place.partition for place in of_key}) == 1
+        assert [place.offset for place in of_key] == sorted(place.offset for place in of_key)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"acks": 1}, {"max.in.flight": 6}, {"retries": 0}, {"queuing.strategy": "lifo"}], ids=str
+)
+def test_what_rules_idempotence_out_is_taken(cluster: Cluster, settings: dict[str, Any]) -> None:
+    with cluster.producer(**settings) as producer:
+        assert producer.send(cluster.topic(), b"v").result(30).offset == 0
+
+
+def test_idempotence_that_is_asked_for_and_ruled_out_is_an_error(cluster: Cluster) -> None:
+    with pytest.raises(ConfigError, match=r"`acks` must be set to `all` when `enable\.idempotence` is true"):
+        cluster.producer(**{"enable.idempotence": True, "acks": 1})
+
+
+def test_a_burst_to_a_new_topic_keeps_its_order(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"linger.ms": 1}) as producer:
+        futures = [producer.send(topic, b"x" * 100, partition=0) for _ in range(40_000)]
+        assert [future.result(30).offset for future in futures] == list(range(40_000))
+
+
+def test_callbacks_and_metrics_tell_what_happened(cluster: Cluster) -> None:
+    topic, told = cluster.topic(), list[tuple[Exception | None, RecordMetadata | None]]()
+    with cluster.producer() as producer:
+        futures = [
+            producer.send(topic, b"v", priority=i % 3, on_delivery=lambda *report: told.append(report))
+            for i in range(30)
+        ]
+        assert producer.flush(30) == 0
+        assert not wait(futures, timeout=0).not_done
+        metrics = producer.metrics()
+    assert metrics.sent == metrics.delivered == [10, 10, 10]
+    assert (metrics.failed, metrics.queued) == ([0, 0, 0], 0)
+    assert sorted(str(metadata) for _, metadata in told) == sorted(str(future.result()) for future in futures)
+
+
+def test_serialisers_are_plain_functions(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    settings = {"key.serializer": str.encode, "value.serializer": lambda value: json.dumps(value).encode()}
+    with cluster.producer(**settings) as producer:
+        producer.send(topic, {"total": 5}, "anna").result(30)
+    [record] = read_all(cluster, topic, 1, **{"value.deserializer": json.loads, "key.deserializer": bytes.decode})
+    assert (record.key, record.value, record.raw_value) == ("anna", {"total": 5}, b'{"total": 5}')
+
+
+def test_a_serialiser_that_fails_fails_its_own_record_only(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    topic = cluster.topic()
+    with cluster.producer(**{"value.serializer": lambda value: json.dumps(value).encode()}) as producer:
+        bad, good = producer.send(topic, {1j: 2}), producer.send(topic, {"a": 1})
+        with pytest.raises(SerializationError, match=f"value of a record for {topic}-0"):
+            bad.result(30)
+        assert good.result(30).offset == 0
+    assert "could not be serialised" in caplog.text
+
+
+def test_a_value_that_is_not_bytes_fails_its_future_with_advice(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.producer() as producer, pytest.raises(SerializationError, match=r"set key\.serializer or value"):
+        producer.send(cluster.topic(), 12.5).result(30)
+    assert caplog.records
+
+
+@pytest.mark.parametrize("serializers", [{}, {"value.serializer": bytes}], ids=["none", "bytes"])
+def test_headers_that_are_none_fail_their_record_only(
+    cluster: Cluster, serializers: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = cluster.topic()
+    with cluster.producer(**serializers) as producer:
+        bad = producer.send(topic, b"v", headers=[("trace", 5)])  # type: ignore[list-item]
+        with pytest.raises((SerializationError, DeliveryError)):
+            bad.result(30)
+        assert producer.send(topic, b"v").result(30).offset == 0
+    assert caplog.records
+
+
+def test_a_record_that_kafka_refuses_fails_its_future(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    topic = cluster.topic()
+    with cluster.producer(**{"message.max.bytes": 2000}) as producer:
+        with pytest.raises(DeliveryError, match=f"{topic}-1 was refused"):
+            producer.send(topic, b"x" * 3000, priority=1).result(30)
+        assert producer.metrics().failed == [0, 1, 0]
+    assert "refused" in caplog.text
+
+
+def test_a_full_queue_makes_send_wait_and_loses_nothing(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with cluster.producer(**{"queue.buffering.max.messages": 10}) as producer:
+        futures = [producer.send(topic, str(i), partition=0) for i in range(500)]
+        assert [future.result(30).offset for future in futures] == list(range(500))
+
+
+def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pytest.LogCaptureFixture) -> None:
+    config = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "max.priority": 1,
+        "max.block.ms": 50,
+        "queue.buffering.max.messages": 1,
+        "log_level": 0,
+    }
+    producer = PriorityProducer(config)
+    first, second = producer.send("orders", b"1"), producer.send("orders", b"2")
+    with pytest.raises(DeliveryError, match=r"No room .* within max\.block\.ms=50: 1 records wait"):
+        second.result(0)
+    assert producer.close(timeout=0) == 1
+    with pytest.raises(DeliveryError):
+        first.result(0)
+    assert caplog.records
+
+
+def test_threads_may_send_at_once_and_all_room_is_free_again(cluster: Cluster) -> None:
+    topic, before = cluster.topic(), sys.getswitchinterval()
+    with cluster.producer(**{"buffer.memory": 6_000_000}) as producer, ThreadPoolExecutor(8) as threads:
+        send = partial(producer.send, topic, b"v")
+        sys.setswitchinterval(1e-6)  # so that they meet at every place where they can
+        try:
+            sending = [threads.submit(lambda key: [send(str(key)) for _ in range(5_000)], key) for key in range(8)]
+            wait(sending)
+        finally:
+            sys.setswitchinterval(before)
+        assert producer.flush(30) == 0
+        assert producer.metrics().delivered == [40_000, 0, 0]
+        assert producer._sender._accumulator.used == 0
+        for each in sending:
+            offsets = [offset for future in each.result() if (offset := future.result().offset) != UNKNOWN_OFFSET]
+            assert offsets == sorted(offsets)
+
+
+def test_partitions_are_those_of_all_levels(cluster: Cluster) -> None:
+    topic = cluster.topic()
+    with cluster.producer() as producer:
+        assert producer.partitions_for(topic) == [
+            TopicPartition(topic, p, level) for level in range(3) for p in range(4)
+        ]
+
+
+def test_a_closed_producer_says_so(cluster: Cluster) -> None:
+    producer = cluster.producer()
+    assert producer.close() == 0
+    assert producer.close() == 0
+    with pytest.raises(ClosedError):
+        producer.send("orders", b"v")
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
+    with pytest.raises(ConfigError, match=r"'max\.blok\.ms' is not known\. Did you mean 'max\.block\.ms'\?"):
+        PriorityProducer({"bootstrap.servers": "x", "max.priority": 1, "max.blok.ms": 5})
+
+
+def send_and_fail(producer: PriorityProducer, topic: str) -> DeliveryFuture:
+    with contextlib.suppress(ZeroDivisionError), producer.transaction():
+        sent = producer.send(topic, b"no", priority=2, on_delivery=lambda *_: None)
+        raise ZeroDivisionError
+    return sent
+
+
+@pytest.mark.kafka
+def test_an_aborted_transaction_is_not_read_and_a_committed_one_is_whole(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"transactional.id": topic}) as producer:
+        producer.init_transactions()
+        dropped = send_and_fail(producer, topic)
+        with producer.transaction():
+            for level in range(3):
+                producer.send(topic, b"yes", priority=level)
+    assert [record.value for record in read_all(kafka_cluster, topic, 3)] == [b"yes"] * 3
+    assert dropped.done()
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("lost", [{"value": b"x" * 2_000_000}, {"value": object()}, {"value": b"v", "partition": 99}])
+def test_a_transaction_of_which_a_record_could_not_be_sent_is_not_committed(
+    kafka_cluster: Cluster, lost: dict[str, Any]
+) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"transactional.id": topic}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"no")
+        producer.send(topic, **lost, on_delivery=lambda *_: None)
+        with pytest.raises((DeliveryError, KafkaError)):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"yes")
+    assert [record.value for record in read_all(kafka_cluster, topic, 1)] == [b"yes"]
+
+
+@pytest.mark.kafka
+def test_who_is_fenced_off_is_told_of_every_record_even_if_nobody_asks(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    ours = {"transactional.id": topic}
+    with kafka_cluster.producer(**ours) as first:
+        first.init_transactions()
+        first.begin_transaction()
+        first.send(topic, b"before").result(30)
+        with kafka_cluster.producer(**ours) as second:
+            second.init_transactions()
+        told = [threading.Event() for _ in range(20)]
+        for each in told:
+            first.send(topic, b"after", on_delivery=lambda *_, each=each: each.set())
+        assert all(each.wait(30) for each in told)
+
+
+def commit(producer: PriorityProducer) -> None:
+    """Leave a `with` block that went well."""
+
+
+def fail(producer: PriorityProducer) -> None:
+    """Leave it with an error of one's own."""
+    raise ZeroDivisionError
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("within", "error"), [(commit, KafkaError), (fail, ZeroDivisionError)])
+@pytest.mark.parametrize("sends", [True, False], ids=["with a record", "with a stored record"])
+def test_who_is_fenced_off_leaves_its_transaction_at_once_and_is_told_why(
+    kafka_cluster: Cluster, sends: bool, within: Callable[[PriorityProducer], None], error: type[Exception]
+) -> None:
+    topic = kafka_cluster.topic()
+    ours = {"transactional.id": topic}
+    with kafka_cluster.producer(**ours) as first, kafka_cluster.producer(**ours) as second:
+        first.init_transactions()
+        with pytest.raises(error) as raised, first.transaction():  # noqa: PT012 - leaving it is what raises
+            first.send(topic, b"no").result(30)
+            second.init_transactions()
+            if sends:
+                first.send(topic, b"no", on_delivery=lambda *_: None)
+            began = time.monotonic()
+            within(first)
+        assert time.monotonic() - began < 10
+        assert "onflicting" not in str(raised.value)
+        with second.transaction():
+            second.send(topic, b"yes")
+    assert [record.value for record in read_all(kafka_cluster, topic, 1)] == [b"yes"]
+
+
+@pytest.mark.kafka
+def test_what_is_reported_within_a_commit_gives_its_room_back(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer(**{"transactional.id": topic, "linger.ms": 100}) as producer:
+        producer.init_transactions()
+        for _ in range(3):
+            with producer.transaction():
+                sent = [producer.send(topic, b"x" * 1_000, priority=number % 3) for number in range(3_000)]
+            assert all(future.done() for future in sent)
+            assert producer._sender._accumulator.used == 0
+
+
+@pytest.mark.kafka
+def test_headers_are_any_sequence_of_pairs(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer() as producer:
+        for headers in ((), (("a", b"b"),), [("a", b"b")], None):
+            producer.send(topic, b"v", headers=headers).result(30)
+    assert Counter(len(record.headers) for record in read_all(kafka_cluster, topic, 4)) == {0: 2, 1: 2}
+
+
+@pytest.mark.kafka
+def test_a_partition_that_is_no_integer_is_refused_and_spoils_nothing(kafka_cluster: Cluster) -> None:
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer() as producer:
+        with pytest.raises(TypeError, match="float"):
+            producer.send(topic, b"v", partition=0.0)  # type: ignore[arg-type]
+        producer.send(topic, b"v", partition=0).result(30)
+
+
+@pytest.mark.kafka
+def test_a_flush_within_a_callback_waits_for_nobody(kafka_cluster: Cluster) -> None:
+    topic, left = kafka_cluster.topic(), list[int]()
+    with kafka_cluster.producer() as producer:
+        for _ in range(100):
+            producer.send(topic, b"v", on_delivery=lambda *_: left.append(producer.flush()))
+    assert len(left) == 100
+
+
+@pytest.mark.parametrize("key", ["delivery.report.only.error", "on_delivery"])
+def test_a_setting_that_would_keep_reports_from_the_futures_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"The setting {key} has no place here: Futures need every report"):
+        PriorityProducer({"bootstrap.servers": "x", "max.priority": 1, key: True})
+
+
+@pytest.mark.kafka
+def test_what_a_consumer_returned_is_committed_with_the_transaction_in_all_its_groups(kafka_cluster: Cluster) -> None:
+    source, target = kafka_cluster.topic(), kafka_cluster.topic()
+    with kafka_cluster.producer() as producer:
+        for i in range(30):
+            producer.send(source, str(i), priority=i % 3)
+    moved: list[ConsumerRecord] = []
+    with (
+        kafka_cluster.consumer(f"moves-{source}") as consumer,
+        kafka_cluster.producer(**{"transactional.id": source}) as producer,
+    ):
+        producer.init_transactions()
+        consumer.subscribe(source)
+        while len(moved) < 30:
+            with producer.transaction():
+                for record in consumer.poll(30):
+                    producer.send(target, record.value, priority=record.level)
+                    moved.append(record)
+                producer.send_offsets(consumer)
+        committed = consumer.committed(consumer.assignment())
+    assert sum(offset or 0 for offset in committed.values()) == 30
+    assert len(read_all(kafka_cluster, target, 30)) == 30

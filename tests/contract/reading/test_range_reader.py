@@ -1,0 +1,122 @@
+"""Reading ranges by offset from brokers that refuse, lose leaders, and have more than was asked for."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import confluent_kafka as ck
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headway.errors import KafkaError
+from headway.kafka.reading import range_reader
+from headway.kafka.reading.range_reader import Range, RangeReader
+from headway.records import TopicPartition
+from tests.contract.conftest import Cluster
+from tests.contract.mock_brokers import MockBrokers, mock_brokers
+
+ORDERS = TopicPartition("orders", 0)
+FETCH, FIND_COORDINATOR = 1, 10  # requests, by Kafka's numbers
+
+
+@pytest.fixture
+def brokers() -> Iterator[MockBrokers]:
+    with mock_brokers() as brokers:
+        brokers.create("orders-0")
+        yield brokers
+
+
+def fill(brokers: MockBrokers, records: int, partition: int = 0) -> None:
+    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 1})
+    for number in range(records):
+        producer.produce("orders-0", b"%d" % number, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def count(brokers: MockBrokers, wanted: list[Range], *, skip_lost: bool) -> int:
+    """How many records of the ranges are read."""
+    with RangeReader({"bootstrap.servers": brokers.bootstrap_servers}, skip_lost=skip_lost) as reader:
+        return sum(len(records) for _, records in reader.read(wanted))
+
+
+@pytest.mark.parametrize("skip_lost", [False, True])
+@pytest.mark.parametrize("records", [100, 20_000])
+def test_who_may_read_the_topics_and_not_the_group_reads_all(
+    brokers: MockBrokers, records: int, skip_lost: bool
+) -> None:
+    fill(brokers, records)
+    brokers.refuse(FIND_COORDINATOR, ck.KafkaError.GROUP_AUTHORIZATION_FAILED)
+    assert count(brokers, [Range(ORDERS, 0, records)], skip_lost=skip_lost) == records
+
+
+def test_what_may_not_be_read_is_not_skipped_as_lost(brokers: MockBrokers) -> None:
+    fill(brokers, 100)
+    brokers.refuse(FETCH, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaError, match=r"^Partition 0 of the Kafka topic orders-0 cannot be read: .*authoriz"):
+        count(brokers, [Range(ORDERS, 0, 100)], skip_lost=True)
+
+
+@pytest.mark.kafka
+def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_compaction_is_none(
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka_cluster.topic(levels=1)
+    at, address = TopicPartition(topic, 0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    producer = ck.Producer(address | {"transactional.id": topic})
+    producer.init_transactions()
+    for _ in range(2):  # offset 6 is the mark of the first transaction's end
+        producer.begin_transaction()
+        for number in range(6):
+            producer.produce(f"{topic}-0", b"%d" % number, partition=0)
+        producer.commit_transaction()
+
+    def read(start: int, end: int) -> list[int | None]:
+        with RangeReader(address, skip_lost=True) as reader:
+            return [record.offset() for _, records in reader.read([Range(at, start, end)]) for record in records]
+
+    assert read(6, 10) == [7, 8, 9]
+    assert not caplog.messages
+    admin = AdminClient({**address})
+    deleting = admin.delete_records([ck.TopicPartition(f"{topic}-0", 0, 4)])
+    assert [deleted.result(30).low_watermark for deleted in deleting.values()] == [4]
+    assert read(1, 6) == [4, 5]
+    assert read(0, 3) == []
+    assert caplog.messages == [
+        f"Partition 0 of the Kafka topic {topic}-0 no longer holds all offsets from {start} to before {end} "
+        "(it begins at 4). What is lost is skipped."
+        for start, end in ((1, 6), (0, 3))
+    ]
+
+
+@contextmanager
+def growing(brokers: MockBrokers) -> Iterator[threading.Thread]:
+    """Partition 0 gets records all the time, but not for ever."""
+    ended = threading.Event()
+
+    def grow() -> None:
+        for _ in range(500):
+            if ended.wait(0.01):
+                return
+            fill(brokers, 10)
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_partition_that_gives_nothing_is_given_up_although_another_has_ever_more_behind_its_range(
+    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "STALL_TIMEOUT_S", 0.5)
+    fill(brokers, 10)
+    fill(brokers, 10, partition=1)
+    brokers.lead("orders-0", 1)
+    wanted = [Range(ORDERS, 0, 10), Range(TopicPartition("orders", 1), 0, 10)]
+    with growing(brokers) as producing:
+        with pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 0 "):
+            count(brokers, wanted, skip_lost=False)
+        assert producing.is_alive()

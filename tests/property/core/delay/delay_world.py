@@ -1,0 +1,246 @@
+"""A scheduler, its topics and a relay without Kafka and without a clock: what the simulations of delayed delivery run.
+
+Logs are lists, a transaction is applied whole or not at all, and a crash forgets everything but what was stored. What a
+transaction has written, and what lies behind it, is seen when it is committed; until then the brokers may stop for a
+while.
+"""
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from headway.core.delay.changes import Command, Settled, read_command
+from headway.core.delay.ladder import MEMORY, Ladder
+from headway.core.delay.line_window import Fetched
+from headway.core.delay.partition_relay import PartitionRelay
+from headway.core.delay.relay_tick import Search, Tick
+from headway.core.delay.schedule import Schedule, read_schedule
+from headway.errors import ScheduleError
+
+START = 1_760_000_000_000
+FETCH = 20
+LONGEST_STOP = 3_000
+LATE = 0.3  # the chance that what is there comes with a later turn only, where brokers stop now and then
+
+
+@dataclass
+class Record:
+    """A record in a line's log."""
+
+    appended: int
+    header: bytes | None
+    value: object = None
+    aborted: bool = False
+
+
+@dataclass
+class Transaction:
+    """What was written, and is seen from a time on."""
+
+    ends: int
+    tick: Tick
+    written: list[tuple[int, int]]  # lines and offsets
+
+    def first(self, line: int) -> int | None:
+        """Its first record's offset in a line."""
+        return min((offset for other, offset in self.written if other == line), default=None)
+
+
+@dataclass
+class World:
+    """Everything, with one relay."""
+
+    ladder: Ladder
+    draw: random.Random
+    now: int = START
+    room: int = 400_000
+    at_once: int = FETCH
+    low_latency: bool = False  # records are there before what was done is stored
+    topics: dict[str, str] = field(default_factory=dict)
+    stops: float = 0.0  # the chance that the brokers stop before they take, or commit, what a turn has written
+    logs: dict[int, list[Record]] = field(default_factory=dict)
+    commands: list[bytes] = field(default_factory=list)
+    stored: dict[str, bytes] = field(default_factory=dict)
+    delivered: list[tuple[int, Schedule]] = field(default_factory=list)
+    answers: dict[str, list[Settled]] = field(default_factory=dict)
+    refused: list[object] = field(default_factory=list)
+    writes: Counter[str] = field(default_factory=Counter)
+    lines: tuple[int, ...] = ()
+    searching: list[Search] = field(default_factory=list)
+    search_ends: float = 0.5  # the chance that one does within a turn
+    sending: deque[tuple[int, Tick]] = field(default_factory=deque)  # with low latency: when it is there
+    uncommitted: deque[Transaction] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        for line in (MEMORY, *self.ladder.lines, *self.lines):
+            self.logs[line] = []
+        self.crash()
+
+    def crash(self) -> None:
+        """The relay is gone, and another one begins; it ends what the first has left open."""
+        for _, tick in self.sending:
+            if self.draw.random() < 0.5:
+                tick.state.clear()
+                self._append(tick)
+                self._apply(tick)
+        for line, offset in (place for each in self.uncommitted for place in each.written):
+            self.logs[line][offset].aborted = True
+        self.sending.clear()
+        self.uncommitted.clear()
+        self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room, self.topics)
+        self.positions = {line: self.relay.start(line) for line in self.logs}
+        self.commands_position = self.relay.commands_start
+        self.searching.clear()
+
+    def schedule(self, id_: str, delay: int, ago: int = 0, **more: object) -> Schedule:
+        """Schedule a record; or store only now what was scheduled so many milliseconds ago."""
+        at = self.now - ago
+        schedule = Schedule(id_, at + delay, at, len(self.writes), "target", **more)  # type: ignore[arg-type]
+        self.write(self.ladder.line_for(delay), schedule)
+        return schedule
+
+    def write(self, line: int, schedule: Schedule) -> None:
+        """Append to a line's log."""
+        self.writes[schedule.id] += 1
+        self.logs[line].append(Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
+
+    def ask(self, schedule: Schedule, to: int | None = None) -> str:
+        """Cancel or reschedule; returns the command's token."""
+        token = f"{len(self.commands)}"
+        self.commands.append(Command(schedule.id, schedule.due, schedule.at, token, 0, to).encode())
+        return token
+
+    def fetch(self, line: int) -> None:
+        """Let some of a line come in."""
+        log, position, end = self.logs[line], self.positions[line], self.end_of(line)
+        records = log[position : min(end, position + self.at_once)]
+        fetched = [fetched_as(position + i, each) for i, each in enumerate(records) if not each.aborted]
+        if fetched:
+            self.relay.receive(line, fetched)
+        self.positions[line] += len(records)
+        if self.positions[line] == end:
+            self.relay.reached_end(line, end)
+
+    def end_of(self, line: int) -> int:
+        """Where the log ends for who reads what is committed."""
+        firsts = (each.first(line) for each in self.uncommitted)
+        return min([first for first in firsts if first is not None], default=len(self.logs[line]))
+
+    def step(self, crash: float = 0.0) -> Tick:
+        """One turn of the relay; with some chance it dies before, or right after, its transaction."""
+        self._go_on()
+        lines = list(self.logs)
+        self.draw.shuffle(lines)
+        if self.stops and self.draw.random() < LATE:
+            lines.clear()
+        for line in lines:
+            if line not in self.relay.full():
+                self.fetch(line)
+        for value in self.commands[self.commands_position :]:
+            self.relay.command(self.commands_position, read_command(value), self.now)
+            self.commands_position += 1
+        self.searching += self.relay.searches
+        self.relay.searches.clear()
+        while self.searching and self.draw.random() < self.search_ends:
+            self.relay.found(search := self.searching.pop(0), self._search(search), self.now)
+        tick = self.relay.take(self.now, 50, 1_000_000)
+        if self.draw.random() < crash:
+            if self.low_latency:
+                tick.state.clear()
+                self._append(tick)
+                self._apply(tick)
+            self.crash()
+            return Tick()
+        self._carry_out(tick)
+        if self.draw.random() < crash:
+            self.crash()
+        return tick
+
+    def _search(self, search: Search) -> Fetched | None:
+        for line, log in self.logs.items():
+            for offset, record in enumerate(log[: self.end_of(line)]):
+                if record.aborted:
+                    continue
+                schedule = read_schedule(record.header)
+                if search.is_for(schedule):
+                    return fetched_as(offset, record)
+        return None
+
+    def _stop(self) -> int:
+        """How many milliseconds the brokers stop for."""
+        return self.draw.randrange(LONGEST_STOP) if self.stops and self.draw.random() < self.stops else 0
+
+    def _carry_out(self, tick: Tick) -> None:
+        """As the drivers do: with low latency one turn goes on before the last one's records are there.
+
+        In transactions a turn waits until its records are written and the transaction before is committed.
+        """
+        if not tick:
+            return
+        if self.low_latency:
+            at = max([self.now + self._stop(), *(at for at, _ in self.sending)])
+            self.sending.append((at, tick))
+        else:
+            self.now += self._stop()
+            written = self._append(tick)
+            self.now = max([self.now, *(each.ends for each in self.uncommitted)])
+            self._go_on()
+            self.uncommitted.append(Transaction(self.now + self._stop(), tick, written))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Let happen what was to happen by now."""
+        while self.sending and self.sending[0][0] <= self.now:
+            _, tick = self.sending.popleft()
+            self._append(tick)
+            self._apply(tick)
+        while self.uncommitted and self.uncommitted[0].ends <= self.now:
+            self._apply(self.uncommitted.popleft().tick)
+
+    def _append(self, tick: Tick) -> list[tuple[int, int]]:
+        """Write what moves; at which lines and offsets."""
+        written = []
+        for write in tick.writes:
+            assert isinstance(write.record, Record)
+            if write.line is not None:
+                self.write(write.line, write.schedule)
+                written.append((write.line, len(self.logs[write.line]) - 1))
+        if tick.moved:
+            self.relay.written({line: offset + 1 for line, offset in written}, self.now)
+        return written
+
+    def _apply(self, tick: Tick) -> None:
+        for write in tick.writes:
+            if write.line is None:
+                self.writes[write.schedule.id] += 1
+                self.delivered.append((self.now, write.schedule))
+        for command, settled in tick.answers:
+            self.answers.setdefault(command.token, []).append(settled)
+        self.refused += [refusal.record for refusal in tick.refusals]
+        for key, value in tick.state.items():
+            if value is None:
+                self.stored.pop(key, None)
+            else:
+                self.stored[key] = value
+
+    def run_until(self, time: int, crash: float = 0.0) -> None:
+        """Jump from one wake-up to the next."""
+        while True:
+            if not self.step(crash):
+                wake = self.relay.next_wake(self.now)
+                behind = any(
+                    self.positions[line] < self.end_of(line) and line not in self.relay.full() for line in self.logs
+                )
+                wake = min([wake, *(at for at, _ in self.sending), *(each.ends for each in self.uncommitted)])
+                self.now = max(self.now + 1, min(time, int(min(wake, time)))) if not behind else self.now + 1
+            if self.now >= time:
+                return
+
+
+def fetched_as(offset: int, record: Record) -> Fetched:
+    """A record as a relay's driver gives it to the core."""
+    try:
+        schedule: Schedule | ScheduleError = read_schedule(record.header)
+    except ScheduleError as error:
+        schedule = error
+    return Fetched(offset, record.appended, 100, record, schedule)

@@ -1,0 +1,218 @@
+"""The engine that gathers batches against lists: who waits, for how long, and that nothing is lost or out of order."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.engine.work import Work
+from headway.core.offsets.offset_map import OffsetMap
+from headway.records import TopicPartition
+
+PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("orders", 0, level=1)]
+LEVELS = 2
+partitions = st.sampled_from(PARTITIONS)
+
+
+@dataclass(frozen=True)
+class Record:
+    partition: TopicPartition
+    offset: int
+    raw_key: bytes | None
+
+
+@dataclass
+class Entry:
+    """A received record that is not done."""
+
+    record: Record
+    arrived: int
+    not_before: float = 0.0
+    failed: bool = False
+    work: Work[Record] | None = None  # while it runs
+
+
+@dataclass
+class Stay:
+    """A partition while it is ours."""
+
+    position: int = 0
+    entries: list[Entry] = field(default_factory=list)
+
+
+class GatheringOfBatches(RuleBasedStateMachine):
+    """Records that come, wait for their batch to fill, run, fail, and go with their partitions."""
+
+    @initialize(ordering=st.sampled_from(Ordering), size=st.integers(1, 4), linger=st.integers(1, 4))
+    def begin(self, ordering: Ordering, size: int, linger: int) -> None:
+        self.ordering, self.size, self.linger = ordering, size, linger
+        self.engine: Engine[Record] = Engine(ordering, levels=LEVELS)
+        self.engine.gather(size, linger)
+        self.now = 100
+        self.stays: dict[TopicPartition, Stay] = {}
+        self.running: list[list[Work[Record]]] = []
+        self.handled: set[tuple[TopicPartition, int, int]] = set()
+        for partition in PARTITIONS:
+            self.assign(partition)
+
+    # What happens
+
+    @rule(partition=partitions)
+    def assign(self, partition: TopicPartition) -> None:
+        self.stays[partition] = Stay()
+        self.engine.assign(partition, OffsetMap(0))
+
+    @rule(partition=partitions)
+    def revoke(self, partition: TopicPartition) -> None:
+        self.stays.pop(partition, None)
+        self.engine.revoke([partition])
+
+    @rule(partition=partitions, keys=st.lists(st.sampled_from([b"a", b"b", None]), max_size=6))
+    def receive(self, partition: TopicPartition, keys: list[bytes | None]) -> None:
+        if stay := self.stays.get(partition):
+            records = [Record(partition, stay.position + index, key) for index, key in enumerate(keys)]
+            stay.position += len(records)
+            stay.entries += [Entry(record, self.now) for record in records]
+            self.engine.receive(partition, records, self.now)
+
+    @rule(seconds=st.integers(1, 3))
+    def wait(self, seconds: int) -> None:
+        self.now += seconds
+
+    def batches(self, limit: int) -> Iterator[list[Work[Record]]]:
+        while limit and (batch := self.engine.take_batch(self.size, self.now)):
+            limit -= 1
+            yield batch
+
+    @rule(limit=st.integers(1, 4))
+    def take(self, limit: int) -> None:
+        due, full = self.due(), self.full()
+        batches = list(self.batches(limit))
+        for batch in batches:
+            self.start(batch)
+        if len(batches) < limit:  # slots are free, so none waits that need not
+            assert all(entry.work for entry in due)
+            if self.ordering is Ordering.UNORDERED:
+                assert all(sum(entry.work is None for entry in lane) < self.size for lane in full)
+            else:
+                assert all(lane[0].work for lane in full)
+
+    def start(self, batch: list[Work[Record]]) -> None:
+        assert 1 <= len(batch) <= self.size
+        places = {self.place(work.record) for work in batch}
+        assert len(places) == 1
+        entries = [self.entry(work) for work in batch]
+        if self.ordering is not Ordering.UNORDERED:
+            lane = self.lanes()[places.pop()]
+            assert not any(entry.work for entry in lane)  # never two batches at a time
+            assert [id(entry) for entry in entries] == [id(entry) for entry in lane[: len(batch)]]
+        for entry, work in zip(entries, batch, strict=True):
+            assert entry.work is None
+            assert entry.not_before <= self.now
+            entry.work = work
+        self.running.append(batch)
+
+    @rule(data=st.data())
+    def report_a_batch(self, data: st.DataObject) -> None:
+        if not self.running:
+            return
+        batch = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        for work in data.draw(st.permutations(batch)):
+            outcome = data.draw(st.sampled_from(["done", "done", "failed", "untried"]))
+            delay = data.draw(st.integers(0, 4))
+            self.report(work, outcome, delay)
+
+    def report(self, work: Work[Record], outcome: str, delay: int) -> None:
+        stay = self.stays.get(work.partition)
+        entry = next((entry for entry in stay.entries if entry.work is work), None) if stay else None
+        if outcome == "done":
+            assert self.engine.finish(work, self.now) == (entry is not None)
+            if stay and entry:
+                stay.entries.remove(entry)
+            return
+        at = self.now + (delay if outcome == "failed" else 0)
+        error = OSError() if outcome == "failed" else None
+        assert self.engine.retry(work, at, error, self.now) == (entry is not None)
+        if entry:
+            entry.work, entry.not_before = None, at
+            entry.failed = entry.failed or outcome == "failed"
+
+    # What must hold
+
+    def place(self, record: Record) -> object:
+        """Where records are gathered."""
+        if self.ordering is Ordering.UNORDERED:
+            return record.partition.level
+        return (record.partition, record.raw_key) if self.ordering is Ordering.KEY else record.partition
+
+    def lanes(self) -> dict[object, list[Entry]]:
+        lanes: dict[object, list[Entry]] = {}
+        for stay in self.stays.values():
+            for entry in stay.entries:
+                lanes.setdefault(self.place(entry.record), []).append(entry)
+        return lanes
+
+    def entry(self, work: Work[Record]) -> Entry:
+        return next(entry for entry in self.stays[work.partition].entries if entry.record is work.record)
+
+    def heads(self) -> list[Entry]:
+        """Those that are next in their lane."""
+        if self.ordering is Ordering.UNORDERED:
+            return [entry for lane in self.lanes().values() for entry in lane if not entry.work]
+        return [lane[0] for lane in self.lanes().values() if not any(entry.work for entry in lane)]
+
+    def until(self, entry: Entry) -> float:
+        """How long a head waits at the most."""
+        return entry.not_before if entry.failed else entry.arrived + self.linger
+
+    def due(self) -> list[Entry]:
+        """Heads that have waited long enough, or failed before and whose time has come."""
+        return [entry for entry in self.heads() if self.until(entry) <= self.now]
+
+    def full(self) -> list[list[Entry]]:
+        """Lanes that have enough for a batch, none of it tried before."""
+        heads = {id(entry) for entry in self.heads()}
+        lanes = []
+        for lane in self.lanes().values():
+            fresh = [entry for entry in lane if not entry.failed and not entry.work]
+            if len(fresh) >= self.size and (self.ordering is Ordering.UNORDERED or id(fresh[0]) in heads):
+                lanes.append(fresh)
+        return lanes
+
+    @invariant()
+    def it_is_woken_before_anybody_has_waited_too_long(self) -> None:
+        self.engine.take(0, self.now)
+        wake = self.engine.next_wake()
+        full = {id(entry) for lane in self.full() for entry in lane}
+        times = [self.until(entry) for entry in self.heads() if id(entry) not in full]
+        # One that was let go as its batch was full may run at once, though the others of the batch are gone by now.
+        times = sorted(time for time in times if time > self.now)[sum(self.engine.ready) :]
+        later = min(times, default=math.inf)
+        assert self.now < (math.inf if wake is None else wake) <= later
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        entries = [entry for stay in self.stays.values() for entry in stay.entries]
+        assert self.engine.work_remaining == len(entries)
+        for level in range(LEVELS):
+            assert self.engine.slots_taken[level] == sum(batch[0].level == level for batch in self.running)
+
+    def teardown(self) -> None:
+        """Whatever happened, from here on everything runs."""
+        if not hasattr(self, "engine"):
+            return
+        while any(stay.entries for stay in self.stays.values()):
+            while self.running:
+                for work in self.running.pop():
+                    self.report(work, "done", 0)
+            self.now += 5
+            self.take(4)
+
+
+GatheringOfBatches.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+test_batches_are_gathered_as_a_model_of_lists_says = GatheringOfBatches.TestCase

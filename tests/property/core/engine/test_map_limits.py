@@ -1,0 +1,95 @@
+"""Brokers that take little beside an offset: what is published is what is remembered as done, and nothing else."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.offsets.offset_map import (
+    LEAST_WINDOW,
+    MAX_CHARACTERS,
+    Commit,
+    OffsetMap,
+    canonical,
+    commit_of,
+    decode,
+    encode,
+    pressure,
+)
+from headway.records import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+RECORDS = 40
+
+
+@dataclass(frozen=True)
+class Record:
+    """As the engine wants it."""
+
+    offset: int
+    raw_key: bytes | None = None
+
+
+def is_done(commit: Commit, offset: int) -> bool:
+    committed = decode(commit.metadata, commit.offset)
+    return offset < committed.offset or any(offset in done for done in committed.complete)
+
+
+steps = st.one_of(st.tuples(st.just("finish"), st.integers(0, RECORDS)), st.tuples(st.just("commit"), st.booleans()))
+
+
+@given(st.lists(steps, max_size=120), st.integers(0, 24))
+def test_outputs_wait_for_a_commit_that_remembers_their_record_and_none_is_forgotten(
+    steps: list[tuple[str, int]], limit: int
+) -> None:
+    engine: Engine[Record] = Engine(Ordering.UNORDERED, room=40_000)
+    engine.assign(ORDERS, OffsetMap(0))
+    engine.receive(ORDERS, [Record(offset) for offset in range(RECORDS)], 0.0)
+    running = engine.take(RECORDS, 0.0)
+    stored, published, refused = Commit(0, "", pressed=False), list[int](), 0
+
+    def commit(succeeds: bool) -> None:
+        nonlocal stored, refused
+        tick = engine.tick()
+        if not tick.commits or not succeeds:
+            return
+        if (characters := len(tick.commits[ORDERS].metadata)) > limit:
+            refused += 1
+            engine.refuse_maps(characters)
+            commit(succeeds)
+            return
+        stored = tick.commits[ORDERS]
+        published.extend(tick.outputs)
+        for _ in range(2):  # it may be said again
+            engine.committed(tick)
+
+    for step, number in [*steps, *[("finish", 0)] * RECORDS, ("commit", True)]:
+        if step == "finish" and running:
+            work = running.pop(number % len(running))
+            engine.finish(work, 0.0, [work.offset])
+        elif step == "commit":
+            commit(bool(number))
+        assert sorted(published) == [offset for offset in range(RECORDS) if is_done(stored, offset)]
+    assert len(published) == RECORDS
+    assert refused <= 12
+    assert engine.bytes_held == [0]
+    assert not engine.wants_commit()
+
+
+runs = st.lists(st.integers(1, 90), min_size=2, max_size=600)
+
+
+@given(runs, st.integers(0, MAX_CHARACTERS))
+def test_a_map_that_is_shortened_fits_and_says_of_the_offsets_that_it_keeps_what_the_whole_one_does(
+    runs: list[int], limit: int
+) -> None:
+    whole = canonical(7, runs)
+    commit = commit_of(whole, limit)
+    assert len(commit.metadata) <= limit
+    kept = decode(commit.metadata, commit.offset)
+    assert commit.kept in (None, kept)
+    assert kept.complete == whole.complete[: len(kept.complete)]
+    assert (commit.kept is None) == (kept == whole)
+    assert commit.pressed == (len(encode(whole)) > pressure(limit) and whole.end - whole.offset >= LEAST_WINDOW)

@@ -1,0 +1,118 @@
+"""The `headway` command itself: its help, its subcommands, and how mistakes look."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from headway import cli
+from headway.cli.options.connection import connect
+from headway.errors import ConfigError
+
+
+def subcommand(monkeypatch: pytest.MonkeyPatch, run: click.Command) -> None:
+    """Make `headway levels` be another command."""
+    monkeypatch.setattr("headway.cli.commands.levels.levels", run)
+
+
+def test_the_help_names_every_subcommand_and_imports_none() -> None:
+    program = (
+        "import sys; from click.testing import CliRunner; from headway import cli\n"
+        "print(CliRunner().invoke(cli.headway, ['--help']).output)\n"
+        "print('imported:', [m for m in sys.modules if m.startswith(('headway.cli.', 'headway.broker', 'rich'))])"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert all(f"  {name} " in output for name in cli.SUMMARIES)
+    assert "imported: ['headway.runtime.interrupt']" in output
+
+
+@pytest.mark.parametrize("name", cli.SUMMARIES)
+def test_the_line_in_the_help_is_what_the_subcommand_says_of_itself(name: str) -> None:
+    command = cli.headway.get_command(click.Context(cli.headway), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == cli.SUMMARIES[name]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["produce"], ["consume"], ["levels"], ["topics"], ["topics", "create"], ["topics", "delete"]]
+)
+def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli.headway, [*arguments, "--help"])
+    assert result.exit_code == 0
+    assert f"headway {' '.join(arguments)} " in result.output.partition("Usage")[2].partition("\n")[2]
+
+
+def test_a_mistake_is_one_sentence_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def refuses() -> None:
+        raise ConfigError("Something is wrong. Do it right.")
+
+    subcommand(monkeypatch, refuses)
+    result = CliRunner().invoke(cli.headway, ["levels"])
+    assert (result.exit_code, result.stderr) == (1, "headway: Something is wrong. Do it right.\n")
+
+
+def test_ctrl_c_is_one_sentence_and_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def waits() -> None:
+        raise KeyboardInterrupt
+
+    subcommand(monkeypatch, waits)
+    result = CliRunner().invoke(cli.headway, ["levels"])
+    assert (result.exit_code, result.stderr) == (130, "\nheadway: stopped by Ctrl-C.\n")
+
+
+def test_a_command_without_its_extra_says_how_to_install_it_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    for module in [name for name in sys.modules if name.startswith(("headway.broker", "headway.cli.commands.broker"))]:
+        monkeypatch.delitem(sys.modules, module)
+    result = CliRunner().invoke(cli.headway, ["broker", "status"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("headway: ")
+    assert "pip install 'headway[broker]'" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert connect(None, [], None).config == {"bootstrap.servers": "localhost:9092"}
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = CliRunner().invoke(cli.headway, ["prodcue"])
+    assert result.exit_code == 2
+    assert "No such command 'prodcue'" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", ["levels --levels 3 --capacity 50", "--help", "topics --help"])
+@pytest.mark.parametrize(
+    ("where", "reason"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")]
+)
+def test_a_stdout_that_takes_nothing_is_one_sentence(arguments: str, where: str, reason: str) -> None:
+    if where == ">/dev/full" and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    ended = shell(arguments, where)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"headway: What is read or shown was refused: {reason}. Check where")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_stderr_that_is_closed_is_no_error() -> None:
+    ended = shell("levels --levels 3 --capacity 50", "2>&-")
+    assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, "level  share  percent")
+    assert shell("levels --levels 3 --capacity 5", "2>&-").returncode == 1
+
+
+def test_a_stdin_that_is_closed_is_not_an_empty_one() -> None:
+    ended = shell("offsets decode - --offset 3", "<&-")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("headway: What is read or shown was refused: Bad file descriptor.")
+
+
+def shell(arguments: str, streams: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a shell does it, which can close streams."""
+    program = "import sys; sys.argv[0] = 'headway'; from headway.cli import main; main()"
+    command = f'exec "$0" -c "{program}" {arguments} {streams}'
+    return subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)

@@ -1,0 +1,62 @@
+"""Lanes: chains of works, by name."""
+
+from typing import Any
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.lanes import ALONE, Lanes, Ordering, by_key_if_any
+from headway.core.engine.work import Work
+from headway.core.offsets.offset_map import OffsetMap
+from headway.records import TopicPartition
+
+
+class Keyed:
+    def __init__(self, key: bytes | None) -> None:
+        self.raw_key = key
+
+
+def works(*lanes: object) -> list[Work[Any]]:
+    assignment: Assignment[Any] = Assignment(TopicPartition("orders", 0), OffsetMap(0), 1)
+    return [Work(None, offset, 1, lane, assignment, 0.0, offset) for offset, lane in enumerate(lanes)]
+
+
+def test_each_ordering_names_lanes() -> None:
+    records = [Keyed(b"a"), Keyed(None), Keyed(b"a")]
+    assert list(Ordering.KEY.lane_names(records)) == [b"a", None, b"a"]
+    assert list(Ordering.PARTITION.lane_names(records)) == [None] * 3
+    assert list(Ordering.UNORDERED.lane_names(records)) == [ALONE] * 3
+    assert list(by_key_if_any(records)) == [b"a", ALONE, b"a"]
+
+
+def test_the_first_of_each_lane_is_its_head_and_one_without_a_lane_always_is() -> None:
+    lanes: Lanes[Any] = Lanes()
+    a, b, behind, alone, another = works("a", "b", "a", ALONE, ALONE)
+    assert lanes.extend([a, b, behind, alone, another]) == [a, b, alone, another]
+    assert lanes.settle(alone, ()) is None
+    assert lanes.settle(a, ()) is behind
+
+
+def test_a_lane_without_work_is_gone_and_begins_anew() -> None:
+    lanes: Lanes[Any] = Lanes()
+    first, second = works("a", "a")
+    lanes.extend([first])
+    assert lanes.settle(first, ()) is None
+    assert len(lanes) == 0
+    assert lanes.extend([second]) == [second]
+
+
+def test_what_comes_while_the_only_work_is_tried_again_comes_behind_it() -> None:
+    lanes: Lanes[Any] = Lanes()
+    first, second = works("a", "a")
+    lanes.extend([first])
+    again = first.again(5.0, None, 0.0)
+    assert lanes.settle(first, [again]) is again
+    assert lanes.extend([second]) == []
+    assert lanes.settle(again, ()) is second
+
+
+def test_a_finished_work_does_not_keep_its_lane_in_memory() -> None:
+    lanes: Lanes[Any] = Lanes()
+    first, second = works("a", "a")
+    lanes.extend([first, second])
+    lanes.settle(first, ())
+    assert first.next is None

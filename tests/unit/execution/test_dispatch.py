@@ -1,0 +1,33 @@
+"""When the control thread has to look again."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.offsets.offset_map import OffsetMap
+from headway.core.retry import Retries, fixed
+from headway.execution.dispatch import Dispatch
+from headway.records import TopicPartition
+from headway.runtime.wakeup import Wakeup
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def test_a_retry_that_is_due_and_waits_for_the_rate_is_looked_at_when_that_allows_it_and_not_all_the_time() -> None:
+    engine, started = Engine[Any](Ordering.KEY), list[Any]()
+    engine.assign(ORDERS, OffsetMap(0))
+    wake = Wakeup()
+    dispatch = Dispatch(engine, Retries(fixed(0.0)), Concurrency(10, rate=0.5), wake, 1)
+    dispatch.starts = started.extend
+    engine.receive(ORDERS, [SimpleNamespace(offset=0, raw_key=b"k")], time.monotonic())
+    dispatch.feed()
+    [[work]] = started
+    assert dispatch.failed(work, OSError()) is None  # the next may start in two seconds
+    now = time.monotonic()
+    looks = dispatch.next_change(now)
+    assert looks is not None
+    assert 1 < looks - now <= 2
+    wake.close()

@@ -1,0 +1,172 @@
+"""librdkafka's producer in our hands: what becomes of a call that never returns."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from headway.errors import DeliveryError, KafkaError, SerializationError
+from headway.kafka.producer import client as producer_client
+from headway.kafka.producer.client import SERVE_AFTER, ProducerClient
+
+
+@pytest.fixture
+def go_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until then librdkafka does not return from taking a transaction's offsets."""
+    event = threading.Event()
+
+    def hang(*_: Any) -> None:
+        event.wait(30)
+
+    monkeypatch.setattr(producer_client, "send_offsets_to_transaction", hang)
+    monkeypatch.setattr(producer_client, "HANGS_AFTER", 0.05)
+    monkeypatch.setattr(producer_client, "SLICE", 0.05)
+    yield event
+    event.set()
+
+
+def client() -> ProducerClient:
+    return ProducerClient({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "t", "log_level": 0})
+
+
+def test_offsets_that_librdkafka_does_not_take_are_refused_in_time_and_closing_does_not_wait(
+    go_on: threading.Event,
+) -> None:
+    hanging = client()
+    assert not hanging.hangs()
+    began = time.monotonic()
+    with pytest.raises(KafkaError, match=r"could not be added to the transaction within 0\.1 s"):
+        hanging.send_offsets({("t", 0): (1, b"")}, b"", 0.1)
+    assert hanging.hangs()
+    hanging.close(0)
+    assert time.monotonic() - began < 10
+
+
+def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_returns(go_on: threading.Event) -> None:
+    hanging = client()
+    before = hanging._producer
+    with pytest.raises(KafkaError):
+        hanging.send_offsets({}, b"", 0)
+    hanging.renew()
+    assert not hanging.hangs()
+    go_on.set()
+    until = time.monotonic() + 10
+    while not _is_closed(before):
+        assert time.monotonic() < until
+        threading.Event().wait(0.01)
+    assert hanging._producer is not before
+    hanging.close(0)
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence"),
+    [
+        ({"headers": [("file", "x\udc80")]}, "has a header .file. whose value cannot be encoded in UTF-8"),
+        ({"timestamp": 2**70}, "could not be handed over: OverflowError"),
+        ({"partition": 2**40}, "could not be handed over: OverflowError"),
+        ({"value": 5}, "has a field that is not bytes or a string"),
+    ],
+)
+def test_whatever_librdkafka_raises_for_a_field_is_the_records_error(field: dict[str, Any], sentence: str) -> None:
+    record: dict[str, Any] = {"value": b"v", "key": b"k", "partition": -1, "timestamp": 0, "headers": []} | field
+    sending = client()
+    with pytest.raises((DeliveryError, SerializationError), match=f"A record for orders {sentence}"):
+        sending.produce("orders", on_delivery=lambda *_: None, **record)
+    sending.close(0)
+
+
+def test_a_record_for_a_closed_producer_is_refused_also_when_reports_are_due() -> None:
+    closed = client()
+    closed.close(0)
+    for _ in range(SERVE_AFTER):
+        with pytest.raises(DeliveryError, match=r"A record for orders could not be handed over: .*closed"):
+            closed.produce("orders", b"v", b"k", -1, lambda *_: None, 0, [])
+
+
+def _is_closed(producer: Any) -> bool:
+    try:
+        producer.poll(0)
+    except RuntimeError:
+        return True
+    return False
+
+
+class Turn:
+    """The lock of who takes reports, which says how it is asked for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.asked = threading.Event()
+        self.waited: list[bool] = []
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        self.waited.append(blocking)
+        self.asked.set()
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def streaming(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ProducerClient, Turn]]:
+    """A client whose stream would take reports at each call."""
+    monkeypatch.setattr(producer_client, "_SERVE_EVERY", 0)
+    sending, turn = client(), Turn()
+    monkeypatch.setattr(sending, "_serving", turn)
+    yield sending, turn
+    sending.close(0)
+
+
+def test_a_stream_waits_for_who_takes_reports_and_then_takes_them_itself(
+    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending, turn = streaming
+    monkeypatch.setattr(producer_client, "_SHORT_TURN", 30)
+    polled = list[str]()
+    monkeypatch.setattr(sending, "_poll", lambda _: polled.append(threading.current_thread().name))
+    with ThreadPoolExecutor(1, "stream") as pool:
+        with turn:
+            stream = pool.submit(sending.serve_in_stream)
+            assert turn.asked.wait(10)
+        stream.result(10)
+    assert "stream_0" in polled
+
+
+def test_a_stream_does_not_wait_again_for_one_that_takes_its_time(
+    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending, turn = streaming
+    polled = list[str]()
+    monkeypatch.setattr(sending, "_poll", lambda _: polled.append(threading.current_thread().name))
+    with turn:
+        sending.serve_in_stream()
+        sending.serve_in_stream()
+    assert turn.waited == [True, False]
+    while threading.current_thread().name not in polled:
+        sending.serve_in_stream()
+    turn.waited.clear()
+    sending.serve_in_stream()
+    assert turn.waited == [True]
+
+
+def test_a_stream_does_not_wait_for_one_that_waits_itself(
+    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sending, turn = streaming
+    monkeypatch.setattr(producer_client, "_SHORT_TURN", 30)
+    with sending._turn(10):  # as `serve`, `serve_until` and `flush` take it
+        turn.waited.clear()
+        sending.serve_in_stream()
+    assert turn.waited == [False]
+    sending.serve_in_stream()
+    assert turn.waited == [False, True]

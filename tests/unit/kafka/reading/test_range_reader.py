@@ -1,0 +1,30 @@
+"""Reading by offset when there is no broker to read from."""
+
+import pytest
+
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.reading import range_reader
+from headway.kafka.reading.catalog import Catalog
+from headway.records import TopicPartition
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_without_a_broker_the_error_names_the_address_and_the_cause() -> None:
+    with pytest.raises(KafkaError, match=r"cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"):
+        Catalog(NOBODY).find(["orders"], levels=1)
+
+
+def test_a_range_that_gives_nothing_ends_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "STALL_TIMEOUT_S", 0.5)
+    wanted = [range_reader.Range(TopicPartition("orders", 1), 5, 9)]
+    with (
+        range_reader.RangeReader(NOBODY) as reader,
+        pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 5 .*refused\)"),
+    ):
+        list(reader.read(wanted))
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r'No such configuration property: "fetch.wait.ms"'):
+        range_reader.RangeReader({**NOBODY, "fetch.wait.ms": "1"})

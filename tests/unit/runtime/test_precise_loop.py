@@ -1,0 +1,31 @@
+import asyncio
+import time
+
+from headway.runtime.precise_loop import precise_event_loop
+
+
+async def shortest_sleep(seconds: float) -> float:
+    async def sleep() -> float:
+        began = time.perf_counter()
+        await asyncio.sleep(seconds)
+        return time.perf_counter() - began
+
+    return min([await sleep() for _ in range(1000)])
+
+
+def test_a_handlers_sleep_is_not_rounded_up_to_a_millisecond() -> None:
+    with asyncio.Runner(loop_factory=precise_event_loop) as runner:
+        assert 0.0003 <= runner.run(shortest_sleep(0.0003)) < 0.001
+
+
+def test_what_other_threads_ask_for_still_wakes_the_loop_at_once() -> None:
+    async def wait() -> float:
+        loop = asyncio.get_running_loop()
+        called = loop.create_future()
+        await asyncio.to_thread(lambda: loop.call_soon_threadsafe(called.set_result, None))
+        began = time.perf_counter()
+        await asyncio.wait_for(called, 60)
+        return time.perf_counter() - began
+
+    with asyncio.Runner(loop_factory=precise_event_loop) as runner:
+        assert runner.run(wait()) < 30

@@ -1,0 +1,94 @@
+"""The options and columns of the sink: what is refused, and how that is said."""
+
+import pytest
+from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
+
+from headway.errors import ConfigError
+from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse
+
+KAFKA = {"kafka.bootstrap.servers": "there:9092"}
+
+
+def test_names_come_in_any_case_and_settings_of_kafka_keep_theirs() -> None:
+    options = parse({**KAFKA, "TxnAppId": "job", "txnversion": "7", "kafka.linger.ms": "1", "checkpointLocation": "x"})
+    assert (options.app_id, options.version) == ("job", 7)
+    assert options.kafka == {"bootstrap.servers": "there:9092", "linger.ms": "1"}
+    assert options.delivery == "exactly_once"
+
+
+def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
+    assert "hunter2" not in repr(parse({**KAFKA, "kafka.sasl.password": "hunter2"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "needs the option kafka.bootstrap.servers"),
+        ({**KAFKA, "topc": "orders"}, "no option topc. Did you mean topic?"),
+        ({**KAFKA, "delivery": "once"}, "The option delivery is 'once'. Choose exactly_once or at_least_once."),
+        ({**KAFKA, "txnAppId": "job"}, "belong together"),
+        (
+            {**KAFKA, "txnAppId": "job", "txnVersion": "1", "delivery": "at_least_once"},
+            "which delivery=at_least_once does not look for",
+        ),
+        ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
+        (
+            {**KAFKA, "txnAppId": "job", "txnVersion": "9" * 5_000},
+            "it must be at most 9223372036854775807: a number that grows",
+        ),
+        (
+            {**KAFKA, "keepVersion": "1" + "0" * 22},
+            "keepVersion is '10000000000000000000000'; it must be at most 9223372036854775807",
+        ),
+        ({**KAFKA, "keepVersion": "last"}, "keepVersion is 'last'; it must be a whole number"),
+        ({**KAFKA, "keepVersion": "1", "delivery": "at_least_once"}, "keepVersion is for delivery=exactly_once."),
+        ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence.replace(".", r"\.").replace("?", r"\?")):
+        parse(given)
+
+
+def test_a_stream_takes_no_version_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="a stream has the query's id"):
+        for_stream(parse({**KAFKA, "txnAppId": "job", "txnVersion": "1"}))
+
+
+def test_a_write_without_a_name_has_no_version_to_keep() -> None:
+    with pytest.raises(ConfigError, match="keepVersion is for a write with txnAppId and txnVersion"):
+        for_batch(parse({**KAFKA, "keepVersion": "1"}))
+    assert for_batch(parse({**KAFKA, "keepVersion": "1", "txnAppId": "job", "txnVersion": "1"})).keep_version == 1
+
+
+TYPES = {"string": StringType(), "int": IntegerType(), "double": DoubleType()}
+
+
+def columns(text: str) -> StructType:
+    """A schema as "name type, name type"."""
+    pairs = [column.split() for column in text.split(", ")]
+    return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
+
+
+@pytest.mark.parametrize(
+    ("schema", "topic", "sentence"),
+    [
+        (columns("value string"), None, "needs a column topic, or the option topic"),
+        (columns("topic string, value string"), "orders", "both a column topic and the option topic"),
+        (columns("topic string"), None, "needs a column value, and has topic"),
+        (columns("value string, levle int"), "orders", "no column levle. Did you mean level?"),
+        (columns("value string, due string"), "orders", "due is string; the headway sink needs a timestamp."),
+        (columns("value string, offset int"), "orders", "no column offset"),
+        (columns("value string, identity double"), "orders", "identity is double; the headway sink needs a string"),
+        (columns("value string, level double"), "orders", "level is double; the headway sink needs a whole number."),
+        (
+            columns("value string, headers string"),
+            "orders",
+            "needs array<struct<key: string, value: binary>>.",
+        ),
+    ],
+)
+def test_a_wrong_column_is_one_sentence(schema: StructType, topic: str | None, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_columns(schema, SinkOptions(kafka={}, topic=topic))
+    assert sentence in str(refused.value)

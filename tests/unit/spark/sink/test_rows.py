@@ -1,0 +1,70 @@
+"""Arrow batches as records: where each row goes, and what is refused."""
+
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from headway.errors import DeliveryError
+from headway.spark.sink.rows import chunks
+
+PARTITIONS = {"orders": 3, "orders-0": 1, "orders-2": 4}
+
+
+def rows(batch: pa.RecordBatch, topic: str | None = None) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for chunk in chunks(batch, topic, lambda name: PARTITIONS.get(name, 0)):
+        columns = [chunk.topics, chunk.values, chunk.keys, chunk.partitions, *filter(None, [chunk.headers])]
+        found += islice(zip(*columns, strict=False), chunk.rows)
+    return found
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_a_row_goes_to_the_topic_of_its_level_and_to_any_partition_if_it_names_none() -> None:
+    levels = batch(topic=["orders", "orders"], level=pa.array([0, 2], pa.int8()), value=[b"a", b"b"])
+    assert rows(levels) == [("orders-0", b"a", None, -1), ("orders-2", b"b", None, -1)]
+    named = batch(value=["a", None], key=["k", None], partition=pa.array([2, None], pa.int32()))
+    assert rows(named, topic="orders") == [("orders", "a", "k", 2), ("orders", None, None, -1)]
+
+
+def test_headers_are_pairs_and_an_empty_list_is_none() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], [], None], kind)
+    found = rows(batch(value=[b"x"] * 3, headers=headers), topic="orders")
+    assert [row[-1] for row in found] == [[("a", b"1"), ("a", None)], None, None]
+
+
+def test_large_rows_come_in_small_chunks_and_in_order() -> None:
+    large = batch(value=[bytes([number]) * 2**20 for number in range(30)])
+    sizes = [chunk.size for chunk in chunks(large, "orders", lambda name: 3)]
+    assert max(sizes) <= 9 * 2**20
+    assert [value[0] for _, value, _, _ in rows(large, "orders")] == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"topic": ["orders", None]}, "Row 2 of its task has no topic"),
+        ({"topic": ["orders", "orders"], "level": pa.array([0, None], pa.int32())}, "Row 2 of its task has no level"),
+        (
+            {"topic": ["orders", "orders"], "level": [0, 3]},
+            "Row 2 of its task is for level 3 of orders, and Kafka has no topic orders-3",
+        ),
+        ({"topic": ["orders", "odrers"]}, "Row 2 of its task is for 'odrers', and Kafka has no such topic"),
+        (
+            {"topic": ["orders", "orders"], "partition": [0, 3]},
+            "Row 2 of its task is for partition 3 of orders; there are 0 to 2",
+        ),
+        (
+            {"topic": ["orders-2", "orders"], "partition": [3, -1]},
+            "Row 2 of its task is for partition -1 of orders; there are 0 to 2",
+        ),
+    ],
+)
+def test_a_row_without_a_place_is_one_sentence(columns: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DeliveryError, match=sentence):
+        rows(batch(value=[b"x", b"y"], **columns))

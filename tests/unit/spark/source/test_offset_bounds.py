@@ -1,0 +1,111 @@
+"""Where reading begins and ends, as users say it, and what Kafka no longer has of it."""
+
+from collections.abc import Collection
+
+import pytest
+
+from headway.errors import ConfigError
+from headway.kafka.reading.range_reader import Offsets
+from headway.records import TopicPartition
+from headway.spark.source.data_loss import bridge
+from headway.spark.source.offset_bounds import parse_bound, resolve
+from headway.spark.source.stream_offset import StreamOffset
+
+ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Catalog:
+    """Partitions that hold offsets from 10 to before 20, of which those from 15 on are of this year."""
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, 10)
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, 20)
+
+    def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, 15)
+
+
+@pytest.mark.parametrize(
+    ("value", "offsets"),
+    [
+        ("earliest", {ONE: 10, TWO: 10}),
+        ("Latest", {ONE: 20, TWO: 20}),
+        ("2026-01-01T00:00:00Z", {ONE: 15, TWO: 15}),
+        ("1767225600000", {ONE: 15, TWO: 15}),
+        ('{"orders": {"0": {"0": 12, "1": -1}}}', {ONE: 12, TWO: 20}),
+        ('{"orders": {"0": {"0": -2, "1": 0}}}', {ONE: 10, TWO: 0}),
+    ],
+)
+def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> None:
+    assert resolve("startingOffsets", parse_bound("startingOffsets", value), [ONE, TWO], Catalog()) == offsets
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("1" + "0" * 22, "has at most 9223372036854775807 milliseconds since 1970"),
+        ("9" * 5_000, "has at most 9223372036854775807 milliseconds since 1970"),
+        ('{"orders": {"0": {"0": 10000000000000000000000}}}', "the offset 10000000000000000000000; it must be"),
+        ('{"orders": {"0": {"0": %s}}}' % ("9" * 5_000), "it must be JSON"),
+        ('{"orders": {"0": {"%s": 1}}}' % ("9" * 5_000), "it must be JSON"),
+        ('{"orders": {"-1": {"0": -3}}}', "The level -1 of orders does not exist"),
+        ("0000-01-01T00:00:00Z", "Choose earliest, latest, a time with its zone"),
+        ("{" * 100_000, "it must be JSON"),
+    ],
+)
+def test_a_bound_out_of_all_bounds_is_a_short_sentence(value: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_bound("startingOffsets", value)
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("value", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00+14:00"])
+def test_a_time_before_1970_is_the_first_there_is(value: str) -> None:
+    assert parse_bound("startingOffsets", value) == 0  # Kafka reads -1 as the end
+
+
+@pytest.mark.parametrize(
+    ("there", "sentence"),
+    [
+        ([ONE, TWO], "gives no offset for partition 1 of the Kafka topic orders-0. Name every partition"),
+        ([], "names partition 0 of the Kafka topic orders-0, which is not subscribed to"),
+    ],
+)
+def test_offsets_are_of_just_the_partitions_that_are_read(there: list[TopicPartition], sentence: str) -> None:
+    bound = parse_bound("startingOffsets", '{"orders": {"0": {"0": 12}}}')
+    with pytest.raises(ConfigError) as caught:
+        resolve("startingOffsets", bound, there, Catalog())
+    assert sentence in str(caught.value)
+
+
+def test_reading_goes_on_where_it_was_while_nothing_is_lost() -> None:
+    assert bridge(StreamOffset({ONE: 5}, {}), StreamOffset({ONE: 9}, {}), {ONE: 5}) == ({ONE: 5}, [])
+
+
+def test_a_new_partition_starts_at_its_first_offset() -> None:
+    assert bridge(StreamOffset({ONE: 5}, {}), StreamOffset({ONE: 9, TWO: 8}, {}), {ONE: 0, TWO: 3}) == (
+        {ONE: 5, TWO: 3},
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "first", "start", "loss"),
+    [
+        (StreamOffset({ONE: 9}, {"orders-0": "a"}), 7, {ONE: 7}, "no longer holds all offsets from 5 to before 9"),
+        (StreamOffset({ONE: 9}, {"orders-0": "b"}), 0, {ONE: 0}, "was deleted and created again"),
+        (StreamOffset({ONE: 3}, {"orders-0": "a"}), 1, {ONE: 1}, "it now holds offsets from 1 to before 3"),
+        (StreamOffset({ONE: 3}, {}), 1, {ONE: 1}, "was deleted and created again"),
+        (StreamOffset({}, {}), 0, {}, "is gone, or the options no longer name it or its level"),
+    ],
+)
+def test_what_is_lost_is_told_and_reading_goes_on_with_what_there_is(
+    seen: StreamOffset, first: int, start: Offsets, loss: str
+) -> None:
+    bridged = bridge(StreamOffset({ONE: 5}, {"orders-0": "a"}), seen, {ONE: first})
+    assert bridged.start == start
+    assert len(bridged.losses) == 1
+    assert loss in bridged.losses[0]

@@ -1,0 +1,89 @@
+"""The ranges of a micro-batch and its tasks: properties of the pure planning."""
+
+import json
+import pickle
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.kafka.reading.range_reader import Offsets, Range
+from headway.records import TopicPartition
+from headway.spark.source.range_packing import pack, ranges, task_count
+from headway.spark.source.stream_offset import StreamOffset
+
+LEVELS = 3
+
+partitions = st.builds(
+    TopicPartition, st.sampled_from(["orders", "clicks"]), st.integers(0, 11), st.integers(0, LEVELS - 1)
+)
+offsets = st.dictionaries(partitions, st.integers(0, 2**60))
+# The offset at which a partition stands, and how many wait behind it.
+backlogs = st.dictionaries(partitions, st.tuples(st.integers(0, 2**40), st.integers(0, 5_000)))
+
+
+def start_and_end(backlog: dict[TopicPartition, tuple[int, int]]) -> tuple[Offsets, Offsets]:
+    start = {partition: at for partition, (at, _) in backlog.items()}
+    return start, {partition: at + waiting for partition, (at, waiting) in backlog.items()}
+
+
+def reached(offsets: Offsets, **topic_ids: str) -> StreamOffset:
+    return StreamOffset(offsets, {name.replace("_", "-"): topic_id for name, topic_id in topic_ids.items()})
+
+
+@given(offsets)
+def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
+    there = StreamOffset(given_offsets, {"orders-0": "id"}, tasks=7, begun=given_offsets)
+    read = StreamOffset.from_json(json.loads(json.dumps(there.to_json())))
+    assert (read, read.tasks, read.begun) == (there, 7, given_offsets)
+
+
+@given(offsets)
+def test_equal_offsets_are_the_same_text_or_spark_would_plan_empty_micro_batches(given_offsets: Offsets) -> None:
+    ids = {"orders-1": "b", "orders-0": "a"}
+    backwards = StreamOffset(dict(reversed(given_offsets.items())), dict(reversed(ids.items())))
+    assert json.dumps(backwards.to_json()) == json.dumps(StreamOffset(given_offsets, ids).to_json())
+
+
+def test_a_partition_that_is_new_has_no_range_until_its_start_is_in_the_checkpoint() -> None:
+    old, new = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    assert ranges(reached({old: 2}), reached({old: 5, new: 0})) == [Range(old, 2, 5)]
+    assert ranges(reached({old: 5, new: 0}), reached({old: 5, new: 4})) == [Range(new, 0, 4)]
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_first_offset() -> None:
+    at = TopicPartition("orders", 0)
+    before = reached({at: 5}, orders_0="first")
+    assert ranges(before, reached({at: 9}, orders_0="second")) == [Range(at, 0, 9)]
+    assert ranges(before, reached({at: 9}, orders_0="first")) == [Range(at, 5, 9)]
+    # Old brokers give topics no id; then an end before the start tells.
+    assert ranges(reached({at: 5}), reached({at: 3})) == [Range(at, 0, 3)]
+
+
+@given(backlogs, st.integers(1, 8))
+def test_packing_splits_no_range_and_loses_none(backlog: dict[TopicPartition, tuple[int, int]], tasks: int) -> None:
+    wanted = ranges(*map(reached, start_and_end(backlog)))
+    groups = pack(wanted, tasks)
+    assert sorted(item for group in groups for item in group) == wanted
+    assert len(groups) == min(tasks, len(wanted))
+
+
+@given(backlogs, st.integers(1, 8))
+def test_groups_differ_by_no_more_than_their_longest_range(
+    backlog: dict[TopicPartition, tuple[int, int]], tasks: int
+) -> None:
+    groups = pack(ranges(*map(reached, start_and_end(backlog))), tasks)
+    lengths = [[item.length for item in group] for group in groups]
+    if len(lengths) == tasks:
+        shortest = min(map(sum, lengths))
+        assert all(sum(group) - max(group) <= shortest for group in lengths)
+
+
+def test_a_range_is_sent_to_a_task_in_no_more_memory_however_long_it_is() -> None:
+    longest = Range(TopicPartition("orders", 0), 0, 2**40)
+    assert len(pickle.dumps(longest)) < 1_000
+
+
+def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_this_machine_has_cores() -> None:
+    assert task_count(records=1_000, cores=2) == 1
+    assert task_count(records=1_001, cores=2) == 2
+    assert task_count(records=10_000_000, cores=2) == 100
