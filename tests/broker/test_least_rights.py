@@ -103,7 +103,7 @@ def test_a_producer_writes_its_topics(broker: LocalBroker, name: str) -> None:
     with PriorityProducer({**user.config, "max.priority": 2}) as producer:
         for level in range(2):
             assert producer.send(name, b"v", priority=level).result(PATIENCE).offset == 0
-    headway(user, "produce", name, "--priority", "1", answer="one\n")
+    headway(user, "produce", name, "--levels", "2", "--priority", "1", answer="one\n")
     assert len(records(broker, topics[1], 2)) == 2
     assert user.denied() == []
 
@@ -134,12 +134,12 @@ def test_a_consumer_reads_its_topics_in_its_groups(broker: LocalBroker, name: st
     for topic in topics:
         fill(broker, topic, 3)
     user = user_of(broker, "consumer", topic=topics, group=groups)
-    config = {**user.config, "group.id": name, "max.priority": 2, "max.poll.records": 10}
+    config = {**user.config, "group.id": name, "max.priority": 2, "max.poll.records": 3}
     with PriorityConsumer({**config, "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe(name)
         found: list[Any] = []
         wait_until(lambda: len(extended(found, consumer.poll(0.5))) >= 3)
-    left = headway(user, "consume", name, "--group", name, "--max", str(6 - len(found))).stdout
+    left = headway(user, "consume", name, "--levels", "2", "--group", name, "--max", str(6 - len(found))).stdout
     assert sorted([record.value for record in found] + left.encode().split()) == sorted([b"0", b"1", b"2"] * 2)
     assert user.denied() == []
 
@@ -240,7 +240,8 @@ def test_a_scheduler_makes_its_topics_and_a_relay_delivers_and_answers(
         cancelled = made.send_later("cancelled", b"v", f"{name}-target", 3600)
         assert made.cancel(cancelled, PATIENCE) is Settled.CANCELLED
         assert len(records(broker, f"{name}-target", 10)) == 10
-        assert [each.handle for each in read_pending(shows.config, name)] == [str(kept)]
+        # A target that the relay may not see is not known to be missing: what is due for it waits.
+        assert str(kept) in [each.handle for each in read_pending(shows.config, name)]
     assert asks.denied() == []
     assert shows.denied() == []
     assert not [what for what in delivers.denied() if "state-none" not in what]
@@ -252,7 +253,7 @@ def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_say
     user = user_of(broker, "topics", ["create", "delete"], topic=[f"{name}-0", f"{name}-1"])
     headway(user, "topics", "create", name, "--levels", "2")
     assert name in headway(user, "topics", "list").stdout
-    headway(user, "topics", "delete", name, "--yes")
+    headway(user, "topics", "delete", name, "--levels", "2", "--yes")
     assert user.denied() == []
     dead, group = f"{name}-dead", f"{name}-billing"
     create(broker, dead, f"{name}-target")
@@ -278,7 +279,7 @@ def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: L
     fill(broker, name, 1)
     user = user_with(broker, [Right("Read", "Topic", name)])
     said = headway(user, "dead", "list", name, code=1).output
-    assert f"Grant Describe on the group headway-dead-{name}" in said
+    assert f"The group headway-dead-{name} may not be described. Grant Describe on it" in said
     assert 1 <= len(user.denied()) < 5
 
 
