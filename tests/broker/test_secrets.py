@@ -66,6 +66,7 @@ def run(*command: object, cwd: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_nothing_that_a_run_writes_has_a_secret_that_it_used(
     headway_secure_broker: LocalBroker, headway_topic: str, tmp_path: Path
 ) -> None:

@@ -47,10 +47,14 @@ class Admin:
         self._servers = kafka.get("bootstrap.servers")
         self._patience = patience
         self._connection = Connection()
-        self._none_is_up = False
+        self._brokers = _Brokers()
         self._is_connected = False
         # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
-        self._settings: dict[str, Any] = {"log_level": 2, **kafka, "error_cb": _both(self._note, kafka.get("error_cb"))}
+        self._settings: dict[str, Any] = {
+            "log_level": 2,
+            **kafka,
+            "error_cb": _both(self._brokers.note, kafka.get("error_cb")),
+        }
         self._client = make_client(AdminClient, self._settings, self._connection)
 
     @property
@@ -203,23 +207,30 @@ class Admin:
             except ck.KafkaException as error:
                 self._client.poll(0)  # serves the error callback, which knows the cause
                 self._connection.check(self._client)
-                within = self._patience if self._none_is_up else max(self._patience, _GIVE_UP_AFTER)
+                within = self._patience if self._brokers.none_is_up else max(self._patience, _GIVE_UP_AFTER)
                 if time.monotonic() - began > max(within, _ASK_FOR):
                     raise self._unreachable() from error
                 time.sleep(_ASK_AGAIN_AFTER)
             else:
-                self._none_is_up = False
+                self._brokers.none_is_up = False
                 self._is_connected = True
                 return metadata
-
-    def _note(self, error: ck.KafkaError) -> None:
-        if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
-            self._none_is_up = True
 
     def _unreachable(self) -> KafkaError:
         return self._connection.refusal_so_far() or KafkaError(
             f"Kafka cannot be reached at {self._servers} ({self._connection.reason}). {_START_ONE}"
         )
+
+
+class _Brokers:
+    """What a client says of all its brokers: apart from `Admin`, which would else wait for the garbage collector."""
+
+    def __init__(self) -> None:
+        self.none_is_up = False
+
+    def note(self, error: ck.KafkaError) -> None:
+        if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
+            self.none_is_up = True
 
 
 def _operations(answer: Future[Any]) -> Collection[Any] | None:

@@ -16,7 +16,8 @@ from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
-from headway.kafka.coordinator import coordinator_client
+from headway.kafka.binding.retrying import COORDINATOR_MOVES, retrying
+from headway.kafka.coordinator import ask_for_operations, coordinator_client
 
 _WITHIN = 20.0
 _PROBE = "headway-acls-check"
@@ -114,10 +115,12 @@ class OwnRights:
         return asked[name].result().authorized_operations
 
     def _of_group(self, name: str) -> Any:
-        client = coordinator_client(self._kafka)
-        asked: Any = client.describe_consumer_groups([name], include_authorized_operations=True, request_timeout=3600.0)
+        def ask(_: float) -> Any:
+            client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+            return ask_for_operations(client, name).result(_WITHIN).authorized_operations
+
         try:
-            return asked[name].result(_WITHIN).authorized_operations
+            return retrying(ask, _WITHIN, COORDINATOR_MOVES)
         except TimeoutError:
             raise KafkaError(f"The coordinator of the group {name} did not answer within {_WITHIN:g} s.") from None
 

