@@ -132,8 +132,9 @@ def time_in(line: int) -> int:
 def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
     """Return the ladder of at most `count` lines with the fewest moves for a histogram: delays in ms to weights.
 
-    It is the best ladder in which each line is a multiple of the one before, times a product of 2, 3 and 5, or one of
-    the delays. Dynamic programming finds it, since there the moves between two neighbours depend on no other line.
+    It is the best ladder in which each line is a multiple of the one before. Each line is also `first` times a product
+    of 2, 3 and 5, or one of the delays. Dynamic programming finds it, since the moves between two neighbours then
+    depend on no other line.
 
     >>> str(fit({3_600_000: 10, 60_000: 5}, 3))
     '1 s, 60 s, 3600 s'

@@ -1,8 +1,10 @@
 """One partition of a delay line, as its relay sees it: the fetched records that have not left, and the progress.
 
-Invariants: records leave in the order of the log. The progress knows only records that have left, so that after a
-restart the others are read again. `bound` is before the due time of every record that was fetched and has not left, and
-of every record that the relay itself has written here and not fetched yet.
+Invariants:
+- Records leave in the order of the log.
+- The progress knows only records that have left, so that after a restart the others are read again.
+- `bound` is before the due time of every record that was fetched and has not left.
+- `bound` is also before the due time of every record that the relay itself has written here and not fetched yet.
 """
 
 import math

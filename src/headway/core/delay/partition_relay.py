@@ -114,7 +114,7 @@ class PartitionRelay:
         self._unwritten: deque[_Moved] = deque()  # of ticks handed out and not `written` yet, in order
         self.searches: list[Search] = []
 
-    # What is fetched
+    # Fetched records and commands
 
     def start(self, line: int) -> int:
         """Return the offset from which to read a line."""
@@ -174,7 +174,7 @@ class PartitionRelay:
             self._changes.goes_live(schedule.id)
             self._move(fetched, schedule.again(change.due, change.generation), now)
 
-    # What there is to do
+    # Ticks
 
     def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> Tick:
         """Return the tick to carry out now, of up to about so many records and bytes; empty if there is nothing to do.
@@ -445,7 +445,7 @@ class PartitionRelay:
             self._waiting.passed(int(passed))
             self._lines[MEMORY].changed = True
 
-    # What is stored
+    # Stored state
 
     def _store(self) -> None:
         state = self._tick.state

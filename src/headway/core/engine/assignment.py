@@ -69,7 +69,7 @@ class Assignment(Generic[R]):
         self.outputs: list[tuple[int, int, Sequence[Any]]] = []
         self.held = False  # if True, nothing is fetched of it for now
         self.pressed = False
-        self.retired = False  # about to be revoked: nothing more starts
+        self.retired = False  # True when about to be revoked: nothing more starts
         self._known_end = committed.end
         self.limit_map(map_limit)
 

@@ -20,7 +20,7 @@ class _Failures:
 
 
 class CommitSchedule:
-    """The turns of the levels; times are in seconds.
+    """The turns in which the levels commit; times are in seconds.
 
     >>> turns = CommitTurns(levels=2, interval=5.0, now=100.0)
     >>> turns.due(104.0), turns.due(105.0)

@@ -1,7 +1,7 @@
 """Commit ticks: offsets, maps and outputs that are committed together or not at all.
 
 Invariants: a tick is a snapshot of one moment. The outputs of a finished work stay in its assignment until they are in
-Kafka, so every tick with its offset has them too, whatever became of earlier ticks. That a tick was committed may be
+Kafka. So every tick with its offset has them too, whatever became of earlier ticks. That a tick was committed may be
 said again. The records that a shortened map leaves out come again after a restart, so their outputs wait for a tick
 that remembers them.
 """

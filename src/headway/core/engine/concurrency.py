@@ -1,7 +1,7 @@
 """The limit on works that run at a time, and on works that start per second.
 
 Invariants: never more works are let in than `limit` allows, and `limit` is from 1 to the most allowed. Over any stretch
-of time no more start than the rate allows for it, plus one burst of a twentieth of a second (or one work).
+of time no more start than the rate allows, plus one burst of a twentieth of a second (or one work).
 """
 
 import math

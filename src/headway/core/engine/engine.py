@@ -400,7 +400,7 @@ class Engine(Generic[R]):
         """The number of received records that are not done."""
         return sum(assignment.progress.incomplete_count for assignment in self._assignments.values())
 
-    # How a work moves on
+    # The way of a work through its lane
 
     def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
         assignment, batch = work.assignment, work.batch

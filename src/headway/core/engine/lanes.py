@@ -20,7 +20,7 @@ R = TypeVar("R")
 LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
 """(records of one partition) -> the name of each one's lane; `ALONE` for a record that has none."""
 
-ALONE: Final = object()  # a lane of its own, that nobody looks up
+ALONE: Final = object()  # names a lane of its own, which is never looked up
 
 
 def by_key(records: Sequence[Any]) -> Iterable[Hashable]:

@@ -5,7 +5,8 @@ attempt of each. A suspect runs alone the next time, so the next death names its
 
 Invariants: a death raises the attempts of each record that ran by at least one. A record becomes a dead letter only by
 a death in which nothing else ran. So a record that kills whenever it runs becomes a dead letter after `max_attempts`
-deaths (at least two if it had neighbours, `MOST_DEATHS` if there is no such bound). A neighbour never does.
+deaths, or `MOST_DEATHS` if there is no such bound. If it had neighbours, that takes at least two deaths. A neighbour
+never becomes one.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """A work: one attempt at a record.
 
-Invariants: a work is tried once. A retry is another work for the same record, so the engine knows a late report of an
-earlier attempt by its work, and ignores it. A work is running from `take` until it is reported.
+Invariants: a work is tried once. A retry is another work for the same record. So a late report of an earlier attempt is
+known by its work, and ignored. A work is running from `take` until it is reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class Work(Generic[R]):
-    """A record with what its handler's context shows, and its place in its lane."""
+    """A record with the data for its handler's context, and its place in its lane."""
 
     __slots__ = (
         "arrived",
@@ -75,7 +75,7 @@ class Work(Generic[R]):
         self.lane = lane
         self.assignment = assignment
         self.arrived = arrived
-        self.order = order  # of arrival, over all partitions
+        self.order = order  # the order of arrival, over all partitions
         self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
         self.running = False

@@ -23,7 +23,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def how_to_create(topic: str, levels: int | None = None) -> str:
-    """Return the sentence that says how a topic is created, or that Kafka takes no such name.
+    """Return the sentence that says how to create a topic, or that Kafka takes no such name.
 
     >>> how_to_create("orders", 3)
     'Create it with `headway topics create orders --levels 3`.'
@@ -38,7 +38,7 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
 
 
 def level_topic(topic: str, level: int) -> str:
-    """Return the Kafka topic that holds one level of a topic. Raises `ConfigError` for a level below 0.
+    """Return the Kafka topic that holds one level of a topic; raise `ConfigError` for a level below 0.
 
     >>> level_topic("orders", 2)
     'orders-2'

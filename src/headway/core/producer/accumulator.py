@@ -206,7 +206,7 @@ class Accumulator(Generic[R]):
     # Sorting
 
     def take_raw(self, limit: int) -> list[R]:
-        """Return up to `limit` raw records of topics with known partitions, in order; each must be sorted or dropped."""
+        """Return up to `limit` raw records, in order, if their topic's partitions are known; sort or drop each."""
         taken: list[R] = []
         for _ in range(len(self._raw)):
             topic = self._raw.popleft()
@@ -341,7 +341,7 @@ class Accumulator(Generic[R]):
                 topic.listed = True
                 topic.level.turns.append(topic)
 
-    # What is given up
+    # Expiry and purges
 
     def next_expiry(self) -> float:
         """Return when to call `expired` next: no record expires before."""
