@@ -125,7 +125,7 @@ class TopicQueues(Generic[R]):
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            number = index(partition)  # 3.0 must be refused; as a key it would equal 3
+            number = index(partition)  # raise for 3.0: as a key it would stand for 3 too, and be refused
             found = self.partitions[number] = Queue(self, number, self.window)
         return found
 
