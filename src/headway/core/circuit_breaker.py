@@ -1,7 +1,7 @@
-"""When to try again what was refused as a whole, such as writing to a topic without the right to.
+"""A circuit breaker for calls that are refused as a whole, such as writing to a topic without the right to.
 
-Invariants: nothing is tried while a back-off lasts, and a back-off doubles with each refusal in a row, up to a bound;
-refusals of what was on its way together count as one; a warning is due at the first of them, and then seldom.
+Invariants: nothing is tried while a back-off lasts, and a back-off doubles with each refusal in a row, up to a bound.
+Refusals of calls that were under way together count as one. A warning is due at the first of them, and then seldom.
 """
 
 import math
@@ -9,11 +9,11 @@ import math
 _FIRST_BACK_OFF = 0.2  # seconds
 _LONGEST_BACK_OFF = 10.0
 _WARN_EVERY = 10.0
-_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal that comes later than that after a back-off is the first again
+_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal later than that after a back-off counts as a first one
 
 
 class CircuitBreaker:
-    """Keeps calls back from what refuses them, at most for `longest`; times are in seconds.
+    """A gate that keeps calls back while they are refused, at most for `longest`; times are in seconds.
 
     >>> breaker = CircuitBreaker()
     >>> breaker.refused(100.0, chance=1.0), breaker.allows(100.1), breaker.allows(100.2)

@@ -1,7 +1,7 @@
-"""Whether brokers refuse a client: what is said of its connections, sorted by broker and time.
+"""The detection of brokers that refuse a client, from librdkafka's reports on connections, by broker and time.
 
-librdkafka tries every connection again for ever, whatever was wrong with it. So it is the repetition that tells a wrong
-password from a broker that restarts: a broker which answers a client, and ends every connection before it is of use.
+librdkafka tries every connection again for ever, whatever was wrong with it. Only repetition distinguishes a wrong
+password from a broker that restarts: the broker answers the client, and ends every connection before it is of use.
 """
 
 import re
@@ -16,7 +16,7 @@ _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.
 # " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
 _COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
-# A broker that stops ends connections in the same words.
+# The words in which connections end; also those of a broker that stops.
 _CLOSED = "Disconnected", "unexpected eof", "reset by peer"
 _CERTAIN = "SSL routines", "SSL handshake failed", "SASL", "certificate"
 _ELSEWHERE = "Connect to", "Failed to resolve", "timed out"
@@ -41,9 +41,9 @@ _ADVICE = (
 
 
 class Refusal(NamedTuple):
-    """A series of connections that one broker has ended, and nothing else from it.
+    """A series of connections that one broker has ended, with no other report from it in between.
 
-    `certain` says that it was for who the client is, or who the broker is; else it was closed without a word.
+    `certain` is True if the reason was the client's or the broker's identity; else the broker closed without a word.
     """
 
     broker: str
@@ -53,13 +53,13 @@ class Refusal(NamedTuple):
     certain: bool
 
     def sentence(self) -> str:
-        """Say who refuses, why, and what to check."""
+        """Return a sentence with the broker that refuses, the reason, and the setting to check."""
         advice = next(text for sign, text in _ADVICE if sign in self.reason)
         return f"The broker at {self.broker} refuses this client: {self.reason}. {advice}"
 
 
 class Refusals:
-    """What was said of one client's connections; time is an argument, in seconds."""
+    """The reports on one client's connections; time is an argument, in seconds."""
 
     def __init__(self) -> None:
         self._series: dict[str, Refusal] = {}
@@ -67,7 +67,7 @@ class Refusals:
         self._last_at = 0.0
 
     def note(self, text: str, now: float) -> bool:
-        """Take what librdkafka says; returns whether it is about a connection."""
+        """Take in a report of librdkafka, and return whether it is about a connection."""
         found = _ABOUT_A_BROKER.search(text)
         if found is None:
             return False
@@ -81,7 +81,7 @@ class Refusals:
         before = self._series.pop(broker, None)
         if before is None or now - before.last > _GAP:
             self._series[broker] = Refusal(broker, reason, now, now, is_certain)
-        else:  # the first reason says most: OpenSSL tells the next ones from what it remembers
+        else:  # the first reason says most: OpenSSL makes the next ones from what it remembers
             self._series[broker] = before._replace(last=now, certain=before.certain and is_certain)
         while len(self._series) > _MOST_BROKERS:
             self._series.pop(next(iter(self._series)))
@@ -102,7 +102,7 @@ class Refusals:
 
 
 def without_counters(text: str) -> str:
-    """Return what librdkafka says of a connection without the counters that make each report another one.
+    """Return librdkafka's report on a connection without the counters that make each report another one.
 
     >>> without_counters("Disconnected (after 7ms in state UP, 2 identical error(s) suppressed)")
     'Disconnected'

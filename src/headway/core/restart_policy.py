@@ -1,16 +1,17 @@
-"""When a member that died is started again, and when not any more; time is an argument."""
+"""The decision when a member that died is started again, and when to give up; time is an argument."""
 
 from headway.core.retry import exponential
 
 MOST_DEATHS = 5
-_WELL_AFTER = 120.0  # longer than a group waits for a member that was killed, so that such a wait is not a good life
+_WELL_AFTER = 120.0  # longer than a group waits for a killed member: such a wait must not count as a good life
 _delay = exponential(first=0.5, longest=30.0)
 
 
 class RestartPolicy:
     """The deaths in a row of one member, each after a short life.
 
-    A death while records ran only makes the wait longer: it ends with them, as the records that kill are set aside.
+    A death while records ran only makes the wait longer. Such deaths end with those records, as records that kill are
+    set aside.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,10 @@
-"""Whether a failed record is tried again, and when.
+"""The decision whether and when a failed record is tried again.
 
-Here an exception becomes a failure. What it asks for is read once, and is in the verdict: nobody asks it again.
+Here an exception becomes a failure. Its attributes are read once and put into the verdict: nothing reads them again.
 
-Invariants: a decision is a function of its arguments, time and chance included; whatever the user's functions and the
-exception itself do, the record is decided on; a delay is never negative, nor less than what a `RetriableError` asks
-for, up to a day.
+Invariants: a decision is a function of its arguments, time and chance included. Whatever the user's functions and the
+exception itself do, the record is decided on. A delay is never negative, nor less than a `RetriableError` asks for, up
+to a day.
 """
 
 import math
@@ -16,12 +16,12 @@ from headway.core.user_errors import attribute, name_of
 
 
 class RetriableError(Exception):
-    """Raised by a handler: trying again can help, whatever else is configured.
+    """A handler's error that trying again can help with, whatever else is configured.
 
     Args:
-        retry_after: How many seconds to wait at the least, up to a day; None leaves it to the retries.
-        untried: Whether the attempt ended before anything was tried. It does not count towards `max_attempts`,
-            whatever the others end with.
+        retry_after: The least seconds to wait, up to a day; None leaves it to the retries.
+        untried: True if the attempt ended before anything was tried. Then it does not count towards `max_attempts`,
+            however other attempts end.
     """
 
     retry_after: float | None = None  # here too: a subclass may have an __init__ of its own
@@ -33,15 +33,15 @@ class RetriableError(Exception):
         self.untried = untried
 
 
-class RetryLater(Exception):  # noqa: N818 - it is asked for, and no error
-    """Raised by a handler: try again after a delay, out of this process's memory.
+class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
+    """A handler's request to try again after a delay, out of this process's memory.
 
-    The record is stored as a schedule (see `Scheduler`) and done with here; a relay sends it to its topic again when
-    `delay` has passed, and there it begins with attempt 1. Meanwhile later records of its key go on. Where the
-    scheduler refuses the delay or the record, the attempt has failed as with any other error.
+    The record is stored as a schedule (see `Scheduler`), and this process is done with it. A relay sends it to its
+    topic again when `delay` has passed, and there it begins with attempt 1. Meanwhile later records of its key go on.
+    If the scheduler refuses the delay or the record, the attempt has failed as with any other error.
 
     Args:
-        delay: In seconds; below 0 it is none.
+        delay: The delay in seconds; below 0 there is none.
     """
 
     delay = 0.0
@@ -52,13 +52,14 @@ class RetryLater(Exception):  # noqa: N818 - it is asked for, and no error
 
 
 class FatalError(Exception):
-    """Raised by a handler: trying again cannot help."""
+    """A handler's error that trying again cannot help with."""
 
 
 class Again(NamedTuple):
-    """Try again, not before `at`.
+    """The verdict to try again, not before `at`.
 
-    `delay_error` is what the user's function raised, if a default replaced it. An `untried` attempt does not count.
+    `delay_error` is the error that the user's function raised, if a default replaced it. An `untried` attempt does not
+    count.
     """
 
     at: float
@@ -67,13 +68,13 @@ class Again(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Do not try again; why, in words."""
+    """The verdict not to try again, with the reason in words."""
 
     reason: str
 
 
 class Later(NamedTuple):
-    """Try again out of this process's memory, after the delay that the handler gave, whatever that is."""
+    """The verdict to try again out of this process's memory, after the delay that the handler gave, whatever it is."""
 
     delay: Any
     reason: str = "it is tried again later"
@@ -89,7 +90,7 @@ Delay = Callable[[Any, int, BaseException], float]
 
 
 def fixed(seconds: float) -> Backoff:
-    """The same delay each time.
+    """Return a backoff with the same delay each time.
 
     >>> fixed(1.5)(7, 0.5)
     1.5
@@ -98,7 +99,7 @@ def fixed(seconds: float) -> Backoff:
 
 
 def exponential(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
-    """Delays that grow by a factor up to the longest, each shortened by chance, by at most the part `jitter`.
+    """Return delays that grow by a factor up to the longest, each shortened by chance, by at most the part `jitter`.
 
     >>> backoff = exponential(first=1, longest=60, jitter=0.5)
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
@@ -116,19 +117,19 @@ def exponential(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, 
 
 
 _DEFAULT_BACKOFF = exponential()
-_LONGEST_ASKED_FOR = 86_400.0  # beyond a day, what an error asks for is more likely a mistake
+_LONGEST_ASKED_FOR = 86_400.0  # seconds; a longer request of an error is more likely a mistake
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How failed records are retried.
+    """The way in which failed records are retried.
 
     Args:
-        backoff: The delay after each attempt. Where it raises, the default decides.
-        max_attempts: After so many attempts a record is a dead letter, `RetriableError` or not; None tries for ever.
+        backoff: The delay after each attempt. If it raises, the default decides.
+        max_attempts: The attempts after which a record is a dead letter, `RetriableError` or not; None tries for ever.
         fatal: Errors that are not retried. `RetriableError` always is, `FatalError` never.
-        delay: A function of (record, attempt, error) instead of the backoff. Where it raises, or gives what is not
-            a number of seconds, the backoff decides.
+        delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
+            number of seconds, the backoff decides.
 
     Either way the delay is at least the `retry_after` of a `RetriableError`.
 
@@ -146,7 +147,7 @@ class Retries:
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
     ) -> Verdict:
-        """What to do after an attempt failed, of which so many before it ended before anything was tried."""
+        """Return what to do after an attempt failed; of those before it, `untried` ended before anything was tried."""
         kind = type(error)  # `isinstance` would also ask the object for its class
         if issubclass(kind, RetryLater):
             return Later(attribute(error, "delay"))
@@ -165,7 +166,7 @@ class Retries:
     def _is_fatal(self, kind: type[BaseException]) -> bool:
         try:
             return issubclass(kind, (FatalError, *self.fatal))
-        except BaseException:  # an abstract class may decide who is of its kind
+        except BaseException:  # an abstract class may itself decide `issubclass`
             return issubclass(kind, FatalError)
 
     def _seconds(
@@ -192,7 +193,7 @@ def _is_true(untried: object) -> bool:
 
 
 def _asked_for(seconds: object) -> float:
-    """Return the least wait that an error asks for, in seconds; what is no number asks for nothing."""
+    """Return the least wait that an error asks for, in seconds; 0 if it is not a number."""
     try:
         return float(min(max(0.0, seconds), _LONGEST_ASKED_FOR)) if isinstance(seconds, int | float) else 0.0
     except BaseException:

@@ -1,4 +1,4 @@
-"""Rights on a Kafka that denies by default, in the words of `kafka-acls`, and the sentence that says which is missing.
+"""Rights on a Kafka that denies by default, in the words of `kafka-acls`, and the sentence that names a missing right.
 
 Read, Write, Delete and Alter include Describe.
 """
@@ -16,7 +16,7 @@ _GROUP = "GROUP_AUTHORIZATION_FAILED"
 _TRANSACTIONAL_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 _CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 
-# What an operation is called in a sentence about its resource.
+# The participle of each operation, for a sentence about its resource.
 _DONE = {
     "Create": "created",
     "Delete": "deleted, nor records of it",
@@ -33,7 +33,7 @@ _WITH_USER_NAME = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One operation on one resource, or on all whose names begin with `name`."""
+    """One operation on one resource, or on all resources with names that begin with `name`."""
 
     operation: str
     resource: str
@@ -59,7 +59,7 @@ class Right:
         return self.name + "*" * self.prefixed
 
     def covers(self, other: "Right") -> bool:
-        """Return whether whoever has this right has the other too.
+        """Return whether this right includes the other.
 
         >>> Right.parse("Read Topic orders-*").covers(Right.parse("Describe Topic orders-1"))
         True
@@ -75,7 +75,7 @@ class Right:
         return named and (self.operation == other.operation or implied)
 
     def missing(self, config: Mapping[str, Any] | None = None) -> str:
-        """Return the sentences that say that this right is missing, whom to give it to, and how.
+        """Return the sentences that name this missing right, the principal to give it to, and the command for that.
 
         >>> print(Right("Read", "Topic", "orders-0").missing())
         The topic orders-0 may not be read. Grant Read on it to the principal of this client \
@@ -101,7 +101,7 @@ def topic_rights(operation: str, *topics: str) -> list[Right]:
 
 
 def principal_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name that brokers know a client by, as far as its settings tell: an own mapping may change it.
+    """Return the name that brokers know a client by, as far as its settings tell; a broker's own mapping may change it.
 
     >>> principal_of({"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "app"})
     'User:app'
@@ -119,9 +119,9 @@ def right_for(
     group: str | None = None,
     transactional_id: str | None = None,
 ) -> Right | None:
-    """Return the right that is missing by the name of Kafka's error, None if it says no such thing.
+    """Return the right that is missing by the name of Kafka's error, None if the error is not about a right.
 
-    The operation is that on the topic. On a group it is Describe or Read, on a transactional id Write.
+    The operation is the one on the topic. On a group it is Describe or Read, on a transactional id Write.
 
     >>> right_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
     Right(operation='Read', resource='Group', name='billing', prefixed=False)
@@ -168,7 +168,7 @@ def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
 
 
 def check_principal(principal: str) -> str:
-    """Return a principal as it is; raise `ConfigError` for what `kafka-acls` does not take."""
+    """Return a principal as it is; raise `ConfigError` for one that `kafka-acls` does not take."""
     kind, colon, name = principal.partition(":")
     if not (kind and colon and name):
         raise ConfigError(f"The principal is {principal!r}; it is written as User:app.")

@@ -10,7 +10,7 @@ _PLACEHOLDER = re.compile(r"<([^>]+)>")
 
 
 class Part(NamedTuple):
-    """What a role needs in one case; `case` is empty for what it always needs."""
+    """The rights that a role needs in one case; `case` is empty for those it always needs."""
 
     case: str
     said: str
@@ -142,13 +142,13 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
     ),
 }
-"""Each role with what it needs; the names are those of `headway acls`."""
+"""Each role with its rights; the names are those of `headway acls`."""
 
 
 def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
-    """Return what a role needs in some of its cases, each right once, and none that another one includes.
+    """Return the rights of a role in some of its cases, each once, and none that another one includes.
 
-    `names` says for each name in `<>` what stands for it; a name that ends with `*` is the beginning of names.
+    `names` has the values for each name in `<>`; a name that ends with `*` is the beginning of names.
 
     >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
     ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
@@ -167,7 +167,7 @@ def _filled(text: str, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def literal_beginning(pattern: str) -> str:
-    """Return the name for a right on all topics that match a pattern: what their names begin with, and `*`.
+    """Return the name for a right on all topics that match a pattern: the beginning that their names share, and `*`.
 
     >>> literal_beginning("^shop_.*"), literal_beginning("^(a|b)c"), literal_beginning("^orders$")
     ('shop_*', '*', 'orders')
@@ -178,7 +178,7 @@ def literal_beginning(pattern: str) -> str:
     rest = text[len(beginning) :]
     if rest == "$":
         return beginning.replace("\\", "")
-    if rest[:1] in ("*", "?", "{"):  # of the character before
+    if rest[:1] in ("*", "?", "{"):  # a quantifier of the character before
         beginning = beginning[:-1]
     if "|" in _without_groups(rest):
         beginning = ""

@@ -1,7 +1,7 @@
-"""Reading JSON from Kafka's topics: anybody who may write there decides what it says, so nothing of it is trusted.
+"""A reader of JSON from Kafka's topics: anybody with the right may write there, so no part of it is trusted.
 
-Invariants: whatever the bytes, only `UnreadableError` is raised. The bytes bound time and memory, and `most` bounds
-the bytes. Every number, and every text that becomes a key or stays in memory, is of a type with bounds.
+Invariants: whatever the bytes, only `UnreadableError` is raised. The bytes bound time and memory, and `most` bounds the
+bytes. Every number, and every text that becomes a key or stays in memory, is of a type with bounds.
 """
 
 from typing import Annotated, TypeVar
@@ -16,7 +16,7 @@ LATEST = 253_402_300_799_000
 """The last second of the year 9999, in milliseconds since the epoch."""
 
 LONGEST_TEXT = 1000
-"""How many characters an id, a token or a cron expression may have."""
+"""The most characters of an id, a token or a cron expression."""
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -24,7 +24,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 _MOST_BYTES = 65_536
-_MOST_SAID = 500  # characters of an error, which may cite what it refuses
+_MOST_SAID = 500  # characters of an error, which may quote the refused value
 
 
 def read_json(
@@ -34,7 +34,7 @@ def read_json(
     error: type[UnreadableError] = UnreadableError,
     most: int = _MOST_BYTES,
 ) -> T:
-    """Return what JSON says; `whose` begins the sentence of the error.
+    """Return the value of a JSON text; `whose` begins the sentence of the error.
 
     Raises:
         UnreadableError: There is no value, it has more than `most` bytes, or it is no JSON of the decoder's type.

@@ -1,8 +1,8 @@
-"""Exceptions of users' code: read and kept so that whatever they do stays theirs.
+"""Access to exceptions of users' code, safe from anything that they may do.
 
-An exception is an object of a class that we do not know. Its attributes can be properties that raise, its text can
-raise or have no end, and it can refuse to be assigned to. So everything here asks the type, or goes past the class to
-what `BaseException` itself keeps, and nothing that an exception raises leaves a call.
+An exception is an object of an unknown class. Its attributes can be properties that raise, its text can raise or be
+endless, and it can refuse assignments. So everything here asks the type, or bypasses the class for the state that
+`BaseException` itself keeps. Nothing that an exception raises leaves a call.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ _set_traceback = BaseException.__dict__["__traceback__"].__set__
 
 
 def is_error(value: object) -> bool:
-    """Return whether a value is an exception, whatever it says of its own class."""
+    """Return whether a value is an exception, whatever it claims as its class."""
     return issubclass(type(value), BaseException)
 
 
 def attribute(error: BaseException, name: str) -> Any:
-    """Return an attribute of an error, None where it has none or raises."""
+    """Return an attribute of an error; None if it has none or raises."""
     try:
         return getattr(error, name)
     except BaseException:
@@ -30,7 +30,7 @@ def attribute(error: BaseException, name: str) -> Any:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says, of at most `LONGEST_TEXT` characters; nothing where that raises."""
+    """Return the text of an error, of at most `LONGEST_TEXT` characters; empty if that raises."""
     try:
         return _shortened(str(error))
     except BaseException:
@@ -38,7 +38,7 @@ def text_of(error: BaseException) -> str:
 
 
 def description_of(error: BaseException) -> str:
-    """Return an error's `repr`, of at most `LONGEST_TEXT` characters; its class's name where that raises."""
+    """Return an error's `repr`, of at most `LONGEST_TEXT` characters; its class's name if that raises."""
     try:
         return _shortened(repr(error))
     except BaseException:
@@ -54,14 +54,15 @@ def kind_of(error: BaseException) -> str:
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class, whatever its metaclass makes of that."""
+    """Return the name of a class, whatever its metaclass makes of it."""
     return str(_name_of(kind))
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Drop the frames of an error, and of all that it came of; return the same error.
+    """Drop the frames of an error, and of all errors behind it; return the same error.
 
-    Frames keep their variables, among them the attempt before with its error: all that ever failed would stay.
+    Frames keep their variables, among them the attempt before with its error. With them every earlier failure would
+    stay in memory.
     """
     seen = set[int]()
     chain = [error]
@@ -76,5 +77,5 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _shortened(text: str) -> str:
-    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # of a subclass of `str`, too
+    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # `text` may be of a subclass of `str`
     return exact if str.__len__(text) <= LONGEST_TEXT else f"{exact} …"

@@ -1,1 +1,1 @@
-"""What Python itself needs: signals, wake-ups, timers, threads' switch interval, the garbage collector."""
+"""Tools for Python's own machinery: signals, wake-ups, timers, threads' switch interval, the garbage collector."""

@@ -1,8 +1,8 @@
-"""Ctrl-C, and what else may raise out of a signal's handler, while librdkafka's binding is at work.
+"""Deferral of Ctrl-C, and of other signals whose handlers may raise, while librdkafka's binding is at work.
 
-What Python raises within a callback of the binding is lost there, with what that was about to do; what it raises as a
-call returns, with what that has returned. Only the main thread handles signals: to block them would not do, as another
-thread would take them.
+An exception that Python raises within a callback of the binding is lost there, with the work that the callback was
+about to do. An exception that Python raises as a call returns loses the call's result. Only the main thread handles
+signals. Blocking them would not do, as another thread would take them.
 """
 
 import signal
@@ -31,8 +31,8 @@ def _is_main() -> bool:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """A Ctrl-C in the block is handled at its end; so is a SIGTERM or an alarm, if the program handles those."""
-    later = _put_off() if _is_main() else {}  # some microseconds, which other threads save
+    """Handle a Ctrl-C in the block at its end; also a SIGTERM or an alarm, if the program handles those."""
+    later = _put_off() if _is_main() else {}  # takes some microseconds, which other threads save
     if not later:
         yield
         return
@@ -60,7 +60,7 @@ def _handle_as_before(later: Mapping[signal.Signals, _Later]) -> None:
 
 @contextmanager
 def allow_signals() -> Iterator[None]:
-    """Where it waits, not in this block: for what others wrote, and may take long."""
+    """Handle signals at once inside this block, even within `defer_signals`: for others' code that may take long."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
     later = {number: handle for number, handle in handlers.items() if isinstance(handle, _Later)}
     _handle_as_before(later)

@@ -1,7 +1,8 @@
-"""Making many records at once without the garbage collector.
+"""A pause of the garbage collector while many records are made at once.
 
-It looks at every new object some times, and finds nothing: records have no cycles, and are let go of one by one. It
-costs a third of making them, and of a consumer that lets go of one batch as it gets the next it then never runs.
+The collector looks at every new object some times, and finds nothing: records have no cycles, and are let go of one by
+one. It costs a third of the time to make them. For a consumer that lets go of one batch as it gets the next, the
+collector then never runs.
 """
 
 import gc
@@ -9,10 +10,10 @@ from types import TracebackType
 
 
 class GcPause:
-    """Turns the collector off for as long as a `with` block takes, if it is on.
+    """A `with` block in which the collector is off, if it was on.
 
-    The block should take milliseconds, as the whole process is concerned, unless that does nothing but read.
-    Two threads do not disturb each other: who turned it off turns it on.
+    The block should take milliseconds, as it concerns the whole process, unless the process does nothing but read. Two
+    threads do not disturb each other: the thread that turned the collector off turns it on.
     """
 
     __slots__ = ("_is_ours",)

@@ -1,4 +1,4 @@
-"""Ctrl-C where work must not be torn apart."""
+"""A handler of Ctrl-C for work that must not be cut off halfway."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -8,15 +8,15 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 
 INTERRUPTED = 130
-"""The exit code that a shell takes for "ended by Ctrl-C"."""
+"""The exit code by which a shell knows "ended by Ctrl-C"."""
 
 _END = object()
 
 
 class Interrupt:
-    """Makes the first Ctrl-C end the reading of input, not the work on what was read; a second one ends that too.
+    """A `with` block in which the first Ctrl-C ends the reading of input, not the work on it; a second one ends both.
 
-    Python raises `KeyboardInterrupt` anywhere, between a record and its place in a count too. Work that reads no input
+    Python raises `KeyboardInterrupt` anywhere, also between a record and its place in a count. Work that reads no input
     is told to end by `stop`.
     """
 
@@ -27,7 +27,7 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self._previous = signal.getsignal(signal.SIGINT)
-        if self._previous is signal.default_int_handler:  # a job in the background ignores it, and goes on doing so
+        if self._previous is signal.default_int_handler:  # a background job ignores Ctrl-C, and must go on to
             signal.signal(signal.SIGINT, self._interrupt)
         return self
 
@@ -37,7 +37,7 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._previous)
 
     def read(self, source: Iterable[T]) -> Iterator[T]:
-        """The items of a source, up to its end or the interrupt."""
+        """Yield the items of a source, up to its end or the interrupt."""
         items = iter(source)
         while not self.requested:
             try:

@@ -1,4 +1,4 @@
-"""A package's names, each imported when it is first asked for."""
+"""An importer for a package's names, each imported at its first use."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` (PEP 562) of a package whose names are those of the mapping, each in its module.
+    """Return the `__getattr__` (PEP 562) of a package whose names are those of the mapping, each in its module.
 
-    No name may be that of a submodule too: importing that would set it.
+    No name may be that of a submodule too: importing the submodule would set the name.
     """
 
     def import_name(name: str) -> Any:

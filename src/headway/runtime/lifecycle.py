@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block, and how long that may take."""
+"""A base class for objects that are closed at the end of a `with` block, and a timer for their time-outs."""
 
 import time
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Closable(ABC):
-    """Something with a `close`, which leaving its `with` block calls."""
+    """An object with a `close`, which leaving its `with` block calls."""
 
     @abstractmethod
     def close(self) -> object:
@@ -24,6 +24,6 @@ class Closable(ABC):
 
 
 def time_left_of(timeout: float | None) -> Callable[[], float | None]:
-    """Gives what is left of a time-out that begins now, in seconds; None for one without end."""
+    """Return a function that gives the seconds left of a time-out that begins now; None if it has no end."""
     deadline = None if timeout is None else time.monotonic() + timeout
     return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""What a process manager's SIGTERM does to a run in the main thread."""
+"""The handling of a process manager's SIGTERM for a run in the main thread."""
 
 import signal
 import threading
@@ -9,9 +9,9 @@ from typing import Any
 
 @contextmanager
 def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
-    """Call `stop(drain)` at SIGTERM: drain at the first, not any more at the next.
+    """Call `stop(True)`, which drains, at the first SIGTERM, and `stop(False)` at the next.
 
-    Only in the main thread, and only where nobody else has said what SIGTERM does.
+    This applies only in the main thread, and only if SIGTERM has no handler yet.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

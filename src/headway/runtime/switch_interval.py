@@ -1,7 +1,7 @@
-"""How long a thread may keep Python to itself while hundreds of others wait for their turn.
+"""Python's switch interval, which grows with the number of threads that serve handlers.
 
-A thread that waits for the interpreter wakes up at each switch interval, of 5 ms, to ask for it. If a thousand wait,
-that is 200,000 times a second, and little else is done. So the more threads handlers have, the longer it is: 50 µs
+A thread that waits for the interpreter wakes up at each switch interval, of 5 ms, to ask for it. If a thousand threads
+wait, that is 200,000 times a second, and little else is done. So the interval grows with the handlers' threads: 50 µs
 for each, which is Python's own for up to a hundred, and 50 ms for a thousand.
 """
 
@@ -14,7 +14,7 @@ _PER_THREAD = 50e-6  # seconds
 
 
 class _Switching:
-    """The interval is one for the whole process, and is the user's own again when the last thread has ended."""
+    """The switch interval of the whole process; when the last thread has ended, it is the user's own again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class _Switching:
 
     @contextmanager
     def one_thread_more(self) -> Iterator[None]:
-        """While this thread serves handlers."""
+        """Count this thread as one that serves handlers, inside the block."""
         self._count(1)
         try:
             yield

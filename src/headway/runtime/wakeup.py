@@ -1,7 +1,7 @@
-"""Waiting for several clients at once, without spinning; several tasks of an event loop may wait at a time.
+"""A wake-up for waiting on several clients at once, without spinning; several tasks of an event loop may wait.
 
-librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any
-thread. The signal is an edge: after a wait, every client is asked until it has nothing, before the next wait.
+librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any thread.
+The signal is an edge: after a wait, every client is asked until it has nothing, before the next wait.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import selectors
 import socket
 from collections.abc import Callable
 
-# How much is read at once; more bytes than that only mean one more turn of the loop.
+# The bytes that are read at once; more bytes than that only mean one more turn of the loop.
 _PLENTY = 4096
 
 
@@ -27,21 +27,21 @@ class Wakeup:
 
     @property
     def fd(self) -> int:
-        """Where to write a byte to set it."""
+        """The descriptor to write a byte to, in order to set the flag."""
         return self._writer.fileno()
 
     def set(self) -> None:
-        """End the wait of who is waiting, or the next one; after `close` nobody waits."""
+        """End the wait of each waiter, or the next wait; after `close` it does nothing."""
         with contextlib.suppress(OSError):  # a full socket is set already
             self._writer.send(b"\x01")
 
     def wait(self, timeout: float | None) -> None:
-        """Wait until it is set, at most `timeout` seconds, and clear it."""
+        """Wait until the flag is set, at most `timeout` seconds, and clear it."""
         if self._selector.select(timeout):
             self._clear()
 
     async def wait_async(self, timeout: float | None) -> None:
-        """As `wait`, in the running event loop. All tasks that wait there are woken."""
+        """Wait as `wait` does, in the running event loop. All tasks that wait there are woken."""
         loop = asyncio.get_running_loop()
         is_set = asyncio.Event()
         if not self._waiting:
@@ -63,7 +63,10 @@ class Wakeup:
             each.set()
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
-        """Have a loop clear it and call this, each time it is set; gives what ends that, in the loop's thread."""
+        """Have a loop clear the flag and call `call` each time it is set.
+
+        Return a function that ends this; it must be called in the loop's thread.
+        """
 
         def cleared() -> None:
             self._clear()

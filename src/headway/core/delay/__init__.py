@@ -1,1 +1,1 @@
-"""Delayed delivery as a state machine: delay lines, due times, changes, what a relay decides and stores."""
+"""Delayed delivery as a state machine: delay lines, due times, changes, and a relay's decisions and stored state."""

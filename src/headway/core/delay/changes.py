@@ -1,7 +1,7 @@
-"""Cancellations and reschedules: what was asked, what it came to, and what is remembered of it.
+"""Cancellations and reschedules: the commands, their answers, and the changes that are remembered.
 
-Invariants: a schedule's generation only grows; of its copies only the one of the generation `live` is ever delivered;
-a change is remembered until every copy of its schedule has come by.
+Invariants: a schedule's generation only grows. Of its copies only the one of the generation `live` is ever delivered. A
+change is remembered until every copy of its schedule has come by.
 """
 
 from enum import StrEnum
@@ -14,20 +14,20 @@ from headway.errors import ScheduleError
 
 
 class Settled(StrEnum):
-    """What became of a cancellation or a reschedule."""
+    """The answer to a cancellation or a reschedule."""
 
     CANCELLED = "cancelled"
-    """It is not delivered any more; also the answer to a reschedule of what was cancelled before."""
+    """The record is not delivered any more; also the answer to a reschedule after a cancellation."""
     RESCHEDULED = "rescheduled"
-    """It is delivered at the new time."""
+    """The record is delivered at the new time."""
     DELIVERED = "already delivered"
-    """It was too late. Of a schedule that recurs: it has ended."""
+    """The command was too late. For a recurring schedule: it has ended."""
     UNKNOWN = "unknown"
-    """It was looked for and not found; should it come by after all, it is delivered at the new time."""
+    """The record was looked for and not found; if it comes by after all, it is delivered at the new time."""
 
 
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Cancel a schedule, or with `to` reschedule it. `due` and `at` are what its handle says.
+    """A command to cancel a schedule, or with `to` to reschedule it. `due` and `at` are as in the schedule's handle.
 
     The answer goes to the partition `reply` of the topic for answers, under the key `token`.
     """
@@ -40,7 +40,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     to: Time | None = None
 
     def encode(self) -> bytes:
-        """As it is sent."""
+        """Return the command as it is sent."""
         return msgspec.json.encode(self)
 
 
@@ -61,10 +61,11 @@ def read_settled(value: bytes) -> Settled:
 
 
 class Change(msgspec.Struct):
-    """What was changed of a schedule.
+    """The change of a schedule.
 
-    `generation` counts the changes, `due` is its time now, None if it was cancelled. Copies of a generation below
-    `live` are not delivered; the one that is says `placed` as its time. No copy says a later one than `expires`.
+    `generation` counts the changes. `due` is the schedule's time now, None if it was cancelled. Copies of a generation
+    below `live` are not delivered; the live copy has the due time `placed`. No copy has a due time later than
+    `expires`.
     """
 
     generation: Count
@@ -89,15 +90,15 @@ class Changes:
         return len(self._changes)
 
     def get(self, id_: str) -> Change | None:
-        """What was changed of a schedule."""
+        """Return the change of a schedule."""
         return self._changes.get(id_)
 
     def restore(self, id_: str, value: bytes) -> None:
-        """Take in what was stored; raise `UnreadableError` for what cannot have been."""
+        """Take in a stored change; raise `UnreadableError` for a value that cannot have been stored."""
         self._set(id_, read_json(value, _change_decoder, f"The change of the schedule {id_[:100]}"))
 
     def stored(self, id_: str) -> bytes | None:
-        """What to store; None to forget it."""
+        """Return the value to store; None to forget it."""
         change = self._changes.get(id_)
         return None if change is None else msgspec.json.encode(change)
 
@@ -111,13 +112,13 @@ class Changes:
         return change
 
     def recurs(self, id_: str, generation: int, due: int) -> None:
-        """Note the time of a recurring schedule's next firing: it is not the one that its handle says."""
+        """Note the time of a recurring schedule's next firing, which differs from the one in its handle."""
         expires = max(due, self._changes[id_].expires if id_ in self._changes else 0)
         self._set(id_, Change(generation, generation, due, due, expires))
         self.changed.add(id_)
 
     def goes_live(self, id_: str) -> None:
-        """A copy of the latest generation was written: those before it are not delivered any more."""
+        """Note that a copy of the latest generation was written: earlier copies are not delivered any more."""
         change = self._changes[id_]
         change.live = change.generation
         if change.due is not None:
@@ -125,9 +126,9 @@ class Changes:
         self.changed.add(id_)
 
     def forget(self, passed: float, most: int) -> int:
-        """Forget those of which no copy can come any more, as all records due before `passed` have come by; how many.
+        """Forget changes of which no copy can come, as all records due before `passed` came by; return how many.
 
-        At most so many, since each is one more thing to be stored.
+        Forget at most `most`, since each is one more thing to store.
         """
         forgotten = 0
         while forgotten < most and self._expiries and self._expiries[0][0] < passed:
@@ -139,7 +140,7 @@ class Changes:
         return forgotten
 
     def next_expiry(self) -> int | None:
-        """When the first of them can be forgotten, at the soonest."""
+        """Return the earliest time at which a change can be forgotten."""
         return self._expiries[0][0] if self._expiries else None
 
     def _set(self, id_: str, change: Change) -> None:

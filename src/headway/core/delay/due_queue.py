@@ -1,10 +1,11 @@
-"""Records that wait in memory until they are due, and how little has to be stored to find them again.
+"""Records that wait in memory until they are due, and the little state that is stored to find them again.
 
-Most of them come from the line that is read at once. Of that line it is stored which record was delivered last in the
-order of delivery, and which offsets were there: all that come before it in that order are delivered, but for those
-that came late and are named. An offset map would name every gap, a thousand times a second.
+Most of them come from the line that is read at once. Of that line two things are stored: the last record in the order
+of delivery that was delivered, and the offsets that were present. All records before it in that order are delivered,
+except those that came late, which are listed. An offset map would name every gap, a thousand times a second.
 
-Invariants: records are given in the order of (due, scheduled at, order, offset); the bytes are those of what waits.
+Invariants: records are given in the order of (due, scheduled at, order, offset); `bytes` is the sum over the waiting
+records.
 """
 
 from collections import deque
@@ -25,9 +26,10 @@ _FIRST: Key = (-1, -1, -1, -1)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What is delivered of the line that is read at once.
+    """The delivered records of the line that is read at once.
 
-    Everything below `offset`; and of the offsets below `end`, the records up to the key `last` without the `late` ones.
+    Delivered are all records below `offset`; and of the offsets below `end`, the records up to the key `last` without
+    the `late` ones.
     """
 
     offset: Count = 0
@@ -36,23 +38,23 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     late: tuple[Count, ...] = ()
 
     def has_delivered(self, schedule: Schedule, offset: int) -> bool:
-        """Whether a record of that line is delivered."""
+        """Return whether a record of that line is delivered."""
         return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
 
 
 class Held(msgspec.Struct, gc=False):
-    """A record that waits in memory, and where it came from."""
+    """A record that waits in memory, and the line it came from."""
 
     schedule: Schedule
     fetched: Fetched
     line: LineWindow
 
 
-_Entry = tuple[int, int, int, int, int, Held]  # its key, its line and itself
+_Entry = tuple[int, int, int, int, int, Held]  # the record's key, its line and itself
 
 
 class DueQueue:
-    """What waits in memory, the next to be delivered first."""
+    """The records that wait in memory, the next to be delivered first."""
 
     def __init__(self, mark: Mark, own: LineWindow) -> None:
         self.bytes = 0
@@ -60,10 +62,10 @@ class DueQueue:
         self._restored = mark
         self._last = mark.last
         self._late: set[int] = set()
-        # Where all delays are the same, as those of a retry, all come in order, and a heap of thousands is not asked.
+        # If all delays are the same, as those of a retry, all records come in order and need no heap of thousands.
         self._in_order: deque[_Entry] = deque()
         self._heap: list[_Entry] = []
-        self._removed: set[tuple[int, int]] = set()  # lines and offsets of what is in there and waits no more
+        self._removed: set[tuple[int, int]] = set()  # lines and offsets of entries that wait no more
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
@@ -71,16 +73,16 @@ class DueQueue:
 
     @property
     def is_restored(self) -> bool:
-        """Whether all is here again that was before a restart; until then nothing may be taken."""
-        all_left = self._own.ended and self._own.head is None  # what is in the window may be delivered already, too
+        """True if all records are here again that were before a restart; until then nothing may be taken."""
+        all_left = self._own.ended and self._own.head is None  # records in the window may be delivered already, too
         return all_left or self._own.progress.end >= self._restored.end
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
-        """Whether a record of the own line was delivered before a restart."""
+        """Return whether a record of the own line was delivered before a restart."""
         return self._restored.has_delivered(schedule, fetched.offset)
 
     def add(self, held: Held) -> None:
-        """A record begins to wait."""
+        """Let a record wait."""
         schedule, fetched, line = held.schedule, held.fetched, held.line
         offset = fetched.offset
         if line is self._own and _key(schedule, offset) <= self._last:
@@ -95,17 +97,17 @@ class DueQueue:
             heappush(self._heap, entry)
 
     def get(self, id_: str) -> Held | None:
-        """The record of a schedule, if it waits here."""
+        """Return the record of a schedule, if it waits here."""
         return self._by_id.get(id_)
 
     @property
     def first_due(self) -> int | None:
-        """When the first one is due."""
+        """The time at which the first record is due."""
         first = self._first()
         return first[0] if first else None
 
     def take(self, until: float) -> Held | None:
-        """The first one, if it is due by then, to be delivered now."""
+        """Return the first record, to be delivered now, if it is due by `until`."""
         first = self._first()
         if first is None or first[0] > until:
             return None
@@ -116,11 +118,11 @@ class DueQueue:
         return held
 
     def passed(self, until: int) -> None:
-        """What was due before this time is delivered or was cancelled, and none of it waits."""
+        """Note that all records due before this time are delivered or were cancelled, and none of them waits."""
         self._last = max(self._last, (until, -1, -1, -1))
 
     def _first(self) -> _Entry | None:
-        """The next one that still waits; what was removed before it is forgotten."""
+        """Return the next entry that still waits, and forget removed entries before it."""
         while True:
             first = self._in_order[0] if self._in_order else None
             if self._heap and (first is None or self._heap[0] < first):
@@ -137,13 +139,13 @@ class DueQueue:
         return first[-1]
 
     def remove(self, held: Held) -> None:
-        """One waits no more, and is done with."""
+        """Take out a record that waits no more and is done."""
         self._removed.add(_place(held))
         self._is_done(held)
 
     def _is_done(self, held: Held) -> None:
         schedule, fetched, line = held.schedule, held.fetched, held.line
-        if self._by_id.get(schedule.id) is held:  # not so where two schedules share an id
+        if self._by_id.get(schedule.id) is held:  # false if two schedules share an id
             del self._by_id[schedule.id]
         self.bytes -= fetched.size
         line.holds -= 1
@@ -152,7 +154,7 @@ class DueQueue:
             self._late.discard(fetched.offset)
 
     def mark(self) -> Mark:
-        """What to store of the own line."""
+        """Return the mark to store of the own line."""
         if not self.is_restored:
             return self._restored
         progress = self._own.progress

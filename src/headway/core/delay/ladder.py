@@ -1,11 +1,11 @@
-"""Delay lines: which topic a record waits in next, and which lines suit the delays in use.
+"""Delay lines: the topic in which a record waits next, and the lines that suit the delays in use.
 
-A line is a topic whose records all wait the same time, so it is a queue: its first record says when to look again. A
-record goes to the longest line that its remaining time allows, then to the longest that what is left allows, and so on;
-what is left in the end, less than the shortest line, it waits in memory. All times are whole milliseconds.
+A line is a topic whose records all wait the same time. So it is a queue: its first record says when to look again. A
+record goes to the longest line that its remaining time allows, then to the longest that the rest allows, and so on. The
+last rest, less than the shortest line, it waits in memory. All times are whole milliseconds.
 
 Invariants: a record never waits in a line for longer than until it is due; each step takes it to a line that is not
-longer than what is left.
+longer than the remaining time.
 
 Source: exponential time buckets, as in the timing wheels of Varghese and Lauck (1987), with queues for wheels.
 """
@@ -21,9 +21,9 @@ from headway.core.untrusted import LATEST
 from headway.errors import ConfigError
 
 MEMORY = 0
-"""The line for what is due sooner than the shortest line allows: it is read at once, and its records wait in memory."""
+"""The line for records due sooner than the shortest line allows: it is read at once, and they wait in memory."""
 
-# A record leaves a line a little before the line's time, and may enter it a little after: so a delay of a whole minute
+# A record leaves a line a little before the line's time, and may enter it a little after. So a delay of a whole minute
 # is one of 32, 16, 8 and 4 seconds, though each step takes some milliseconds.
 _LEAVES_EARLIER = 100
 _MAY_ENTER_LATER = 50
@@ -40,7 +40,7 @@ class Ladder:
     >>> list(Ladder((1000, 2000, 4000)).path(7000))
     [(0, 4000), (3900, 2000), (5800, 1000)]
 
-    Raises `ConfigError` for lines that are none.
+    Raises `ConfigError` for lines that make no ladder.
     """
 
     lines: tuple[int, ...]
@@ -60,7 +60,7 @@ class Ladder:
 
     @classmethod
     def of_those(cls, lines: Iterable[int]) -> Self | None:
-        """Return a ladder of these lines, in any order and maybe with `MEMORY`; None if they are none."""
+        """Return a ladder of these lines, in any order and maybe with `MEMORY`; None if they make no ladder."""
         try:
             return cls(tuple(sorted(line for line in set(lines) if line != MEMORY)))
         except ConfigError:
@@ -68,9 +68,9 @@ class Ladder:
 
     @classmethod
     def exponential(cls, first: float = 1.0, base: float = 2.0, count: int = 27) -> Self:
-        """`count` lines, the shortest of `first` seconds, each `base` times as long as the one before.
+        """Return `count` lines, the shortest of `first` seconds, each `base` times as long as the one before.
 
-        By default from a second to two years.
+        The default lines are from a second to two years.
 
         >>> Ladder.exponential(1, 4, 3)
         Ladder(lines=(1000, 4000, 16000))
@@ -80,12 +80,12 @@ class Ladder:
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 
     def line_for(self, remaining: int) -> int:
-        """The line for a record that is due in so many milliseconds; `MEMORY` if none is short enough."""
+        """Return the line for a record that is due in so many milliseconds; `MEMORY` if none is short enough."""
         index = bisect_right(self.lines, remaining + _MAY_ENTER_LATER)
         return self.lines[index - 1] if index else MEMORY
 
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
-        """The lines that a record passes, each after so many milliseconds, if no step takes any time."""
+        """Yield the lines that a record passes, each after so many milliseconds, if no step takes any time."""
         for start, line, times in self._stays(delay):
             yield from ((start + time * time_in(line), line) for time in range(times))
 
@@ -103,7 +103,7 @@ class Ladder:
         return step
 
     def _stays(self, delay: int) -> Iterator[tuple[int, int, int]]:
-        """The path, as (when it first enters, line, how often): it may enter the same line a million times."""
+        """Yield the path as (first entry, line, count), since a record may enter the same line a million times."""
         elapsed = 0
         for line in reversed(self.lines):
             beyond = delay - elapsed + _MAY_ENTER_LATER - line
@@ -113,7 +113,7 @@ class Ladder:
                 elapsed += times * time_in(line)
 
     def writes(self, delay: int) -> int:
-        """How often a record with this delay is written, its delivery included.
+        """Return how often a record with this delay is written, its delivery included.
 
         >>> [Ladder.exponential().writes(seconds * 1000) for seconds in (1, 60, 3600, 86_400)]
         [2, 5, 5, 6]
@@ -125,15 +125,16 @@ class Ladder:
 
 
 def time_in(line: int) -> int:
-    """How long a record stays in a line."""
+    """Return how long a record stays in a line."""
     return max(0, line - _LEAVES_EARLIER)
 
 
 def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
-    """The ladder of at most `count` lines with the fewest moves for a histogram of delays: milliseconds to weight.
+    """Return the ladder of at most `count` lines with the fewest moves for a histogram: delays in ms to weights.
 
-    It is the best of those in which each line is a multiple of the one before, times a product of 2, 3 and 5, or one
-    of the delays; found by dynamic programming, since for those the moves between two neighbours depend on no other.
+    It is the best ladder in which each line is a multiple of the one before. Each line is also `first` times a product
+    of 2, 3 and 5, or one of the delays. Dynamic programming finds it, since the moves between two neighbours then
+    depend on no other line.
 
     >>> str(fit({3_600_000: 10, 60_000: 5}, 3))
     '1 s, 60 s, 3600 s'
@@ -157,7 +158,7 @@ def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
 
 
 def rounded(delay: int) -> int:
-    """A delay to about a hundredth: those of five minutes are alike, though each was scheduled some ms later.
+    """Return a delay rounded to about a hundredth, so that delays of five minutes are equal though some ms apart.
 
     >>> rounded(300_004), rounded(86_399_990)
     (300000, 86400000)
@@ -167,12 +168,12 @@ def rounded(delay: int) -> int:
 
 
 def writes_per_record(ladder: Ladder, delays: Mapping[int, float]) -> float:
-    """How often records with these delays are written on average, their delivery included."""
+    """Return how often records with these delays are written on average, their delivery included."""
     return sum(ladder.writes(delay) * weight for delay, weight in delays.items()) / sum(delays.values())
 
 
 def _moves(delays: Mapping[int, float], line: int, next_longer: int | None) -> float:
-    """How often records pass a line, given the next longer one."""
+    """Return how often records pass a line, given the next longer one."""
     left = delays.items() if next_longer is None else ((delay % next_longer, n) for delay, n in delays.items())
     return sum(weight * (delay // line) for delay, weight in left)
 

@@ -1,8 +1,10 @@
-"""One partition of a delay line, as its relay sees it: what was fetched and has not left, and what has.
+"""One partition of a delay line, as its relay sees it: the fetched records that have not left, and the progress.
 
-Invariants: records leave in the order of the log; the progress knows only records that have left, so that after a
-restart those that had not are read again; `bound` is before the due time of whatever was fetched and has not left, and
-of what the relay itself has written here and not fetched yet.
+Invariants:
+- Records leave in the order of the log.
+- The progress knows only records that have left, so that after a restart the others are read again.
+- `bound` is before the due time of every record that was fetched and has not left.
+- `bound` is also before the due time of every record that the relay itself has written here and not fetched yet.
 """
 
 import math
@@ -18,20 +20,20 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
-# Records leave in company, so that few transactions are about lines; and what leaves is due so much later at least, if
-# its way into the line was short.
+# Records leave together, so that few transactions are about lines. A record that leaves is due at least `_DUE_AFTER`
+# later, if its way into the line was short.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
-# A record whose way into the line was longer leaves so much before it is due, and with it all that came before it.
+# A record whose way into the line was longer leaves so much before it is due, with all records that came before it.
 _BELATED_LEAVES_BEFORE = 75
 
-# What is stamped so far ahead of now was so before the clock was put back: waiting for its time would be wrong.
+# A record stamped so far ahead of now was stamped before the clock was put back: waiting for its time would be wrong.
 _AHEAD = 1000
 
 
 class _Expected(NamedTuple):
-    """What the relay wrote up to `end`: nothing of it, nor of what was written after it, is due up to `bound`."""
+    """The records that the relay wrote up to `end`: none of them, nor any written after them, is due up to `bound`."""
 
     bound: int
     end: int
@@ -39,9 +41,10 @@ class _Expected(NamedTuple):
 
 
 class Fetched(msgspec.Struct, gc=False):
-    """A record as it came: its offset, when it was appended, its size in bytes, itself, and its schedule.
+    """A fetched record: its offset, when it was appended, its size in bytes, the record itself, and its schedule.
 
-    A struct like `Held`, `Write` and `Out`, as one is made for each record: a named tuple takes four times as long.
+    It is a struct like `Held`, `Write` and `Out`, as one is made for each record: a named tuple takes four times as
+    long.
     """
 
     offset: int
@@ -78,20 +81,20 @@ class LineWindow:
         self.bytes = 0
         self.ended = False  # everything in the log was fetched
         self.changed = False
-        self.holds = 0  # how many of its records wait in memory
-        self._position = 0  # the offset behind the last that was fetched
-        self._left = -math.inf  # what the bound was for those that have left
+        self.holds = 0  # the number of its records that wait in memory
+        self._position = 0  # the offset behind the last fetched record
+        self._left = -math.inf  # the bound for the records that have left
         self._rests = False
         self._time = time_in(line)
         self._window: deque[Fetched] = deque()
-        # Due times and offsets in the window of what is due before its turn would come, both ascending: one that lies
-        # before another and is not due before it leaves with that.
+        # Due times and offsets of the records in the window that are due before their turn, both ascending. A record
+        # that lies before another, and is not due before it, leaves together with it.
         self._belated: deque[tuple[int, int]] = deque()
-        # Both bounds and ends ascend: of two, the one that lies further and holds back more stands for both.
+        # Both bounds and ends ascend: a later entry with a lower bound replaces the earlier ones.
         self._expected: deque[_Expected] = deque()
 
     def receive(self, records: Sequence[Fetched]) -> None:
-        """Take in what was fetched, in the order of the log."""
+        """Take in fetched records, in the order of the log."""
         self.ended = False
         self._window.extend(records)
         self._has_come(records[-1].offset + 1)
@@ -109,14 +112,14 @@ class LineWindow:
                 belated.append((schedule.due, record.offset))
 
     def reached_end(self, offset: int) -> None:
-        """Note that all that the log holds up to this offset was fetched."""
+        """Note that everything in the log up to this offset was fetched."""
         self.ended = True
         self._has_come(offset)
 
     def expect(self, bound: int, end: int, until: int) -> None:
-        """Keep back what is due after `bound`, until all before the offset `end` was fetched, or that time has come.
+        """Keep back records due after `bound`, until those before the offset `end` were fetched, or until `until`.
 
-        What was written in a transaction is not seen before it is committed, nor is what lies behind it.
+        Records of a transaction are not seen before its commit, nor are records that lie behind them.
         """
         while self._expected and self._expected[-1].bound >= bound:
             self._expected.pop()
@@ -124,13 +127,13 @@ class LineWindow:
         self._has_come(self._position)
 
     def expect_no_longer(self, now: int) -> None:
-        """Give up what did not come in time."""
+        """Give up expected records that did not come in time."""
         while self._expected and self._expected[0].until < now:
             self._expected.popleft()
 
     @property
     def expects_until(self) -> float:
-        """When the first of what is expected is given up; never, if nothing is."""
+        """The time at which the first expected records are given up; infinite if none are expected."""
         return self._expected[0].until if self._expected else math.inf
 
     def _has_come(self, position: int) -> None:
@@ -139,9 +142,10 @@ class LineWindow:
             self._expected.popleft()
 
     def wants(self, spare: int = 0) -> bool:
-        """Whether to fetch more: until the window is full, and then not before it is half empty.
+        """Return whether to fetch more: until the window is full, and then not before it is half empty.
 
-        Besides its own room it has four fifths of what is left to all lines: `spare` is what they leave now.
+        Besides its own room the window may use four fifths of the room that all lines share: `spare` is what is free of
+        it now.
         """
         room = self.room + 4 * max(0, spare)
         self._rests = self.bytes >= (room // 2 if self._rests else room)
@@ -153,7 +157,7 @@ class LineWindow:
         return self._window[0] if self._window else None
 
     def leaves_at(self, now: int) -> float:
-        """When the first record may leave; never, if none is here."""
+        """Return when the first record may leave; infinite if none is here."""
         if not self._window:
             return math.inf
         appended = self._window[0].appended
@@ -164,9 +168,9 @@ class LineWindow:
 
     @property
     def bound(self) -> float:
-        """A time up to which nothing that is still in this line is due, as far as it was fetched or stored in time.
+        """A time up to which no record that is still in this line is due, as far as it was fetched or stored in time.
 
-        The line that is read at once has only a bound for what the relay itself has written.
+        The line that is read at once has only a bound for the records that the relay itself has written.
         """
         expected = self._expected[0].bound if self._expected else math.inf
         return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
@@ -179,9 +183,9 @@ class LineWindow:
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
-        """Let the first ones leave that may at `until`, up to about so many records and bytes.
+        """Let the first records leave that may at `until`, up to about so many records and bytes.
 
-        Returns those that are yet to be dealt with: others may have been before a restart.
+        Return those that are yet to be dealt with: the others were dealt with before a restart.
         """
         window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
         left: list[Fetched] = []
@@ -207,7 +211,7 @@ class LineWindow:
         return [record for record in left if record.offset in wanted]
 
     def _last_belated(self, until: float) -> int:
-        """The offset up to which everything has to leave for the sake of what is due."""
+        """Return the offset up to which every record has to leave for the sake of those that are due."""
         last = -1
         for due, offset in self._belated:
             if due - _BELATED_LEAVES_BEFORE > until:
@@ -216,14 +220,14 @@ class LineWindow:
         return last
 
     def complete(self, offset: int) -> None:
-        """A record that has left was moved, delivered or dropped."""
+        """Note that a record that has left was moved, delivered or dropped."""
         self.changed = True
         self.progress.complete(offset)
 
 
 def bound_behind(line: int, due: int, written: int) -> int:
-    """Return a time up to which neither a record is due that is written to a line at `written`, nor what follows it.
+    """Return a time up to which neither a record written to a line at `written`, nor any record behind it, is due.
 
-    Whatever follows it in the line that is read at once was scheduled later, and may only not come before the record.
+    In the line that is read at once, the records behind it were scheduled later; they need only not come before it.
     """
     return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

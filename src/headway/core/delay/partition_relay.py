@@ -1,18 +1,17 @@
-"""The relay of one partition: what comes out of the delay lines, and where it goes next.
+"""The relay of one partition: it decides where the records that come out of the delay lines go next.
 
-A state machine without a clock, as the engine is. It stands for one partition number of all of a scheduler's topics,
-since the records, the commands and the stored state of a schedule share it. A driver fetches for each line that is not
-`full`, gives what came to `receive`, and carries out what `take` returns, all in one transaction. What it stores is all
-that a successor needs.
+The relay is a state machine without a clock, as the engine is. It stands for one partition number of all of a
+scheduler's topics, since a schedule's records, commands and stored state share it. A driver fetches for each line that
+is not `full`, and gives the records to `receive`. The driver carries out what `take` returns, all in one transaction. A
+successor needs only the stored state.
 
 Invariants:
 - Nothing is delivered before it is due, and of a schedule's copies only the live one.
-- A record that left its line is exactly one of: waiting in memory, part of a tick, done. What a tick moves is expected
-  in its next line until it was fetched there.
-- Of records with the same due time the one that was scheduled first is delivered first, unless what is overdue does
-  not fit in memory. So nothing is delivered that may be due after a record which a tick has moved and which did not
-  come by again.
-- Whether a schedule was delivered is said only when every record due so early has come by.
+- A record that left its line is in exactly one state: waiting in memory, part of a tick, done. A record that a tick
+  moves is expected in its next line until it was fetched there.
+- Of records with the same due time the one scheduled first is delivered first, unless the overdue records do not fit in
+  memory. So while a record that a tick moved has not come by again, nothing is delivered that may be due after it.
+- A schedule is answered as delivered only when every record due that early has come by.
 """
 
 import math
@@ -46,36 +45,36 @@ from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
 STORED_WITHIN = 60_000
-"""How many milliseconds after it was scheduled or moved a record may still be on its way into a line, at most."""
+"""The most milliseconds for which a record may be on its way into a line after it was scheduled or moved."""
 
-# Of a line's records that wait in memory each is a gap in its offset map, if they are due in quite another order than
-# they came: which then has some kilobytes, and is stored with each tick.
+# Each of a line's records that wait in memory is a gap in its offset map, if they are due in quite another order than
+# they came. The map then has some kilobytes, and is stored with each tick.
 _MOST_HELD_OF_A_LINE = 20_000
 
-# How many records leave their lines, about a millisecond's worth, while others are due.
+# The records that may leave their lines while others are due: about a millisecond's worth.
 _LEAVE_BESIDE = 200
-_FORGET_AT_ONCE = 2_000  # changes, each of which is a record that is written
+_FORGET_AT_ONCE = 2_000  # changes; each is a record to write
 
 
 class _Moved(NamedTuple):
-    """A tick's bounds of what it moves, by line, and until when they count."""
+    """The bounds of the records that a tick moves, by line, and the time until which they count."""
 
     bounds: dict[int, int]
     until: int
 
 
 class PartitionRelay:
-    """Decides about all schedules of one partition.
+    """The state machine that decides about all schedules of one partition.
 
     Args:
         ladder: The lines to which records go.
-        lines: All lines that there are, those that are only read out among them.
-        stored: What earlier ticks have stored.
-        room: How many bytes of records may wait in memory, and as many again in the windows of all lines.
-        topics: Kafka's ids of the lines' topics and of the commands', by the key of what is stored of each.
-        ends: Where their logs end, by the same keys, as far as known.
+        lines: All existing lines, also those that are only emptied.
+        stored: The state that earlier ticks have stored.
+        room: The bytes of records that may wait in memory; as many again may be in the windows of all lines.
+        topics: Kafka's ids of the lines' topics and of the commands', by the key of the stored state of each.
+        ends: The ends of their logs, by the same keys, as far as known.
 
-    `unreadable` has a sentence for each key of what is stored that could not be read, and is taken not to be there.
+    `unreadable` has a sentence for each stored key whose value could not be read and is ignored.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class PartitionRelay:
         self._changes = state.changes
         self._commands = Progress(state.commands)
         self._commands_changed = False
-        # Commands that cannot be settled yet, by the id of their schedule.
+        # The commands that cannot be settled yet, by the id of their schedule.
         self._undecided: dict[str, list[tuple[int, Command]]] = {}
         self._undecided_dues: list[tuple[int, str]] = []
         self._recent = RecentDeliveries()
@@ -111,14 +110,14 @@ class PartitionRelay:
         )
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
-        self._size = 0  # of its records in bytes
-        self._unwritten: deque[_Moved] = deque()  # of ticks that are carried out, in their order
+        self._size = 0  # the bytes of the tick's records
+        self._unwritten: deque[_Moved] = deque()  # of ticks handed out and not `written` yet, in order
         self.searches: list[Search] = []
 
-    # What is fetched
+    # Fetched records and commands
 
     def start(self, line: int) -> int:
-        """The offset from which to read a line."""
+        """Return the offset from which to read a line."""
         return self._lines[line].progress.committable
 
     @property
@@ -127,29 +126,30 @@ class PartitionRelay:
         return self._commands.committable
 
     def receive(self, line: int, records: Sequence[Fetched]) -> None:
-        """Take in what was fetched of a line, in the order of its log."""
+        """Take in the fetched records of a line, in the order of its log."""
         self._lines[line].receive(records)
 
     def reached_end(self, line: int, offset: int) -> None:
-        """Note that all that the log of a line holds, up to this offset, was fetched."""
+        """Note that everything in the log of a line up to this offset was fetched."""
         self._lines[line].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
-        """Note that Kafka has what the first tick with `moved` has moved, of those of which it was not said yet.
+        """Note that Kafka has the records that a tick has moved: the first tick with `moved` that was not noted yet.
 
-        `ends` says of each line the offset behind the last of it. In a transaction it is not seen before the commit.
+        `ends` gives for each line the offset behind the last of these records. In a transaction they are not visible
+        before the commit.
         """
         for line, bound in self._unwritten.popleft().bounds.items():
             if line in self._lines:
                 self._lines[line].expect(bound, ends[line], now + STORED_WITHIN)
 
     def full(self) -> set[int]:
-        """The lines of which to fetch nothing more for now."""
+        """Return the lines from which to fetch nothing more for now."""
         spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
         return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
     def command(self, offset: int, command: Command | None, now: int) -> None:
-        """Take in a command; None stands for one that cannot be read, so that nobody knows whom to answer."""
+        """Take in a command; None stands for an unreadable one, which cannot be answered."""
         for fresh in self._commands.receive((offset,)):
             self._commands_changed = True
             if command is None:
@@ -158,7 +158,7 @@ class PartitionRelay:
                 self._settle(fresh, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """What came of a search: the schedule's record as it lies in its line, or None."""
+        """Note the result of a search: the schedule's record as it lies in its line, or None."""
         if fetched and isinstance(fetched.schedule, Schedule):
             self._go_before(fetched, fetched.schedule, now)
         change = self._changes.get(search.id)
@@ -168,25 +168,25 @@ class PartitionRelay:
             self._answer(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
 
     def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        """Write a copy that comes by in time; the one in the line is not live any more."""
+        """Write a copy that comes by in time; the copy in the line is no longer live."""
         change = self._changes.get(schedule.id)
         if change and change.due is not None and change.live <= schedule.generation < change.generation:
             self._changes.goes_live(schedule.id)
             self._move(fetched, schedule.again(change.due, change.generation), now)
 
-    # What there is to do
+    # Ticks
 
     def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> Tick:
-        """What can be done now: up to about so many records and bytes; empty if there is nothing.
+        """Return the tick to carry out now, of up to about so many records and bytes; empty if there is nothing to do.
 
-        Without `stores` what is done is stored with a later tick, or with what `unstored` gives; but what is answered
-        is stored with the answer.
+        Without `stores`, progress is stored with a later tick, or with what `unstored` returns. But a tick with answers
+        always stores the progress that they are based on.
         """
         self._size = 0
         self._expect_no_longer(now)
         is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
-        # What is due does not wait until all has left its line that may.
+        # Due records do not wait until all records that may leave their lines have left.
         may_leave = max(_LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
         while is_time and may_leave > 0 and len(self._tick.writes) < limit and self._size < most_bytes:
             left = self._let_leave(now, min(may_leave, limit - len(self._tick.writes)), most_bytes)
@@ -200,7 +200,7 @@ class PartitionRelay:
         return self._hand_out(now)
 
     def unstored(self, now: int) -> Tick:
-        """What earlier ticks have left to be stored, and nothing else."""
+        """Return a tick that only stores what earlier ticks have left unstored."""
         self._store()
         return self._hand_out(now)
 
@@ -211,7 +211,7 @@ class PartitionRelay:
         return tick
 
     def next_wake(self, now: int) -> float:
-        """When there is something to do though nothing comes: in the brokers' time, infinite for never."""
+        """Return when there is something to do even if nothing comes: in the brokers' time, infinite for never."""
         due = self._waiting.first_due
         times = [self._at_the_latest(line, now) for line in self._lines.values()]
         if due is not None and self._waiting.is_restored and (due <= self._frontier or self._is_full):
@@ -224,11 +224,11 @@ class PartitionRelay:
 
     @property
     def held(self) -> int:
-        """How many records wait in memory."""
+        """The number of records that wait in memory."""
         return len(self._waiting)
 
     def committable(self) -> dict[int, int]:
-        """Of each line the offset below which all was dealt with, if not yet stored as that."""
+        """Return for each line the offset below which every record was dealt with, though maybe not stored yet."""
         return {line: each.progress.committable for line, each in self._lines.items()}
 
     # Records that leave their lines
@@ -241,15 +241,15 @@ class PartitionRelay:
         return line.line == MEMORY and self._is_full
 
     def _at_the_latest(self, line: LineWindow, now: int) -> float:
-        """When the first record of a line has to leave."""
+        """Return the latest time at which the first record of a line has to leave."""
         if self._is_stuck(line):
             return math.inf
         return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
 
     def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
-        """Deal with records of the line whose first was to leave before all others, while that is so; with how many.
+        """Deal with records of the line whose first has to leave earliest, while that is so; return their number.
 
-        In this order, lines that are behind give what is overdue nearly as if they were not.
+        In this order, lines that are behind give overdue records nearly in the order of a relay that is not behind.
         """
         leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
         if not leaving or leaving[0][0] > now:
@@ -262,7 +262,7 @@ class PartitionRelay:
         return line.progress.end - before
 
     def _spare(self, line: LineWindow) -> float:
-        """How many bytes of a line's records may come to wait in memory."""
+        """Return how many bytes of a line's records may come to wait in memory."""
         return self._room - self._waiting.bytes if line.line == MEMORY and self._waiting.is_restored else math.inf
 
     def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
@@ -284,7 +284,7 @@ class PartitionRelay:
             self._move(fetched, wanted, now)
 
     def _changed(self, schedule: Schedule) -> Schedule | None:
-        """The schedule as it is to be by now, which is the same if nobody has changed it; None if it was cancelled."""
+        """Return the schedule as changed by now: the same object if unchanged, None if it was cancelled."""
         change = self._changes.get(schedule.id)
         if change is None and schedule.id not in self._undecided:
             return schedule
@@ -311,13 +311,13 @@ class PartitionRelay:
     def _move(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
         line = self._ladder.line_for(schedule.due - now)
         self._write(fetched, schedule, line)
-        # Changed to a time that has passed, as what recurs late is, it would keep all that is due since waiting.
+        # A schedule changed to a time that has passed, as a late recurring one is, must not hold up later ones.
         if schedule.due > now or schedule is fetched.schedule:
             bound = bound_behind(line, schedule.due, now)
             self._tick.moved[line] = min(bound, self._tick.moved.get(line, bound))
 
     def _expect_no_longer(self, now: int) -> None:
-        """Give up what was moved and did not come by again in all the time that its way may take."""
+        """Give up moved records that did not come by again in the longest time that their way may take."""
         for moved in self._unwritten:
             if moved.until < now:
                 moved.bounds.clear()
@@ -332,7 +332,7 @@ class PartitionRelay:
 
     @property
     def _frontier(self) -> float:
-        """A time up to which nothing is due that has not left its line, or was moved and did not come by again."""
+        """A time up to which nothing is due that is still in a line, or was moved and did not come by again."""
         moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
         return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
 
@@ -354,7 +354,7 @@ class PartitionRelay:
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
         change = self._changes.get(schedule.id)
         if change and (change.generation, change.due) != (schedule.generation, schedule.due):
-            return  # a second copy: with low latency a relay may die between writing the first and storing that it did
+            return  # a second copy: with low latency a relay may die after writing the first and before storing that
         if recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
         following = recurrence.following(schedule.due, now)
@@ -374,7 +374,7 @@ class PartitionRelay:
             self._waiting.remove(held)
             self._change_held(held, command, now)
             self._decide(offset, command, _outcome(command))
-        elif command.id in self._recent:  # whatever a clock says that was put back
+        elif command.id in self._recent:  # even if a clock was put back
             self._decide(offset, command, Settled.DELIVERED)
         elif (due := change.placed if change else command.due) > now:
             self._change_unseen(offset, command, due)
@@ -391,9 +391,9 @@ class PartitionRelay:
             self._changes.goes_live(command.id)
 
     def _change_unseen(self, offset: int, command: Command, due: int) -> None:
-        """The record is in a line: it comes by before it is due. But not before it is to be from now on, perhaps."""
+        """Change a schedule whose record is in a line, and comes by before it is due, but maybe after its new time."""
         change = self._changes.change(command.id, due, command.to)
-        # A time waits behind another that is undecided: that may be applied once more, and would win.
+        # A new time waits behind an undecided one: that one may be applied once more, and would win.
         if command.to is None or (command.to >= due and command.id not in self._undecided):
             self._decide(offset, command, _outcome(command))
             return
@@ -402,7 +402,7 @@ class PartitionRelay:
             self.searches.append(Search(command.id, due, command.at, change.live))
 
     def _settle_before(self, schedule: Schedule) -> None:
-        """A record comes by on which commands have waited: it was not delivered."""
+        """Settle the commands that have waited for this record: it comes by, so it was not delivered."""
         for offset, command in self._undecided.pop(schedule.id, ()):
             change = self._changes.get(schedule.id)
             if change and change.due is None:
@@ -412,7 +412,7 @@ class PartitionRelay:
                 self._decide(offset, command, _outcome(command))
 
     def _settle_undecided(self, now: int) -> None:
-        """Those whose schedule has not come by, and would have."""
+        """Answer commands whose record should have come by now, and has not."""
         passed = self._passed(now)
         while self._undecided_dues and self._undecided_dues[0][0] < passed:
             _, id_ = heappop(self._undecided_dues)
@@ -428,7 +428,7 @@ class PartitionRelay:
         self._tick.answers.append(Answer(command, settled))
 
     def _passed(self, now: int) -> float:
-        """All records due before this time have come by and wait no more, even if they were long on their way."""
+        """Return a time before which all due records have come by and left memory, even those long on their way."""
         own = self._lines[MEMORY]
         if not (self._waiting.is_restored and own.head is None and own.ended):
             return -math.inf
@@ -436,13 +436,16 @@ class PartitionRelay:
         return min(self._frontier, now, math.inf if first is None else first) - STORED_WITHIN
 
     def _forget_changes(self, now: int) -> None:
-        """Those of which no copy can come any more, nor after a crash: what was cancelled is then as if delivered."""
+        """Forget changes of schedules of which no copy can come any more, nor after a crash.
+
+        A forgotten cancellation counts as a delivery.
+        """
         passed = self._passed(now)
         if self._changes.forget(passed, _FORGET_AT_ONCE):
             self._waiting.passed(int(passed))
             self._lines[MEMORY].changed = True
 
-    # What is stored
+    # Stored state
 
     def _store(self) -> None:
         state = self._tick.state

@@ -1,17 +1,17 @@
-"""What was delivered a short while ago, so that who asks for it need not wait until nothing else can come."""
+"""The latest deliveries, so that a command for one of them is answered without waiting until nothing else can come."""
 
 _AT_LEAST = 20_000
 
 
 class RecentDeliveries:
-    """The ids of the latest deliveries: of so many at least, and of twice as many at the most."""
+    """The ids of the latest deliveries: at least `_AT_LEAST`, and at most twice as many."""
 
     def __init__(self) -> None:
         self._latest: set[str] = set()
         self._before: set[str] = set()
 
     def add(self, id_: str) -> None:
-        """A schedule was delivered, and does not recur."""
+        """Note that a schedule was delivered, and does not recur."""
         self._latest.add(id_)
         if len(self._latest) > _AT_LEAST:
             self._before, self._latest = self._latest, set()

@@ -1,4 +1,4 @@
-"""Schedules that recur: by cron expression or interval, and what becomes of the times that were missed."""
+"""Schedules that recur, by cron expression or interval, and the handling of missed times."""
 
 from datetime import datetime, timedelta
 from typing import Literal, get_args
@@ -11,13 +11,13 @@ from headway.core.untrusted import LATEST, LONGEST_TEXT, Text, Time
 from headway.errors import ConfigError
 
 Misfire = Literal["coalesce", "fire", "skip"]
-"""After downtime: `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
+"""After downtime `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
 
 _SHORTEST_INTERVAL = 100
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """When a schedule fires again. Exactly one of `cron` and `interval` is set; all times are milliseconds.
+    """The times at which a schedule fires again. Exactly one of `cron` and `interval` is set; times are milliseconds.
 
     `cron` has five fields as in Debian's cron, in the time zone `zone`, daylight saving time included.
     """
@@ -29,7 +29,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     older_than: Time = 0
 
     def check(self) -> None:
-        """Raises `ConfigError` for what cannot recur."""
+        """Raise `ConfigError` for fields that make no recurrence."""
         if (self.cron is None) == (self.interval is None):
             raise ConfigError("A recurring schedule takes a cron expression or an interval.")
         if self.interval is not None and not _SHORTEST_INTERVAL <= self.interval <= LATEST:
@@ -59,11 +59,11 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             ) from error
 
     def fires(self, due: int, now: int) -> bool:
-        """Whether a time that has come is to be delivered."""
+        """Return whether a time that has come is to be delivered."""
         return self.misfire != "skip" or now - due <= self.older_than
 
     def following(self, due: int, now: int) -> int | None:
-        """The time after `due` that is next to be decided on; None if there is no other before the year 10,000.
+        """Return the time after `due` to decide on next; None if there is no other before the year 10,000.
 
         >>> Recurrence(interval=60_000).following(due=0, now=150_000)
         180000
@@ -75,7 +75,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         passed = {"fire": due, "coalesce": now, "skip": now - self.older_than - 1}[self.misfire]
         try:
             following = self._after(max(due, passed), due)
-        except OverflowError:  # where the calendar ends
+        except OverflowError:  # the end of the calendar
             return None
         return None if following is None or following > LATEST else following
 

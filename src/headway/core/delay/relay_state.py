@@ -1,4 +1,4 @@
-"""What a relay stores of a partition in a compacted topic, key by key, and how it is read again."""
+"""The state that a relay stores of a partition in a compacted topic, key by key, and its reading."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
 _LINE, _CHANGE = "line:", "change:"
 
-_MOST_BYTES = 2**21  # of a value: no topic of ours takes a larger record
+_MOST_BYTES = 2**21  # of a value; no topic of ours takes a larger record
 _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
@@ -27,24 +27,25 @@ _is_offset = re.compile(rb"\d{1,18}").fullmatch
 
 
 def line_key(line: int) -> str:
-    """The key for what has left a line."""
+    """Return the key for the progress in a line."""
     return f"{_LINE}{line}"
 
 
 def change_key(id_: str) -> str:
-    """The key for what was changed of a schedule."""
+    """Return the key for the change of a schedule."""
     return f"{_CHANGE}{id_}"
 
 
 def encode_producers(ids: Sequence[str]) -> bytes:
-    """The transactional ids with which a partition's relay writes, for who takes over from one that has died."""
+    """Return the stored form of a relay's transactional ids, for the successor of a relay that has died."""
     return msgspec.json.encode(ids)
 
 
 def stored_producers(stored: Mapping[str, bytes], prefix: str) -> list[str]:
-    """Return the transactional ids with which the last relay wrote; none where they cannot be read.
+    """Return the transactional ids with which the last relay wrote; none if they cannot be read.
 
-    Who writes with such an id is fenced off. So only those count that begin like a relay's own, and a few of them.
+    The successor fences off any writer with such an id. So only ids count that begin like a relay's own, and only a
+    few.
     """
     try:
         ids = read_json(stored.get(PRODUCERS_KEY, b"[]"), _producers_decoder, "The ids of the relay before")
@@ -54,15 +55,15 @@ def stored_producers(stored: Mapping[str, bytes], prefix: str) -> list[str]:
 
 
 class StoredState:
-    """What earlier ticks have stored of a partition, taken apart.
+    """The state that earlier ticks have stored of a partition, decoded.
 
-    Offsets count in one topic only: what was stored of a topic that was deleted and made anew does not. What cannot be
-    read is taken not to be there, and `unreadable` has a sentence for it, by its key.
+    Offsets count in one topic only: the stored progress of a topic that was deleted and recreated is ignored. A value
+    that cannot be read is ignored too, and `unreadable` has a sentence for it, by its key.
 
     Args:
         stored: The latest value of each key.
         topics: Kafka's ids of the topics, by the key under which the progress in each is stored, as far as known.
-        ends: Where their logs end, by the same keys, as far as known. Progress beyond that is of another log.
+        ends: The ends of their logs, by the same keys, as far as known. Progress beyond an end is of another log.
     """
 
     def __init__(
@@ -86,15 +87,15 @@ class StoredState:
 
     @property
     def unreadable_progress(self) -> list[str]:
-        """The keys of what cannot be read and says how far a relay was: it is begun anew, and need not be kept."""
+        """The keys of progress that cannot be read: it begins anew, and need not be kept."""
         return [key for key in self.unreadable if not key.startswith(_CHANGE)]
 
     def line(self, line: int) -> OffsetMap:
-        """What has left a line."""
+        """Return the progress in a line."""
         return self._map(line_key(line))
 
     def other_lines(self, lines: Collection[int]) -> list[int]:
-        """The lines of which something is stored beside these."""
+        """Return the lines with stored progress beside these."""
         stored = (int(key.removeprefix(_LINE)) for key in self._stored if _is_line_key(key))
         return [line for line in stored if line not in lines]
 
@@ -125,7 +126,7 @@ class StoredState:
 
 
 def encode_map(offsets: OffsetMap) -> bytes:
-    """Progress as it is stored."""
+    """Return progress as it is stored."""
     return f"{offsets.offset} {encode(offsets)}".encode()
 
 

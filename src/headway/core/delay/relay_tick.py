@@ -1,4 +1,4 @@
-"""What a relay decides: what is to be written, answered, stored and looked for."""
+"""The decisions of a relay: records to write, answers to give, state to store, and schedules to look for."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from headway.errors import ScheduleError
 
 
 class Write(msgspec.Struct, gc=False):
-    """A record to be written: to the delay line `line`, or to its target if that is None."""
+    """A record to write: to the delay line `line`, or to its target if that is None."""
 
     record: Any
     schedule: Schedule
@@ -19,21 +19,21 @@ class Write(msgspec.Struct, gc=False):
 
 
 class Refusal(NamedTuple):
-    """A record for the dead letters, and why."""
+    """A record for the dead letters, and the reason."""
 
     record: Any
     error: ScheduleError
 
 
 class Answer(NamedTuple):
-    """What became of a command."""
+    """The answer to a command."""
 
     command: Command
     settled: Settled
 
 
 class Search(NamedTuple):
-    """A schedule to be looked for in the lines, to be told to `found`: it was rescheduled to before it comes by.
+    """A schedule to look for in the lines; the result goes to `found`. It was rescheduled to before it comes by.
 
     Copies of a generation below `live` may lie there, too, and are dead.
     """
@@ -44,22 +44,22 @@ class Search(NamedTuple):
     live: int
 
     def is_for(self, schedule: Schedule) -> bool:
-        """Whether this is what is looked for."""
+        """Return whether this is the schedule that is looked for."""
         return (schedule.id, schedule.due) == (self.id, self.due) and schedule.generation >= self.live
 
 
 @dataclass(slots=True)
 class Tick:
-    """What to do in one transaction: what to write, to answer and to store."""
+    """The work of one transaction: records to write, answers to give and state to store."""
 
     writes: list[Write] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
-    # Of each line to which records move, a time up to which none of them is due, nor what is written there after them.
-    # Whoever carries it out tells the relay when they are written, if there are any.
+    # For each line to which records move, a time up to which neither they nor records written behind them are due. If
+    # there are any, the driver calls the relay's `written` after writing them.
     moved: dict[int, int] = field(default_factory=dict)
-    # Of each line that has changed, and of the commands (None), the first offset that is not done.
+    # For each line that has changed, and for the commands (None), the first offset that is not done.
     offsets: dict[int | None, int] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""A schedule: what a delayed record carries in a header of its own, and the text by which it is cancelled.
+"""A schedule: the header of a delayed record, and the handle by which it is cancelled.
 
-Invariants: whatever a header holds, only `ScheduleError` is raised; a schedule that can be read can be delivered or
+Invariants: whatever a header holds, only `ScheduleError` is raised. A schedule that can be read can be delivered or
 refused, so that no record goes round for ever.
 """
 
@@ -22,11 +22,11 @@ _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Where and when a record is due; times are in milliseconds since the epoch.
+    """The target and due time of a record; times are in milliseconds since the epoch.
 
-    No other schedule has the same `id`. `at` is when it was scheduled, and `order` tells apart what one scheduler
-    scheduled then. The `generation` grows with each change of the due time: of two copies of a record the older is not
-    delivered.
+    No other schedule has the same `id`. `at` is when it was scheduled, and `order` distinguishes records that one
+    scheduler scheduled at the same time. The `generation` grows with each change of the due time: of two copies of a
+    record the older is not delivered.
     """
 
     id: Text
@@ -39,7 +39,7 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     recurrence: Recurrence | None = None
 
     def check(self) -> None:
-        """Raises `ConfigError` for what could not be read again, or not be delivered."""
+        """Raise `ConfigError` for a schedule that could not be read again, or not be delivered."""
         if not isinstance(self.topic, str) or not _is_topic(self.topic):
             raise ConfigError(
                 f"{self.topic!r} is no name of a topic. It takes 1 to 249 letters, digits, dots, underscores, hyphens."
@@ -59,11 +59,11 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
             )
 
     def header(self) -> Header:
-        """As it rides with the record."""
+        """Return the header as it rides with the record."""
         return HEADER, _encode(self)
 
     def again(self, due: int, generation: int) -> "Schedule":
-        """The same for another time."""
+        """Return the same schedule for another time."""
         return msgspec.structs.replace(self, due=due, generation=generation)
 
 
@@ -73,7 +73,7 @@ _WHOSE = f"The header {HEADER}"
 
 
 def read_schedule(value: str | bytes | None) -> Schedule:
-    """A schedule from its header's value; raises `ScheduleError` for one that is damaged or forged."""
+    """Return a schedule from its header's value; raise `ScheduleError` for one that is damaged or forged."""
     if value is None:
         raise ScheduleError(f"The record has no header {HEADER}.")
     schedule = read_json(value, _decoder, _WHOSE, ScheduleError)
@@ -88,14 +88,14 @@ def read_schedule(value: str | bytes | None) -> Schedule:
 
 
 def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
-    """Of a line: one for all records of a key, so that one relay keeps their order."""
+    """Return the partition of a line: the same for all records of a key, so that one relay keeps their order."""
     if key is None:
         return order % partitions
     return crc32(key.encode() if isinstance(key, str) else key) % partitions
 
 
 class HandleParts(NamedTuple):
-    """What a handle's text says of a schedule: who owns it, when it is due, when it was scheduled, and its id.
+    """The parts of a handle's text: the partition of its schedule, its due time, when it was scheduled, and its id.
 
     >>> str(HandleParts(3, 1763745120000, 1763745060000, "order-17"))
     '3.1763745120000.1763745060000.order-17'
@@ -111,7 +111,7 @@ class HandleParts(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "HandleParts":
-        """The parts of a handle's text; raises `ConfigError` for another text."""
+        """Return the parts of a handle's text; raise `ConfigError` for another text."""
         found, shown = _HANDLE.fullmatch(text), repr(text[:200])
         if not found:
             raise ConfigError(f"{shown} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17.")

@@ -1,8 +1,8 @@
-"""One partition while it is ours: from `assign` to `revoke`, or until it is read from elsewhere.
+"""One partition while it is assigned: from `assign` to `revoke`, or until it is read from elsewhere.
 
-Invariants: an assignment that has ended never becomes current again, so a work that belongs to it is stale for good;
-what it holds in bytes is the sum of its incomplete works' sizes, and of its outputs with their works'; a finished work
-is in the progress and, if it has outputs, in `outputs`, both or neither.
+Invariants: an assignment that has ended never becomes current again, so its works are stale for good. Its bytes are the
+sizes of its incomplete works, plus those of its outputs with their works. A finished work is in the progress and, if it
+has outputs, in `outputs`: both or neither.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from headway.records import TopicPartition
 
 R = TypeVar("R")
 
-# An encoding takes up to some milliseconds. A change, a record received or done, seldom adds more than a character, so
-# the next one is due after as many changes as the last one left characters, and at the least after so many.
+# Encoding a map takes up to some milliseconds. A change (a record received or done) seldom adds more than a character.
+# So the next measurement comes after as many changes as the last one left characters, and at least after this many.
 _MEASURE_EVERY = 512
 
 
@@ -61,30 +61,30 @@ class Assignment(Generic[R]):
         self.remembered = committed  # as of the last commit that succeeded
         self.lanes: Lanes[R] = Lanes()
         self.bytes = 0
-        self.of_outputs = 0  # a part of these bytes
-        self.withheld = 0  # a part of those again: no commit would remember that they are done
+        self.of_outputs = 0  # the part of `bytes` that outputs take
+        self.withheld = 0  # the part of `of_outputs` that no commit would remember as done
         self.finished = 0  # grows with each change that is worth a commit
         self.saved = 0  # `finished` as of the last commit that succeeded
-        # Whole sets since the last tick, each with its record's offset and the bytes of both.
+        # The output sets since the last tick, each with its record's offset and the bytes of record and outputs.
         self.outputs: list[tuple[int, int, Sequence[Any]]] = []
-        self.held = False  # for now it shall not be fetched from
+        self.held = False  # if True, nothing is fetched of it for now
         self.pressed = False
-        self.retired = False  # about to be revoked: nothing more starts
+        self.retired = False  # True when about to be revoked: nothing more starts
         self._known_end = committed.end
         self.limit_map(map_limit)
 
     def limit_map(self, characters: int) -> None:
-        """Let the map have at most so many characters from now on."""
+        """Limit the map to so many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
-        # A map cannot be above the pressure limit while its bitset is not, or while its runs of four bytes are not. So
-        # most partitions are never measured.
+        # A map is below the pressure limit while its bitset is, or while its runs of four bytes are. So most partitions
+        # are never measured.
         size = pressure(characters) // 4 * 3  # bytes
         self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # offsets
         self._few = max(0, size - 1) // 8  # incomplete offsets; each makes at most two runs
 
     def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
-        """The work is done, and this is all that came of it: outputs of so many bytes, which keep the work's record."""
+        """Mark a work as done, with all its outputs; they take `size` bytes and keep the work's record."""
         self.progress.complete(work.offset)
         self.finished += 1
         if outputs:
@@ -95,11 +95,11 @@ class Assignment(Generic[R]):
             self.bytes -= work.size
 
     def commit(self) -> Commit:
-        """Offset and map of this moment."""
+        """Return the offset and map of this moment."""
         return self.commit_of(self.progress.snapshot())
 
     def commit_of(self, snapshot: OffsetMap) -> Commit:
-        """Return what to commit of a moment's state: what was remembered once is not forgotten."""
+        """Return what to commit for a snapshot; offsets that an earlier commit remembered as done stay remembered."""
         commit = commit_of(snapshot, self._map_limit, self.remembered)
         self.pressed = commit.pressed
         left = 0 if commit.pressed else pressure(self._map_limit) - len(commit.metadata)
@@ -107,9 +107,9 @@ class Assignment(Generic[R]):
         return commit
 
     def is_pressed(self) -> bool:
-        """Whether the map has become so large that new records would make it be dropped.
+        """Return whether the map is so large that new records would cause it to be dropped.
 
-        Records that were committed above, in the map, are not new: without them nothing would ever ease.
+        Records that were committed above, in the map, are not new: without them the pressure would never ease.
         """
         if self._cannot_be_pressed():
             self.pressed = False
@@ -125,7 +125,7 @@ class Assignment(Generic[R]):
         return incomplete <= self._few or progress.highest_complete - progress.committable < self._narrow
 
     def end(self) -> None:
-        """It is no longer ours, or not from where it was read."""
+        """End the assignment: the partition is lost, or is read from elsewhere."""
         self.current = False
         self.lanes.clear()
         self.outputs.clear()

@@ -1,7 +1,7 @@
 """Works that wait for others to fill a batch.
 
-Invariants: a work waits no longer than `linger` after its record arrived; none waits in a lane, or without one in a
-level, that has enough for a full batch; what failed once does not wait again.
+Invariants: a work waits no longer than `linger` after its record arrived. No work waits in a lane that has enough for a
+full batch; nor, without a lane, in a level that has enough. A work that failed once does not wait again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class Batching(Generic[R]):
-    """The heads that wait: of each lane one, and the works that have no lane, of each level together."""
+    """The heads that wait: one of each lane, and of each level all works without a lane together."""
 
     def __init__(self, size: int, linger: float) -> None:
         self._size = size
@@ -26,18 +26,18 @@ class Batching(Generic[R]):
         self._counts: dict[Hashable, int] = {}
 
     def until(self, head: Work[R]) -> float:
-        """When a head need not wait any more."""
+        """Return when a head need not wait any more."""
         return 0.0 if head.failure else head.arrived + self._linger
 
     def wait(self, head: Work[R]) -> list[Work[R]]:
-        """A head begins to wait; those that need not any more, since it makes a batch full."""
+        """Let a head wait, and return the heads that need not wait any more, since it makes a batch full."""
         place = _place(head)
         self._waiting.setdefault(place, []).append(head)
         self._counts[place] = self._counts.get(place, 0) + self._length(head)
         return self._take_if_full(place)
 
     def join(self, work: Work[R]) -> list[Work[R]]:
-        """A work comes behind others of its lane; its head, if it waited and the batch is full now."""
+        """Count a work that comes behind others of its lane; return its head if it waited and the batch is now full."""
         place = _place(work)
         if place not in self._waiting:
             return []
@@ -45,7 +45,7 @@ class Batching(Generic[R]):
         return self._take_if_full(place)
 
     def leave(self, head: Work[R]) -> None:
-        """A head's time is up, if it waited in here."""
+        """Take out a head whose time is up, if it waited here."""
         place = _place(head)
         waiting = self._waiting.get(place, [])
         if head in waiting:

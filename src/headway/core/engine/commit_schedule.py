@@ -1,7 +1,7 @@
-"""When each level commits next: every so often, and after a failure with a back-off of its own.
+"""The times at which each level commits: at an interval, and after a failure with a back-off of its own.
 
-Invariants: a level that has failed commits apart from the others until it has succeeded, so it keeps none of them back;
-a back-off doubles with each failure in a row, up to a bound.
+Invariants: a level that has failed commits apart from the others until it has succeeded, so it keeps none of them back.
+A back-off doubles with each failure in a row, up to a bound.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,14 +13,14 @@ _LONGEST_BACK_OFF = 10.0
 
 @dataclass(slots=True)
 class _Failures:
-    """A level's failures in a row: how many, and when it is tried again."""
+    """A level's failures in a row: their number, and the time of the next try."""
 
     count: int
     again_at: float
 
 
 class CommitSchedule:
-    """The turns of the levels; times are in seconds.
+    """The turns in which the levels commit; times are in seconds.
 
     >>> turns = CommitTurns(levels=2, interval=5.0, now=100.0)
     >>> turns.due(104.0), turns.due(105.0)
@@ -38,18 +38,18 @@ class CommitSchedule:
         self._failures: dict[int, _Failures] = {}
 
     def due(self, now: float) -> list[set[int]]:
-        """The levels that are to commit now, those together that may: first all that are well."""
+        """Return the levels to commit now, in groups that commit together: first all that are well."""
         well = {level for level in self._levels if level not in self._failures}
         tried_again = [{level} for level, failures in self._failures.items() if failures.again_at <= now]
         return ([well] if well and now >= self._due_at else []) + tried_again
 
     def next_turn(self) -> float:
-        """When there is a level to commit."""
+        """Return when there is a level to commit."""
         times = [failures.again_at for failures in self._failures.values()]
         return min(times if len(times) == len(self._levels) else [*times, self._due_at])
 
     def began(self, levels: Collection[int], now: float) -> None:
-        """These commit now; those that are well do so next after the interval."""
+        """Note that these levels commit now; those that are well do so next after the interval."""
         if not self._failures.keys() & levels:
             self._due_at = now + self._interval
 
@@ -58,19 +58,19 @@ class CommitSchedule:
         self._due_at = 0.0
 
     def hurry(self, levels: Collection[int]) -> None:
-        """Let these commit at once, whether they are well or not: their partitions are about to leave."""
+        """Let these levels commit at once, whether they are well or not: their partitions are about to leave."""
         self.request()
         for level, failures in self._failures.items():
             if level in levels:
                 failures.again_at = 0.0
 
     def succeeded(self, levels: Iterable[int]) -> None:
-        """Their last commit was acknowledged, or they have nothing to commit."""
+        """Note that these levels' last commit was acknowledged, or that they have nothing to commit."""
         for level in levels:
             self._failures.pop(level, None)
 
     def failed(self, levels: Iterable[int], now: float, chance: float) -> None:
-        """A commit of theirs failed; `chance`, from 0 to 1, spreads what failed together."""
+        """Note that a commit of these levels failed; `chance`, from 0 to 1, spreads what failed together."""
         for level in levels:
             failures = self._failures.setdefault(level, _Failures(0, now))
             longest = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2 ** min(failures.count, 10))

@@ -1,8 +1,9 @@
 """Commit ticks: offsets, maps and outputs that are committed together or not at all.
 
-Invariants: a tick is one moment; the outputs of a finished work are in its assignment until they are in Kafka, so
-every tick that has its offset has them too, whatever became of the ticks before; that a tick was committed may be said
-again. What a shortened map leaves out comes again after a restart, so its outputs wait for a tick that remembers it.
+Invariants: a tick is a snapshot of one moment. The outputs of a finished work stay in its assignment until they are in
+Kafka. So every tick with its offset has them too, whatever became of earlier ticks. That a tick was committed may be
+said again. The records that a shortened map leaves out come again after a restart, so their outputs wait for a tick
+that remembers them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,9 +16,9 @@ from headway.records import TopicPartition
 
 
 class Part(NamedTuple):
-    """What a tick has of an assignment: all until `finished`, with as many of its output sets, of so many bytes.
+    """The part of a tick from one assignment: all until `finished`, with `sets` output sets of `size` bytes.
 
-    Of these sets it leaves out the `withheld` ones. What it counts as done is `remembered` when it is committed.
+    The tick leaves the `withheld` sets out. `remembered` is the state that counts as done once the tick is committed.
     """
 
     assignment: Assignment[Any]
@@ -30,7 +31,7 @@ class Part(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """What to commit together: per partition offset and map, and the outputs of what they count as done."""
+    """Offset and map of each partition, and the outputs of the records that they cover, to commit together."""
 
     commits: dict[TopicPartition, Commit]
     outputs: list[Any]
@@ -38,7 +39,7 @@ class Tick(NamedTuple):
 
 
 def take(assignments: Iterable[Assignment[Any]]) -> Tick:
-    """What is due of these; nothing changes by it, so one that nobody came to commit is no loss."""
+    """Return what is due of these assignments; it changes nothing, so a tick that is never committed is no loss."""
     tick = Tick({}, [], [])
     for each in assignments:
         if each.finished > each.saved:
@@ -57,11 +58,11 @@ def take(assignments: Iterable[Assignment[Any]]) -> Tick:
 
 
 def settle(tick: Tick) -> Iterator[tuple[Assignment[Any], int]]:
-    """It is in Kafka; gives the assignments with how many bytes of their outputs are to be kept no more."""
+    """Note that the tick is in Kafka, and yield each assignment with the bytes of outputs that it need not keep."""
     for assignment, finished, outputs, sets, size, withheld, remembered in tick.parts:
         if finished >= assignment.saved:
             assignment.saved = finished
             assignment.remembered = remembered
-        if assignment.outputs is outputs:  # otherwise this was said before
+        if assignment.outputs is outputs:  # otherwise this tick was settled before
             assignment.outputs = withheld + outputs[sets:]
             yield assignment, size

@@ -1,24 +1,24 @@
-"""How many works may run at a time, and how many may start in a second.
+"""The limit on works that run at a time, and on works that start per second.
 
-Invariants: never more are let in than `limit` allows, and `limit` is from 1 to the most allowed; over any stretch of
-time no more start than the rate allows for it, plus one burst of a twentieth of a second (or one work).
+Invariants: never more works are let in than `limit` allows, and `limit` is from 1 to the most allowed. Over any stretch
+of time no more start than the rate allows, plus one burst of a twentieth of a second (or one work).
 """
 
 import math
 
 _BURST = 0.05  # seconds' worth of the rate
-_GRAIN = 0.01  # so many seconds' worth are waited for at a time, or one work: who waits costs as much as many works
+_GRAIN = 0.01  # wait for so many seconds' worth at a time, or one work: one wait costs as much as many works
 
-# One look at the throughput takes at least so long (seconds), so many works for each slot, and so many works.
+# One look at the throughput takes at least _WINDOW seconds, _ROUNDS works for each slot, and _WORKS works.
 _WINDOW = 0.2
 _ROUNDS = 4
 _WORKS = 100
 _FIRST_LIMIT = 8
-_FIRST_STEP = 2.0  # until more slots do not pay for the first time
+_FIRST_STEP = 2.0  # the step until more slots do not pay for the first time
 _STEP = 1.25
 # More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
 _PAYS = 0.5
-# At the most allowed nothing else is tried, so a throughput that changed by this factor has fewer tried again.
+# At the most allowed no other limit is tried; a throughput that changed by this factor makes fewer be tried again.
 _ANOTHER_SERVICE = 1.2
 
 
@@ -35,7 +35,7 @@ class Concurrency:
 
     def __init__(self, most: int, *, rate: float | None = None, adaptive: bool = False) -> None:
         self.limit = most
-        self.is_paced = adaptive or rate is not None  # else `limit` is all there is to know
+        self.is_paced = adaptive or rate is not None  # if False, `limit` alone decides
         self._adaptive = AdaptiveLimit(most) if adaptive else None
         if self._adaptive:
             self.limit = self._adaptive.limit
@@ -45,7 +45,7 @@ class Concurrency:
         self._filled_at = -math.inf
 
     def free(self, running: int, now: float) -> int:
-        """How many works may start now."""
+        """Return how many works may start now."""
         free = self.limit - running
         if self._rate is None:
             return free
@@ -53,20 +53,20 @@ class Concurrency:
         return min(free, int(self._tokens + 1e-9))
 
     def started(self, count: int, running: int, now: float) -> None:
-        """So many works have started, and so many run now."""
+        """Note that `count` works have started, and that `running` run now."""
         if self._rate is not None:
             self._tokens -= count
         if self._adaptive:
             self._adaptive.runs(running, now)
 
     def ended(self, running: int, now: float) -> None:
-        """A work has ended, and so many run on."""
+        """Note that a work has ended, and that `running` still run."""
         if self._adaptive:
             self._adaptive.ended(running, now)
             self.limit = self._adaptive.limit
 
     def next_change(self) -> float | None:
-        """When it is worth while to look again, if only the rate hinders the next work."""
+        """Return when to look again, if only the rate hinders the next work."""
         if self._rate is None or self._tokens >= 1:
             return None
         return self._filled_at + (max(1.0, self._rate * _GRAIN) - self._tokens) / self._rate
@@ -80,9 +80,9 @@ class Concurrency:
 class AdaptiveLimit:
     """A limit that grows while throughput grows with it, and shrinks while throughput does not shrink with it.
 
-    Each look compares the throughput at this limit with that at the last one, so that what was true of a service once
-    is soon forgotten, and goes a step up or down; around the best limit it goes to and fro by a step. Only the
-    time in which all slots are taken counts: others say nothing about more of them.
+    Each look compares the throughput at this limit with that at the last limit, and goes a step up or down. So an old
+    measurement of a service is soon forgotten. Around the best limit the limit goes to and fro by a step. Only time in
+    which all slots are taken counts: other time says nothing about more slots.
     """
 
     def __init__(self, most: int) -> None:
@@ -96,13 +96,13 @@ class AdaptiveLimit:
         self._begin()
 
     def runs(self, running: int, now: float) -> None:
-        """So many run from now on."""
+        """Note that `running` works run from now on."""
         if self._running >= self.limit:
             self._seconds += now - self._at
         self._running, self._at = running, now
 
     def ended(self, running: int, now: float) -> None:
-        """A work has ended, and so many run on."""
+        """Note that a work has ended, and that `running` still run."""
         counts = self._running >= self.limit
         self.runs(running, now)
         if not counts:
@@ -115,7 +115,7 @@ class AdaptiveLimit:
             self._begin()
 
     def _begin(self, *, settled: bool = False, ended: int = 0) -> None:
-        # The first works of each slot were started at the last limit.
+        # The first works to end in each slot were started at the last limit.
         self._settled = settled
         self._ended = 0 if settled else ended
         self._seconds = 0.0
@@ -127,17 +127,17 @@ class AdaptiveLimit:
         elif self._at_most is None:
             self._at_most = throughput
         elif abs(math.log(throughput / self._at_most)) > math.log(_ANOTHER_SERVICE):
-            up = False  # what fewer could do was true of a service that is not the same any more
+            up = False  # the service has changed, so the measurement with fewer slots is outdated
         if not up:
             self._step = _STEP
         step = self._step if up or self.limit == 1 else 1 / self._step
         limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
-        if limit != self.limit:  # at the most allowed, what fewer could do is not forgotten
+        if limit != self.limit:  # at the most allowed, keep the measurement with fewer slots
             self._last = self.limit, throughput
             self.limit = limit
 
 
 def _pays(one: tuple[int, float], other: tuple[int, float]) -> bool:
-    """Whether the throughput of two limits grows with them."""
+    """Return whether the throughput of two limits grows with them."""
     (limit, throughput), (other_limit, other_throughput) = sorted((one, other))
     return math.log(other_throughput / throughput) >= _PAYS * math.log(other_limit / limit)

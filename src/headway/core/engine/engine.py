@@ -1,17 +1,17 @@
 """The engine: records in, works out, outcomes in, commits out.
 
-A state machine without a clock: time is an argument, effects are return values, the next wake-up is asked for. A
-driver fetches what `demand` says from the partitions that `held` does not name, runs what `take` gives, reports each
-work, and commits what `tick` says.
+The engine is a state machine without a clock: time is an argument, effects are return values, and the driver asks for
+the next wake-up. The driver fetches as many records as `demand` says, but none from the partitions in `held`. The
+driver runs the works that `take` gives, reports each work, and commits what `tick` returns.
 
 Invariants:
 - Of each lane at most one work (or one batch) is running; it is the first of the lane that is not done.
-- A record that was received and is not done is exactly one of: running, ready, behind another in its lane, or waiting
-  for its time.
-- What ended with its assignment is never committed: a report from another epoch changes nothing but the slot.
-- A tick is one moment: of each partition the offset, the map, and all outputs of the works that both count as done.
-- The bytes held are the sum over the records that are not done, and over the outputs that are not committed, with their
-  records.
+- A record that was received and is not done is in exactly one state: running, ready, behind another in its lane, or
+  waiting for its time.
+- Nothing of an ended assignment is ever committed: a report from another epoch only frees the slot.
+- A tick is a snapshot of one moment. For each partition it has the offset, the map, and all outputs of the works that
+  both count as done.
+- The bytes held are the records that are not done, plus the uncommitted outputs with their records.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -38,20 +38,21 @@ R = TypeVar("R")
 
 
 class Engine(Generic[R]):
-    """Decides what runs when, and what may be committed. Not thread-safe: its driver lets one thread at a time in.
+    """The state machine that decides which works run when, and what may be committed.
 
-    Records have an `offset` and, where lanes are keys, a `raw_key`. The functions given must not raise.
+    The engine is not thread-safe: its driver lets one thread at a time in. Records have an `offset` and, where lanes
+    are keys, a `raw_key`. The functions given must not raise.
 
     Args:
-        ordering: What must run in order; or a function that names the lanes of records.
+        ordering: The records that must run in order; or a function that names the lanes of records.
         slots: The policy that shares the slots over the levels; by default fair, each level twice the one below.
-        levels: How many there are.
-        buffer: How many ready records each level keeps, so that no slot waits for a fetch.
-        room: How many bytes each level may hold.
+        levels: The number of levels.
+        buffer: The number of ready records that each level keeps, so that no slot waits for a fetch.
+        room: The number of bytes that each level may hold.
         size_of: The bytes that a record takes in memory.
         size_of_output: The bytes that an output takes in memory.
-        due: The time before which a record shall not run, of the same clock as `now`.
-        commits: Whether offsets and maps are ever committed. If not, no partition is held for the size of its map.
+        due: The time before which a record must not run, by the same clock as `now`.
+        commits: True if offsets and maps are ever committed. If False, no partition is held for the size of its map.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class Engine(Generic[R]):
         self._levels: list[ReadyQueue[R]] = [ReadyQueue() for _ in range(levels)]
         self._rooms = [MemoryBudget(room) for _ in range(levels)]
         self._map_limit = MAX_CHARACTERS
-        self._map_accepted = 0  # characters of the largest that Kafka took
+        self._map_accepted = 0  # characters of the largest map that Kafka took
         self._held: set[TopicPartition] = set()
         self._full_of_outputs: set[int] = set()  # levels
-        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and some that went before,
-        self._gone = 0  # at the most so many
+        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and outdated entries
+        self._gone = 0  # at most so many outdated entries in `_later`
         self._gathering: Batching[R] | None = None
         self._orders = count()
         self._epochs = count(1)
@@ -90,25 +91,28 @@ class Engine(Generic[R]):
     # Partitions
 
     def assign(self, partition: TopicPartition, committed: OffsetMap) -> int:
-        """The partition is ours, to be read from its committed offset; returns the new epoch.
+        """Start to read a partition from its committed offset, and return the new epoch.
 
-        One that we have already is read from elsewhere from now on, and what is known of it is forgotten.
+        If the partition is assigned already, the engine forgets what it knows of it and starts at the new offset.
         """
         self.revoke([partition])
         assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs), self._map_limit)
         self._assignments[partition] = assignment
-        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # from before, or by somebody else
+        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # by an earlier consumer
         self._rooms[partition.level].partitions += 1
         return assignment.epoch
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """The partitions are not ours any more; what still runs of them is stale."""
+        """Give the partitions up; their works that still run are stale."""
         for partition in partitions:
             if assignment := self._assignments.pop(partition, None):
                 self._drop(assignment)
 
     def retire(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start nothing more of these, which are about to be revoked; what runs may still be reported and committed."""
+        """Start nothing more of partitions that are about to be revoked.
+
+        The works that run may still be reported and committed.
+        """
         for partition in partitions:
             if assignment := self._assignments.get(partition):
                 assignment.retired = True
@@ -130,16 +134,16 @@ class Engine(Generic[R]):
             self._gathering.drop(assignment)
 
     def assigned(self) -> Collection[TopicPartition]:
-        """The partitions that are ours."""
+        """Return the assigned partitions."""
         return self._assignments.keys()
 
     # Intake
 
     def demand(self) -> list[int]:
-        """How many records to fetch next of each level: what its buffer lacks of *ready* ones.
+        """Return how many records to fetch next for each level: the number of *ready* records that its buffer lacks.
 
-        Those that wait behind others or for their time do not count, so they never keep ready ones out; what bounds
-        them is the room, through `held`.
+        Records that wait behind others or for their time do not count, so they never keep ready ones out. The memory
+        budget bounds the waiting records, through `held`.
         """
         held = [0] * len(self._levels)
         for partition in self._held:
@@ -150,18 +154,19 @@ class Engine(Generic[R]):
         ]
 
     def held(self) -> set[TopicPartition]:
-        """The partitions to fetch nothing from for now: their share of the room is full, or their map is too large.
+        """Return the partitions to fetch nothing from for now: their share of memory is full, or their map too large.
 
-        What was fetched already is received all the same.
+        Records that were fetched of them already are still received.
         """
         for partition in list(self._held):
             self._hold_or_free(self._assignments[partition])
         return set(self._held)
 
     def receive(self, partition: TopicPartition, records: Sequence[R], now: float) -> None:
-        """Take in what was fetched of a partition, in the order of its log; nothing if it is not ours, or is retired.
+        """Take in fetched records of a partition, in the order of its log.
 
-        Where the offsets go back, by a seek or because the log was truncated, a new epoch begins.
+        Records of a partition that is not assigned, or is retired, are ignored. Where the offsets go back, by a seek or
+        because the log was truncated, a new epoch begins.
         """
         offsets: list[int] = [record.offset for record in records]  # type: ignore[attr-defined]
         start = 0
@@ -201,7 +206,7 @@ class Engine(Generic[R]):
             self._place(head, now)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
-        """Nothing below the consumer's position is still to come: transaction markers do not look like lag."""
+        """Note the consumer's position: no record below it will come, so transaction markers do not look like lag."""
         if (assignment := self._assignments.get(partition)) and position > assignment.progress.end:
             assignment.progress.advance(position)
             assignment.finished += 1
@@ -217,11 +222,11 @@ class Engine(Generic[R]):
     # Work
 
     def gather(self, max_size: int, linger: float) -> None:
-        """From now on let records wait for their batch to fill, up to `linger` seconds; before any is received."""
+        """Let records wait up to `linger` seconds for their batch to fill; call it before any record is received."""
         self._gathering = Batching(max_size, linger) if linger > 0 else None
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
-        """Up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
+        """Return up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
         if self._later:
             self._release_due(now)
         works: list[Work[R]] = []
@@ -230,10 +235,10 @@ class Engine(Generic[R]):
         return works
 
     def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
-        """The first works of one lane, or works that have no lane; none where none may run now.
+        """Return the first works of one lane, or works that have no lane; an empty list if none may run now.
 
-        Each work of a batch is reported on its own. A lane goes on when all of its batch are; those that failed
-        come first again.
+        Each work of a batch is reported on its own. A lane goes on when its whole batch was reported; the works that
+        failed come first again.
         """
         self._release_due(now)
         level = self._pick(now)
@@ -251,9 +256,10 @@ class Engine(Generic[R]):
     # Outcomes
 
     def finish(self, work: Work[R], now: float, outputs: Sequence[Any] = ()) -> bool:
-        """The work is done, its dead letter stored if it is one; `outputs` ride with its offset in the next tick.
+        """Mark a work as done, with its dead letter stored if it has one, and return True.
 
-        False if that is not ours to say any more: it was reported already, or its partition is no longer ours.
+        The next tick commits the `outputs` together with the work's offset. Return False if the work was reported
+        already, or if its partition is no longer assigned.
         """
         assignment = work.assignment
         if work.running and assignment.current:
@@ -270,9 +276,10 @@ class Engine(Generic[R]):
         return False
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
-        """The work is to be tried again, at the head of its lane, not before `at`; False as for `finish`.
+        """Put a work back at the head of its lane, not to run before `at`; return False as `finish` does.
 
-        With an error this attempt counts as failed, without one it was none. `untried` is as in the retries' verdict.
+        With an error this attempt counts as failed; without one it does not count. `untried` is as in the retries'
+        verdict.
         """
         if work.running and work.assignment.current:
             self._settle(work, (work.again(at, error, now, untried),), now)
@@ -281,10 +288,10 @@ class Engine(Generic[R]):
         return False
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
-        """The work failed, and this is what the retries say; False as for `finish`.
+        """Apply the retries' verdict on a failed work; return False as `finish` does.
 
-        With another verdict the work still runs, and its lane waits, until `finish` says that its letter or its
-        schedule is stored (or rides in `outputs`).
+        With a verdict other than `Again` the work still runs and its lane waits. `finish` must then say that its dead
+        letter or schedule is stored, or rides in `outputs`.
         """
         if isinstance(verdict, Again):
             return self.retry(work, verdict.at, error, now, verdict.untried)
@@ -296,10 +303,10 @@ class Engine(Generic[R]):
     # Commits
 
     def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.Tick:
-        """What to commit now of these partitions, or of all: those for which more is done than was committed.
+        """Return what to commit now for these partitions, or for all: only partitions with more done than committed.
 
-        Until `committed` says that it was, all of it is due again, the outputs too: so where there are outputs, what
-        became of a tick has to be known before the next one is committed.
+        Until `committed` is called with the tick, the next tick contains everything again, the outputs too. So where
+        there are outputs, the fate of one tick must be known before the next one is committed.
         """
         tick = commit_tick.take(
             assignment
@@ -312,20 +319,23 @@ class Engine(Generic[R]):
         return tick
 
     def _withhold(self, assignment: Assignment[R], size: int) -> None:
-        """Let no more wait for a commit of outputs that none would take now: what closes the gap has yet to start."""
+        """Count outputs that no commit would take now as not waiting: the works before them have yet to start."""
         before, assignment.withheld = assignment.withheld, size
         if size != before:
             self._keep_outputs(assignment.level, before - size)
 
     def refuse_maps(self, characters: int) -> None:
-        """Kafka refuses a map of so many characters: look for its limit between that and what it took."""
+        """Lower the map limit, since Kafka refused a map of `characters`.
+
+        The new limit is halfway down to the largest map that Kafka accepted.
+        """
         middle = (self._map_accepted + characters) // 2
         self._map_limit = min(self._map_limit, max(self._map_accepted, min(middle, characters - 1)))
         for assignment in self._assignments.values():
             assignment.limit_map(self._map_limit)
 
     def is_uncommitted(self, partitions: Collection[TopicPartition] | None = None) -> bool:
-        """Whether more is done of these partitions, or of any, than was committed."""
+        """Return whether these partitions, or any, have more done than committed."""
         return any(
             each.finished > each.saved
             for partition, each in self._assignments.items()
@@ -333,7 +343,7 @@ class Engine(Generic[R]):
         )
 
     def committed(self, tick: commit_tick.Tick) -> None:
-        """Kafka has acknowledged the tick; may be said again."""
+        """Note that Kafka has acknowledged the tick; may be called again for the same tick."""
         largest = max((len(commit.metadata) for commit in tick.commits.values()), default=0)
         self._map_accepted = max(self._map_accepted, largest)
         for assignment, size in commit_tick.settle(tick):
@@ -352,45 +362,45 @@ class Engine(Generic[R]):
             self._full_of_outputs.discard(level)
 
     def wants_commit(self) -> bool:
-        """Whether outputs take so much room that they should be committed now."""
+        """Return whether outputs take so much memory that they should be committed now."""
         return any(room.wants_commit() for room in self._rooms)
 
     # State
 
     def next_wake(self) -> float | None:
-        """When there may be something to take though nothing else has happened."""
+        """Return when there may be something to take even if nothing else happens."""
         times = [self._slots.next_change(), self._later[0][0] if self._later else None]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def ready(self) -> list[int]:
-        """How many works of each level may run now."""
+        """The number of works of each level that may run now."""
         return [level.ready for level in self._levels]
 
     def ready_of(self, level: int) -> int:
-        """How many works of this level may run now."""
+        """Return how many works of this level may run now."""
         return self._levels[level].ready
 
     @property
     def slots_taken(self) -> list[int]:
-        """How many slots each level has taken, for works of lost partitions too; a batch takes one."""
+        """The number of slots that each level has taken, for works of lost partitions too; a batch takes one."""
         return [level.slots for level in self._levels]
 
     @property
     def bytes_held(self) -> list[int]:
-        """How many bytes of each level's records are in memory."""
+        """The bytes in memory of each level's records."""
         return [room.used for room in self._rooms]
 
     def committable(self, partition: TopicPartition) -> int:
-        """The lowest offset of an assigned partition that is not done."""
+        """Return the lowest offset of an assigned partition that is not done."""
         return self._assignments[partition].progress.committable
 
     @property
     def work_remaining(self) -> int:
-        """How many received records are not done."""
+        """The number of received records that are not done."""
         return sum(assignment.progress.incomplete_count for assignment in self._assignments.values())
 
-    # How a work moves on
+    # The way of a work through its lane
 
     def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
         assignment, batch = work.assignment, work.batch
@@ -407,14 +417,14 @@ class Engine(Generic[R]):
     def _leave_slot(self, work: Work[R]) -> None:
         if not work.running:
             return
-        batch, work.batch = work.batch, None  # which has the works: only a collector would free them
+        batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
         work.running = False
         if batch is None or batch.leave():
             self._levels[work.assignment.level].slots -= 1
 
     def _gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
         behind = set(works).difference(heads)
-        for work in filter(behind.__contains__, works):  # first: who waits from now on counts those behind it itself
+        for work in filter(behind.__contains__, works):  # first: a head that waits counts those behind it itself
             self._release_full(self._gathering.join(work))  # type: ignore[union-attr]
         for head in heads:
             self._place(head, now)
@@ -431,7 +441,7 @@ class Engine(Generic[R]):
             self._levels[head.assignment.level].release(head)
 
     def _put_off(self, until: float, head: Work[R]) -> None:
-        # Not by the head's own order: an earlier attempt at the same record may still be there, for the same time.
+        # Not the head's own order: an earlier attempt at the same record may have an entry for the same time.
         heappush(self._later, (until, next(self._orders), head))
 
     def _release_due(self, now: float) -> None:
@@ -444,7 +454,7 @@ class Engine(Generic[R]):
 
     def _release_full(self, heads: Iterable[Work[R]]) -> None:
         for head in heads:
-            head.not_before = 0.0  # its entry among those for later counts no more
+            head.not_before = 0.0  # its entry in `_later` is outdated
             self._gone += 1
             self._levels[head.assignment.level].release(head)
         if self._gone > max(_MOST_GONE, len(self._later) // 2):
@@ -457,7 +467,7 @@ class Engine(Generic[R]):
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:
-    """Where stretches of ascending offsets end; nearly always there is one.
+    """Return where stretches of ascending offsets end; nearly always there is one.
 
     >>> _ascending_ends([5, 6, 9]), _ascending_ends([5, 6, 6, 3]), _ascending_ends([])
     ([3], [2, 3, 4], [])

@@ -1,8 +1,8 @@
-"""Lanes: which records must run one after the other.
+"""Lanes: the records that must run one after the other.
 
-Invariants: a lane is a chain of works in offset order; only its head may run, and it stays the head until it is
-done, through all its attempts. Lanes belong to one assignment of one partition, so equal keys of two topics or
-partitions never meet. Keys are compared by value: a lane's name is the key's bytes.
+Invariants: a lane is a chain of works in offset order. Only its head may run, and it stays the head until it is done,
+through all its attempts. Lanes belong to one assignment of one partition, so equal keys of two topics or partitions
+never meet. Keys are compared by value: a lane's name is the key's bytes.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ R = TypeVar("R")
 LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
 """(records of one partition) -> the name of each one's lane; `ALONE` for a record that has none."""
 
-ALONE: Final = object()  # a lane of its own, that nobody looks up
+ALONE: Final = object()  # names a lane of its own, which is never looked up
 
 
 def by_key(records: Sequence[Any]) -> Iterable[Hashable]:
-    """A lane for each key's bytes; records without a key share one lane, for they may be in an order that counts."""
+    """Return a lane for each key's bytes; records without a key share one lane, since their order may matter."""
     return map(_raw_key, records)
 
 
 def by_key_if_any(records: Sequence[Any]) -> Iterable[Hashable]:
-    """A lane for each key's bytes; a record without a key is a lane of its own."""
+    """Return a lane for each key's bytes; a record without a key is a lane of its own."""
     return [ALONE if key is None else key for key in map(_raw_key, records)]
 
 
 def by_partition(records: Sequence[Any]) -> Iterable[Hashable]:
-    """One lane for all."""
+    """Return one lane for all records."""
     return repeat(None, len(records))
 
 
 def unordered(records: Sequence[Any]) -> Iterable[Hashable]:
-    """A lane for each record."""
+    """Return a lane for each record."""
     return repeat(ALONE, len(records))
 
 
@@ -47,7 +47,7 @@ _raw_key = attrgetter("raw_key")
 
 
 class Ordering(enum.Enum):
-    """What must run in order: records with the same key, of the same partition, or nothing."""
+    """The records that must run in order: those with the same key, those of the same partition, or none."""
 
     KEY = "key"
     PARTITION = "partition"
@@ -55,14 +55,14 @@ class Ordering(enum.Enum):
 
     @property
     def lane_names(self) -> LaneNames:
-        """How this ordering names lanes."""
+        """The function that names this ordering's lanes."""
         return {Ordering.KEY: by_key, Ordering.PARTITION: by_partition, Ordering.UNORDERED: unordered}[self]
 
 
 class Lanes(Generic[R]):
     """The lanes of one assignment.
 
-    A lane exists while it has a work: it is nothing but the last work's entry and the links from its head.
+    A lane exists while it has a work: it is no more than an entry for its last work and the links from its head.
     """
 
     __slots__ = ("_last",)
@@ -71,7 +71,7 @@ class Lanes(Generic[R]):
         self._last: dict[Hashable, Work[R]] = {}
 
     def __len__(self) -> int:
-        """How many named lanes have work."""
+        """Return how many named lanes have work."""
         return len(self._last)
 
     def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:
@@ -90,10 +90,10 @@ class Lanes(Generic[R]):
         return heads
 
     def settle(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
-        """A lane's first works, up to `last`, have run; those of `again` replace them. Return the lane's new head."""
+        """Replace a lane's first works, up to `last`, which have run, by those of `again`; return the new head."""
         behind = last.next
         if behind is not None:
-            last.next = None  # whoever keeps a finished work does not keep its lane
+            last.next = None  # so that a reference to a finished work does not keep its lane
         elif last.lane is not ALONE:
             if again:
                 self._last[last.lane] = again[-1]

@@ -1,12 +1,12 @@
-"""How much one level may hold in memory, and which partitions must wait for it.
+"""The memory that one level may use, and the partitions that must wait for it.
 
-Invariants: one half of the room is for whoever comes first; the other half is split equally over the level's
-partitions and each is sure of its part. So the records behind stuck lanes of some partitions stop only these, and the
-level holds no more than its room plus what one fetch brings. Outputs that are not committed yet count too, with their
-records: while they alone fill the room, nothing more of the level starts.
+Invariants: one half of the budget goes to whichever partition comes first. The other half is split equally over the
+level's partitions, and each is sure of its part. So the records behind stuck lanes of some partitions stop only these
+partitions, and the level holds no more than its budget plus one fetch. Uncommitted outputs count too, with their
+records: while they alone fill the budget, nothing more of the level starts.
 """
 
-_EASED = 0.75  # of the mark at which it stopped: a partition that stops and starts costs a refetch each time
+_EASED = 0.75  # a held partition resumes at this part of its mark: each stop and start costs a refetch
 
 
 class MemoryBudget:
@@ -17,25 +17,25 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.of_outputs = 0  # a part of what is used
+        self.of_outputs = 0  # the part of `used` that outputs take
         self.partitions = 0
         self._record_bytes = 1
 
     def fill(self, size: int, records: int) -> None:
-        """Records came in."""
+        """Note that records came in."""
         self.used += size
         self._record_bytes = max(1, size // records)
 
     def wants_commit(self) -> bool:
-        """Whether so much waits for a commit that it should come early: partitions may be held for it."""
+        """Return whether uncommitted outputs should be committed early: partitions may be held for their size."""
         return self.of_outputs * 4 >= self.limit
 
     def is_full_of_outputs(self) -> bool:
-        """Whether what waits for a commit leaves no room for more of its kind."""
+        """Return whether uncommitted outputs leave no room for more outputs."""
         return self.of_outputs >= self.limit
 
     def is_full_for(self, used_by_one: int, held: bool) -> bool:
-        """Whether a partition that uses so much must take no more; one that is held goes on a little lower.
+        """Return whether a partition that uses so many bytes must take no more; a held one resumes a little lower.
 
         >>> room = Room(1000)
         >>> room.partitions, room.used = 5, 601
@@ -47,5 +47,5 @@ class MemoryBudget:
         return used_by_one > own and self.used > mark + own
 
     def records_left(self) -> int:
-        """How many records more, if they are as large as the last ones; at least one, for a partition's own part."""
+        """Return how many more records fit, if as large as the last ones; at least one, for a partition's own part."""
         return max(1, (self.limit - self.used) // self._record_bytes)

@@ -1,8 +1,8 @@
-"""The works of one level that may run now, and how many slots those take that run.
+"""The works of one level that may run now, and the number of slots that its running works take.
 
-Invariants: `take` gives the work whose record arrived first; `ready` is how many it can still give. What becomes ready
-as it arrives comes in order already, so a deque holds it; only what waited behind another or for its time needs
-a heap.
+Invariants: `take` gives the work whose record arrived first; `ready` is the number of works that it can still give.
+Works that are ready on arrival come in order, so a deque holds them. Only works that waited behind another or for their
+time need a heap.
 """
 
 from collections import deque
@@ -26,31 +26,31 @@ class ReadyQueue(Generic[R]):
         self._arrived: deque[Work[R]] = deque()
         self._released: list[tuple[int, Work[R]]] = []
         self.ready = 0
-        self.slots = 0  # of stale works too: they hold theirs until they are reported
+        self.slots = 0  # stale works count too: each holds its slot until it is reported
 
     def without_ready(self) -> "ReadyQueue[R]":
-        """The same level as a policy is to see it while nothing of it may start."""
+        """Return this level as a policy must see it while nothing of it may start."""
         seen: ReadyQueue[R] = ReadyQueue()
         seen.slots = self.slots
         return seen
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Works that are ready as they come, after all that came before."""
+        """Add works that are ready on arrival, behind all earlier ones."""
         self._arrived.extend(works)
         self.ready += len(works)
 
     def release(self, work: Work[R]) -> None:
-        """A work whose turn, or time, has come."""
+        """Add a work whose turn or time has come."""
         heappush(self._released, (work.order, work))
         self.ready += 1
 
     def take(self) -> Work[R]:
-        """The first of them, which runs from now on in a slot of its own."""
+        """Return the first work, which runs from now on in a slot of its own."""
         self.slots += 1
         return self._start_first()
 
     def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
-        """Take the first of them with those behind it in its lane; without a lane, with the next ones that have none.
+        """Take the first work with those behind it in its lane; without a lane, with the next works that have none.
 
         A suspect is a batch of its own.
         """
@@ -80,7 +80,7 @@ class ReadyQueue(Generic[R]):
         return work
 
     def oldest(self) -> float | None:
-        """When the record of the first one arrived."""
+        """Return when the record of the first work arrived."""
         return self._first().arrived if self.ready else None
 
     def drop(self, assignment: Assignment[R]) -> None:

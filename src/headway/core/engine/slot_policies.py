@@ -1,10 +1,10 @@
-"""Which level gets the next free slot.
+"""The policies that decide which level gets the next free slot.
 
-A policy is asked once per slot, whenever one is free and works are ready, so that nothing is decided before its time: a
+A policy is asked once per slot, whenever one is free and works are ready. So nothing is decided before its time: a
 record of a high level waits for one free slot, never for a batch.
 
-Invariants: only a level with ready work is picked; `fair` and `strict` pick whenever there is one (they conserve
-work), `capacity_burst` may keep a slot free for a level above; under `strict` and `fair` no level waits for ever.
+Invariants: a policy picks only a level with ready work. `fair` and `strict` pick whenever there is one (they conserve
+work); `capacity_burst` may keep a slot free for a level above. Under `strict` and `fair` no level waits for ever.
 """
 
 from collections.abc import Sequence
@@ -21,35 +21,37 @@ _OVERDUE_EACH = 4
 
 
 class SlotPolicy(Protocol):
-    """How the levels share the slots."""
+    """The way in which the levels share the slots."""
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """The level of the next free slot; None if it shall stay free."""
+        """Return the level of the next free slot; None if it must stay free."""
         ...
 
     def next_change(self) -> float | None:
-        """When it may pick otherwise though nothing else has happened."""
+        """Return when the policy may pick otherwise even if nothing else happens."""
         ...
 
 
 class FairSlots:
-    """Each slot to the ready level with the earliest virtual deadline."""
+    """The policy that gives each slot to the ready level with the earliest virtual deadline."""
 
     def __init__(self, shares: Sequence[int]) -> None:
         self._fair = Fair(shares)
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """The level that is furthest behind its share."""
+        """Return the level that is furthest behind its share."""
         return self._fair.pick_one([level.ready for level in levels])
 
     def next_change(self) -> None:
-        """Time alone changes nothing."""
+        """Return None: time alone changes nothing."""
 
 
 class StrictSlots:
-    """The highest ready level; but one slot of four to that whose oldest record has waited longest, if over `max_wait`.
+    """The policy that gives slots to the highest ready level, and one slot of four to an overdue level.
 
-    No more than that: behind a backlog, or after failures, every record of a low level has waited so long.
+    A level is overdue if its oldest record has waited longer than `max_wait`; of several, the one that waited longest
+    is picked. It gets no more than one slot of four: behind a backlog, or after failures, every record of a low level
+    is overdue.
     """
 
     def __init__(self, max_wait: float) -> None:
@@ -57,7 +59,7 @@ class StrictSlots:
         self._to_the_highest = _OVERDUE_EACH
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """The highest level, or in its turn an overdue one."""
+        """Return the highest level, or in its turn an overdue one."""
         highest, longest, since = None, None, now - self._max_wait
         for index, level in enumerate(levels):
             oldest = level.oldest()
@@ -72,13 +74,14 @@ class StrictSlots:
         return longest
 
     def next_change(self) -> None:
-        """A free slot never waits, so time alone changes nothing."""
+        """Return None: a free slot never waits, so time alone changes nothing."""
 
 
 class BurstSlots:
-    """The reference client's shares, of slots: a level runs as many as its share, one at a time also bursts.
+    """The reference client's shares, applied to slots.
 
-    What the reference looks at with each poll, how much every level holds, is looked at `interval` seconds apart.
+    A level runs as many works as its share; one level at a time also bursts. The reference client looks at the amount
+    that every level holds with each poll; this policy looks every `interval` seconds.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4, interval: float = 0.1) -> None:
@@ -90,7 +93,7 @@ class BurstSlots:
         self._refused = False
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """The highest level that is ready and below its share of this moment."""
+        """Return the highest level that is ready and below its current share."""
         if self._look_at is None or now >= self._look_at:
             self._look(levels, now)
         self._refused = False
@@ -101,7 +104,7 @@ class BurstSlots:
         return None
 
     def next_change(self) -> float | None:
-        """The next look, if a ready level was refused."""
+        """Return the time of the next look, if a ready level was refused."""
         return self._look_at if self._refused else None
 
     def _look(self, levels: Levels, now: float) -> None:
@@ -114,7 +117,7 @@ class BurstSlots:
 def make_slots(
     policy: PolicyName, distributor: Distributor | None, levels: int, slots: int, *, max_wait: float
 ) -> SlotPolicy:
-    """The policy of that name; by default each level has twice the share of the one below.
+    """Return the policy of that name; by default each level has twice the share of the one below.
 
     Raises `ConfigError` for another name, for shares that the slots do not allow, and for a distributor where shares
     play no part.
@@ -124,7 +127,7 @@ def make_slots(
             raise ConfigError("The policy strict takes no distributor: the highest level may use every slot.")
         return StrictSlots(max_wait)
     if policy == "fair":
-        # By default weights, and no shares: few slots can be shared by many levels, one after the other.
+        # By default weights, and no shares: many levels can share few slots in turn.
         shares = distribute(distributor, levels, slots) if distributor else [2**level for level in range(levels)]
         return FairSlots(shares)
     if policy == "capacity_burst":

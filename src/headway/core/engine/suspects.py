@@ -1,11 +1,12 @@
-"""Which record ended its process: the ledger of deaths, and what a death means for a record that ran in it.
+"""The ledger of deaths, and the consequences of a death for the records that ran in the process.
 
-A process that dies tells nothing. All records that ran in it are suspects: its death is a failed attempt of each. A
-suspect runs alone the next time, so the next death names the one that causes it.
+A dead process does not say which record ended it. All records that ran in it are suspects: its death is a failed
+attempt of each. A suspect runs alone the next time, so the next death names its cause.
 
 Invariants: a death raises the attempts of each record that ran by at least one. A record becomes a dead letter only by
-a death in which nothing else ran. So a record that kills whenever it runs becomes one after `max_attempts` deaths (two
-at the least where it had neighbours, `MOST_DEATHS` where there is no such bound), and a neighbour never does.
+a death in which nothing else ran. So a record that kills whenever it runs becomes a dead letter after `max_attempts`
+deaths, or `MOST_DEATHS` if there is no such bound. If it had neighbours, that takes at least two deaths. A neighbour
+never becomes one.
 """
 
 import signal
@@ -18,14 +19,14 @@ from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.errors import ProcessDiedError
 
 MOST_DEATHS = 3
-"""After so many deaths a record is a dead letter where `max_attempts` sets no bound."""
+"""The deaths after which a record is a dead letter where `max_attempts` sets no bound."""
 
 MOST_SUSPECTS = 10_000
-"""So many are remembered."""
+"""The number of suspects that are remembered."""
 
 
 class RecordId(NamedTuple):
-    """One record in Kafka; the timestamp tells it from one at the same offset of a topic that was made anew."""
+    """One record in Kafka; the timestamp tells it from a record at the same offset of a recreated topic."""
 
     topic: str
     partition: int
@@ -34,7 +35,7 @@ class RecordId(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A record that ran when its process died, at this attempt, of which so many before ended untried."""
+    """A record that ran when its process died, the number of this attempt, and how many earlier ones ended untried."""
 
     record: RecordId
     attempt: int
@@ -46,14 +47,14 @@ class Suspect:
     """A record that ran in processes that died.
 
     Args:
-        record: Which one.
-        attempts: How many attempts it has had; the last one ended with its process.
-        untried: How many of them do not count.
-        deaths: How many processes died while it ran.
-        alone: Whether nothing else ran in the last of them.
-        how: How that one ended.
-        first_at: When the first one died, in seconds since the epoch.
-        at: When the last one did.
+        record: The record's identity.
+        attempts: The number of attempts it has had; the last one ended with its process.
+        untried: The number of attempts that do not count.
+        deaths: The number of processes that died while it ran.
+        alone: True if nothing else ran in the last process that died.
+        how: The way in which that process ended.
+        first_at: The time of the first death, in seconds since the epoch.
+        at: The time of the last death.
     """
 
     record: RecordId
@@ -66,7 +67,7 @@ class Suspect:
     at: float
 
     def error(self) -> ProcessDiedError:
-        """Return what the attempt failed with."""
+        """Return the error that the attempt failed with."""
         return died(self.how, self.deaths, alone=self.alone)
 
     def failure(self, wall_to_now: float) -> Failure | None:
@@ -78,18 +79,18 @@ class Suspect:
 
 
 class Suspects:
-    """The ledger of whoever outlives the processes. It forgets the oldest where there are very many."""
+    """The ledger of deaths, kept by a process that outlives the others; beyond `most` records it forgets the oldest."""
 
     def __init__(self, most: int = MOST_SUSPECTS) -> None:
         self._most = most
         self._known: dict[RecordId, Suspect] = {}
 
     def died(self, running: Sequence[Attempt], how: str, now: float) -> list[Suspect]:
-        """Note that a process died while these ran; returns what is known of them now. `now` is wall time."""
+        """Note that a process died while these records ran; return what is now known of them. `now` is wall time."""
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
-        """Take over what somebody else has found, where it is news; returns what was."""
+        """Take over suspects that another ledger has found, and return those that were news."""
         news = []
         for suspect in suspects:
             known = self._known.get(suspect.record)
@@ -122,9 +123,9 @@ class Suspects:
 def decide(
     retries: Retries, record: object, attempt: int, error: ProcessDiedError, now: float, chance: float, untried: int = 0
 ) -> Verdict:
-    """Return what to do with a record after its process died, of the arguments of `Retries.decide`."""
+    """Return what to do with a record after its process died; the arguments are those of `Retries.decide`."""
     verdict = retries.decide(record, attempt, error, now, chance, untried)
-    if not error.alone:  # it may be innocent
+    if not error.alone:  # this record may be innocent
         return Again(now) if isinstance(verdict, DeadLetter) else verdict
     if isinstance(verdict, Again) and retries.max_attempts is None and error.deaths >= MOST_DEATHS:
         return DeadLetter(f"{error.deaths} processes died of it")
@@ -157,13 +158,13 @@ def is_suspect(failure: Failure | None) -> bool:
 
 
 def as_death(error: BaseException | None) -> ProcessDiedError | None:
-    """Return the error if it is that of a process that died, else None."""
-    # By its type, as an exception of a user's own may do anything when it is asked for its class.
+    """Return the error if it says that a process died, else None."""
+    # Look at the type: `isinstance` asks for `__class__`, which a user's own exception may define as it likes.
     return cast(ProcessDiedError, error) if issubclass(type(error), ProcessDiedError) else None
 
 
 def how_it_ended(code: int | None) -> str:
-    """Return how a process ended, of its exit code, or minus the signal that ended it.
+    """Return how a process ended, from its exit code, or from minus the signal that ended it.
 
     >>> how_it_ended(7), how_it_ended(-9), how_it_ended(-40)
     ('ended with exit code 7', 'was ended by signal 9 (SIGKILL)', 'was ended by signal 40')
@@ -174,5 +175,5 @@ def how_it_ended(code: int | None) -> str:
         return f"ended with exit code {code}"
     try:
         return f"was ended by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:  # a signal without a name, as those for real time are
+    except ValueError:  # a signal without a name, such as the real-time signals
         return f"was ended by signal {-code}"

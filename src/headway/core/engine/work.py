@@ -1,7 +1,7 @@
 """A work: one attempt at a record.
 
-Invariants: a work is tried once; a retry is another work for the same record, so that what comes late from an
-earlier attempt is known by its work and ignored. A work is running from `take` until it is reported.
+Invariants: a work is tried once. A retry is another work for the same record. So a late report of an earlier attempt is
+known by its work, and ignored. A work is running from `take` until it is reported.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ R = TypeVar("R")
 
 
 class Failure(NamedTuple):
-    """What became of the attempts so far: the last error and when, when the first was, how many, and how many of these
-    ended before anything was tried.
+    """The failed attempts so far: the last error and its time, the time of the first, and their number.
+
+    `untried` is the number of attempts that ended before anything was tried.
     """
 
     error: BaseException
@@ -40,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class Work(Generic[R]):
-    """A record with what its handler's context shows, and its place in its lane."""
+    """A record with the data for its handler's context, and its place in its lane."""
 
     __slots__ = (
         "arrived",
@@ -74,22 +75,22 @@ class Work(Generic[R]):
         self.lane = lane
         self.assignment = assignment
         self.arrived = arrived
-        self.order = order  # of arrival, over all partitions
-        self.next: Work[R] | None = None  # the one behind it in its lane
+        self.order = order  # the order of arrival, over all partitions
+        self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
         self.running = False
         self.failure: Failure | None = None
         self.batch: Batch[R] | None = None
-        self.outcome: Outcome | None = None  # where this attempt has failed for good, and that is not stored yet
+        self.outcome: Outcome | None = None  # set while a final failure of this attempt is not stored yet
 
     @property
     def partition(self) -> TopicPartition:
-        """Where the record is from."""
+        """The partition of the record."""
         return self.assignment.partition
 
     @property
     def level(self) -> int:
-        """Its priority, 0 lowest."""
+        """The record's priority, 0 lowest."""
         return self.assignment.partition.level
 
     @property
@@ -99,23 +100,23 @@ class Work(Generic[R]):
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return 1 if self.failure is None else self.failure.attempts + 1
 
     @property
     def untried(self) -> int:
-        """How many attempts before this one do not count."""
+        """The number of attempts before this one that do not count."""
         return 0 if self.failure is None else self.failure.untried
 
     @property
     def first_failed_at(self) -> float | None:
-        """When the first attempt failed."""
+        """The time at which the first attempt failed."""
         return None if self.failure is None else self.failure.first_at
 
     def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
-        """Return the next attempt, after this one failed, or with no error the same one; its lane puts it in its place.
+        """Return the next attempt after this one failed, or without an error the same attempt.
 
-        An `untried` one failed before anything was tried.
+        An `untried` attempt failed before anything was tried. The lane puts the returned work in its place.
         """
         again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
         if error is None:
@@ -131,7 +132,7 @@ class Work(Generic[R]):
 
 
 class Batch(Generic[R]):
-    """Works that run together, in one slot; a lane of theirs goes on when the last of them was reported."""
+    """Works that run together in one slot; their lane goes on when the last of them was reported."""
 
     __slots__ = ("_again", "_running", "_works")
 
@@ -141,12 +142,15 @@ class Batch(Generic[R]):
         self._again: list[Work[R]] = []
 
     def leave(self) -> bool:
-        """One runs no more; whether that was the last, which frees the slot."""
+        """Note that one work no longer runs; return whether it was the last, which frees the slot."""
         self._running -= 1
         return not self._running
 
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
-        """One of a lane has left: None while others run, then the last work and what to try again, in order."""
+        """Note that one work of a lane was reported.
+
+        Return None while others run, then the last work and the works to try again, in order.
+        """
         self._again += again
         if self._running:
             return None

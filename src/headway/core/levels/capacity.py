@@ -1,7 +1,7 @@
-"""Splitting a capacity over levels, and lending what a level leaves unused.
+"""Distributors, which split a capacity over levels, and bursts, which lend what a level leaves unused.
 
-Invariants: the shares of a distributor sum to the capacity exactly, each is at least 1, and they are indexed by
-level, 0 lowest. A burst takes only what the other levels have not used over a whole window.
+Invariants: the shares of a distributor sum to the capacity exactly, each is at least 1, and they are indexed by level,
+0 lowest. A burst takes only what the other levels have not used over a whole window.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ Distributor = Callable[[int, int], Sequence[int]]
 
 
 def exponential(levels: int, capacity: int) -> list[int]:
-    """Each level twice the share of the one below; the remainder to the highest.
+    """Return shares of which each is twice the one below; the remainder goes to the highest level.
 
     >>> exponential(3, 50)
     [7, 14, 29]
@@ -25,7 +25,7 @@ def exponential(levels: int, capacity: int) -> list[int]:
 
 
 def linear(levels: int, capacity: int) -> list[int]:
-    """Each level one part more than the one below; the remainder to the highest.
+    """Return shares of which each is one part more than the one below; the remainder goes to the highest level.
 
     >>> linear(3, 50)
     [8, 16, 26]
@@ -36,12 +36,12 @@ def linear(levels: int, capacity: int) -> list[int]:
 
 
 def weighted(*weights: int) -> Distributor:
-    """A distributor with the weights given, lowest level first; the remainder to the highest.
+    """Return a distributor with these weights, lowest level first; the remainder goes to the highest level.
 
     >>> weighted(1, 1, 8)(3, 50)
     [5, 5, 40]
 
-    Raises `ConfigError` for a weight below 1; the distributor does for another number of levels, and for a
+    Raises `ConfigError` for a weight below 1. The distributor raises it for another number of levels, and for a
     capacity at which a level would get nothing.
     """
     for weight in weights:
@@ -57,7 +57,7 @@ def weighted(*weights: int) -> Distributor:
 
 
 def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int]:
-    """The shares that a distributor gives, checked: one per level, each at least 1, summing to the capacity.
+    """Return the shares that a distributor gives, checked: one per level, each at least 1, summing to the capacity.
 
     Raises `ConfigError` when they are not.
     """
@@ -89,9 +89,10 @@ def _what_it_takes(weights: Sequence[int]) -> str:
 
 
 class BurstWindow:
-    """What one level was found to hold at its last polls.
+    """The number of records that one level had at each of its last polls.
 
-    A level that reached its share at `threshold` of the last `size` polls has more than it is served: it may burst.
+    A level that reached its share at `threshold` of the last `size` polls has more records than it is served: it may
+    burst.
     """
 
     def __init__(self, size: int = 6, threshold: int = 4) -> None:
@@ -99,20 +100,20 @@ class BurstWindow:
         self._threshold = threshold
 
     def add(self, count: int) -> None:
-        """Note what one poll gave."""
+        """Note how many records one poll found."""
         self._counts.append(count)
 
     def may_burst(self, share: int) -> bool:
-        """Whether enough of the last polls reached the share."""
+        """Return whether enough of the last polls reached the share."""
         return sum(count >= share for count in self._counts) >= self._threshold
 
     def unused(self, share: int) -> int:
-        """How much of the share none of the last polls used."""
+        """Return how much of the share none of the last polls used."""
         return max(0, share - max(self._counts, default=0))
 
 
 def burst_shares(shares: Sequence[int], windows: Sequence[BurstWindow]) -> list[int]:
-    """The shares of the next poll: the highest level that may burst also gets what all others leave unused."""
+    """Return the shares of the next poll: the highest level that may burst also gets what all others leave unused."""
     bursting = next((level for level in _from_the_top(shares) if windows[level].may_burst(shares[level])), None)
     if bursting is None:
         return list(shares)

@@ -1,7 +1,7 @@
-"""What was fetched from one level and not yet taken.
+"""A buffer of the records that were fetched from one level and not yet taken.
 
-Invariants: records leave in the order in which they came; a batch's arrival time is never after that of a later
-batch; the length is the number of records that `take` can still give.
+Invariants: records leave in the order in which they came. A batch's arrival time is never after that of a later batch.
+The length is the number of records that `take` can still give.
 """
 
 from collections import deque
@@ -45,11 +45,11 @@ class LevelBuffer(Generic[R]):
         return taken
 
     def count_from_before(self, time: float) -> int:
-        """How many records were fetched before a time."""
+        """Return how many records were fetched before a time."""
         return sum(len(batch) for arrived, batch in self._batches if arrived < time)
 
     def oldest(self) -> float | None:
-        """When the first record was fetched."""
+        """Return when the first record was fetched."""
         return self._batches[0][0] if self._batches else None
 
     def discard(self, unwanted: Callable[[R], bool]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headway.errors import ConfigError
 
 MOST_LEVELS = 1000
-"""More are a mistake: each level has a Kafka topic, and a member of its own in each group."""
+"""The most levels allowed; more are a mistake, as each level has a Kafka topic and a member in each group."""
 
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
@@ -23,7 +23,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def how_to_create(topic: str, levels: int | None = None) -> str:
-    """Return the sentence that says how a topic is created, or that Kafka takes no such name.
+    """Return the sentence that says how to create a topic, or that Kafka takes no such name.
 
     >>> how_to_create("orders", 3)
     'Create it with `headway topics create orders --levels 3`.'
@@ -38,7 +38,7 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
 
 
 def level_topic(topic: str, level: int) -> str:
-    """Return the Kafka topic that holds one level of a topic. Raises `ConfigError` for a level below 0.
+    """Return the Kafka topic that holds one level of a topic; raise `ConfigError` for a level below 0.
 
     >>> level_topic("orders", 2)
     'orders-2'
@@ -50,7 +50,7 @@ def level_topic(topic: str, level: int) -> str:
 
 
 def level_group(group: str, level: int) -> str:
-    """The consumer group that reads one level.
+    """Return the consumer group that reads one level.
 
     >>> level_group("billing", 2)
     'billing-2'
@@ -60,22 +60,22 @@ def level_group(group: str, level: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LevelSubscription:
-    """What one level's consumer subscribes to, and what ends the name of each of its Kafka topics."""
+    """The topics that one level's consumer subscribes to, and the suffix of each one's Kafka topic."""
 
     topics: list[str]
     suffix: str
 
     def kafka_topic(self, topic: str) -> str:
-        """The Kafka topic of a topic at this level."""
+        """Return the Kafka topic of a topic at this level."""
         return topic + self.suffix
 
     def reads(self, topic: str) -> bool:
-        """Return whether this level can have the topic: every one that has levels, or one that was given to it."""
+        """Return whether this level can have the topic: any topic with levels, or one that was given to this level."""
         return bool(self.topics) and (bool(self.suffix) or topic in self.topics)
 
 
 def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:
-    """Return what was subscribed to as a list or dict of our own, read once; raise `ConfigError` for what is no name.
+    """Return the topics as a new list or dict, reading them once; raise `ConfigError` for what is not a name.
 
     >>> checked_topics("orders"), checked_topics(name for name in ("orders", "clicks"))
     (['orders'], ['orders', 'clicks'])
@@ -92,7 +92,7 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
 
 
 def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
-    """Each topic at every level, as its level topics; a name that starts with `^` is a pattern.
+    """Return the subscriptions to each topic at every level, as level topics; a name that starts with `^` is a pattern.
 
     >>> [s.topics for s in by_level(["orders", "^shop_.*"], 2)]
     [['orders-0', '^(shop_.*)-0$'], ['orders-1', '^(shop_.*)-1$']]
@@ -101,7 +101,7 @@ def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
 
 
 def by_priority(priorities: Mapping[str, int], levels: int) -> list[LevelSubscription]:
-    """Each existing topic, under its own name, at the level it is given (KIP-349).
+    """Return the subscriptions to each existing topic, under its own name, at the level it is given (KIP-349).
 
     >>> [s.topics for s in by_priority({"payments": 1, "clicks": 0}, 2)]
     [['clicks'], ['payments']]

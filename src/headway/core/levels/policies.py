@@ -1,11 +1,11 @@
-"""Which level is served next: the three policies.
+"""The three policies that decide which level is served next.
 
-A policy is asked twice per round: `demand` says how many records to fetch from each level, `split` how many of those
-that wait to hand out now. Both get the level buffers, lowest level first.
+A policy is asked twice per round. `demand` says how many records to fetch from each level, and `split` how many of the
+waiting ones to hand out now. Both get the level buffers, lowest level first.
 
-Invariants: `split` never gives more than the limit nor more than waits; `fair` and `strict` give the whole limit
-while that much waits, whatever the levels (they conserve work); under `fair` a level that always has work gets its
-share of every stretch of service, and under `strict` no record waits for ever.
+Invariants: `split` never gives more than the limit, nor more than waits. `fair` and `strict` give the whole limit while
+that much waits, whatever the levels (they conserve work). Under `fair` a level that always has work gets its share of
+every stretch of service. Under `strict` no record waits for ever.
 """
 
 from bisect import bisect_right
@@ -17,16 +17,16 @@ from headway.errors import ConfigError
 
 
 class Backlog(Protocol):
-    """What waits of one level: a level buffer, or the unread offsets of a Spark query."""
+    """The waiting records of one level: a level buffer, or the unread offsets of a Spark query."""
 
     def __len__(self) -> int: ...
 
     def count_from_before(self, time: float) -> int:
-        """How many of them are there since before a time."""
+        """Return how many of the records have been there since before a time."""
         ...
 
     def oldest(self) -> float | None:
-        """Since when the first of them is there."""
+        """Return since when the first record has been there."""
         ...
 
 
@@ -34,21 +34,21 @@ Buffers = Sequence[Backlog]
 
 
 class Policy(Protocol):
-    """How the levels share the capacity of a round."""
+    """The way in which the levels share the capacity of a round."""
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """How many records to fetch from each level."""
+        """Return how many records to fetch from each level."""
         ...
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """How many waiting records of each level to hand out, `limit` in all at the most."""
+        """Return how many waiting records of each level to hand out, at most `limit` in all."""
         ...
 
 
 class CapacityBurst:
     """The reference client's policy: fixed shares, and one level at a time bursts into what others leave unused.
 
-    What exceeds the limit, when a wave meets a burst, stays in the buffers for the next round.
+    Records beyond the limit, when a wave meets a burst, stay in the buffers for the next round.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4) -> None:
@@ -56,22 +56,22 @@ class CapacityBurst:
         self._windows = [BurstWindow(window_size, threshold) for _ in shares]
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """The shares of this round, less what waits already."""
+        """Return the shares of this round, less what waits already."""
         shares = burst_shares(self._shares, self._windows)
         return [max(0, share - len(buffer)) for share, buffer in zip(shares, buffers, strict=True)]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """All that waits, highest level first; what each level was found to hold goes into its window."""
+        """Return all that waits, highest level first; each level's number of records goes into its window."""
         for window, buffer in zip(self._windows, buffers, strict=True):
             window.add(len(buffer))
         return _highest_first([len(buffer) for buffer in buffers], limit)
 
 
 class Fair:
-    """Work-conserving sharing: each freed slot goes to the ready level with the earliest virtual deadline.
+    """The work-conserving policy: each freed slot goes to the ready level with the earliest virtual deadline.
 
-    A level's next deadline is one stride, the inverse of its share, after its last one; a level that comes back
-    from idleness starts at the present virtual time, so that it neither owes nor saves up service. (Start-time fair
+    A level's next deadline is one stride, the inverse of its share, after its last one. A level that comes back from
+    idleness starts at the present virtual time, so that it neither owes nor saves up service. (Start-time fair
     queueing, Goyal, Vin and Cheng 1996; stride scheduling, Waldspurger 1995.)
     """
 
@@ -86,15 +86,15 @@ class Fair:
         self._virtual_time = 0
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Enough of every level to fill a whole round alone."""
+        """Return enough of every level to fill a whole round alone."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """The picks with the earliest deadlines; of equal ones the higher level's."""
+        """Return the picks with the earliest deadlines; of equal ones the higher level's."""
         return self.pick([len(buffer) for buffer in buffers], limit)
 
     def pick(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """How many to take from each level, given how many wait at each."""
+        """Return how many to take from each level, given how many wait at each."""
         if sum(waiting) <= limit:
             self._start_over()
             return list(waiting)
@@ -104,7 +104,7 @@ class Fair:
         return picks
 
     def pick_one(self, waiting: Sequence[int]) -> int | None:
-        """The level of the next pick, None if nothing waits: for one slot at a time, at a fraction of the cost."""
+        """Return the level of the next pick, None if nothing waits; for one slot it costs a fraction of `pick`."""
         starts, idle = self._starts, self._idle
         earliest, chosen = 0, None
         for level, count in enumerate(waiting):
@@ -131,7 +131,7 @@ class Fair:
                 self._idle[level] = False
 
     def _earliest(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """As many picks as the limit, by deadline: all up to a deadline found by bisection, then the ties."""
+        """Return as many picks as the limit, by deadline: all up to a deadline found by bisection, then the ties."""
 
         def picked_by(deadline: int) -> list[int]:
             return [
@@ -156,9 +156,10 @@ class Fair:
 
 
 class Strict:
-    """The highest level first; a record that has waited longer than `max_wait` seconds counts as of the highest.
+    """The policy that serves the highest level first.
 
-    Among those that have waited too long the longest wait goes first.
+    A record that has waited longer than `max_wait` seconds counts as of the highest level. Of several such records the
+    one with the longest wait goes first.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:
@@ -166,11 +167,11 @@ class Strict:
         self._max_wait = max_wait
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Enough of every level to fill a whole round alone."""
+        """Return enough of every level to fill a whole round alone."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """First what has waited too long, then the highest levels."""
+        """Return first the records that have waited too long, then those of the highest levels."""
         overdue = self._overdue(buffers, limit, now)
         rest = [len(buffer) - count for buffer, count in zip(buffers, overdue, strict=True)]
         return [sum(pair) for pair in zip(overdue, _highest_first(rest, limit - sum(overdue)), strict=True)]
@@ -198,7 +199,7 @@ def make_policy(
     threshold: int = 4,
     max_wait: float = 5.0,
 ) -> tuple[list[int], Policy]:
-    """The shares of the levels and the policy of that name; `exponential` is the distributor where there is none.
+    """Return the levels' shares and the policy of that name; the default distributor is `exponential`.
 
     Raises `ConfigError` for another name, for shares that the capacity does not allow, and for a distributor where
     shares play no part.

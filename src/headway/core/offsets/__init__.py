@@ -1,1 +1,1 @@
-"""Offsets: which are complete, and the map of them that a commit's metadata carries."""
+"""Offsets: the complete ones, and the map of them that a commit's metadata carries."""

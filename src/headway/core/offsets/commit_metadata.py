@@ -1,4 +1,4 @@
-"""What a group committed beside an offset: an offset map, Kafka Streams' own metadata, or another program's."""
+"""The metadata that a group committed beside an offset: an offset map, Kafka Streams' own, or another program's."""
 
 import struct
 from base64 import b64decode
@@ -17,10 +17,10 @@ _STREAMS = "Kafka Streams"
 
 
 class CommitMetadata(NamedTuple):
-    """What commit metadata says.
+    """The content of commit metadata.
 
-    `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`; that has a `reason`.
-    `stream_time` is Kafka Streams' time of the partition, in milliseconds since the epoch; -1 if it has none yet.
+    `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`; that has a `reason`. `stream_time`
+    is Kafka Streams' time of the partition, in milliseconds since the epoch; -1 if it has none yet.
     """
 
     encoding: str
@@ -30,7 +30,7 @@ class CommitMetadata(NamedTuple):
 
 
 def read_metadata(text: str | bytes, offset: int, log_end: int | None = None) -> CommitMetadata:
-    """What the metadata of a commit says, whatever it is; never an error.
+    """Return the content of a commit's metadata, whatever it is; never raise an error.
 
     >>> read_metadata("bAAFGgA=", 100).offset_map
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -49,7 +49,7 @@ def read_metadata(text: str | bytes, offset: int, log_end: int | None = None) ->
 
 
 class Done:
-    """The offsets that are done by a commit, quick to ask for one: those below its offset, and the map's complete ones.
+    """The offsets that are done by a commit, with a quick lookup: those below its offset, and the map's complete ones.
 
     >>> done = Done(OffsetMap(5, (1, 2)))
     >>> [offset for offset in range(10) if offset in done]
@@ -60,18 +60,18 @@ class Done:
         self._edges = list(accumulate(offset_map.runs, initial=offset_map.offset))
 
     def __contains__(self, offset: object) -> bool:
-        # Done and not done take turns at the edges. There is an odd number of them, as the last run is a complete one.
+        # Done and not done alternate at the edges. The number of edges is odd, as the last run is a complete one.
         return isinstance(offset, int) and bisect_right(self._edges, offset) % 2 == 0
 
 
 def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -> OffsetMap:
-    """The map with more offsets done.
+    """Return the map with more offsets done.
 
     Args:
-        before: What was done already.
+        before: The offsets that were done already.
         existing: All offsets that hold a record, from the beginning of the log on as far as it was read; ascending.
-            What is missing among them does not exist, and holds up nothing.
-        done: Which of them are done now.
+            An offset that is missing among them does not exist, and holds up nothing.
+        done: The offsets that are done now.
 
     >>> with_done(OffsetMap(0), [3, 4, 6, 7], [4, 6])
     OffsetMap(offset=3, runs=(1, 3))

@@ -1,9 +1,9 @@
-"""Offset maps: what is complete above a committed offset, as text that rides in the commit's metadata.
+"""Offset maps: the complete offsets above a committed one, as text in the commit's metadata.
 
 Invariants:
 - The text is byte for byte what the Java parallel consumer writes and reads: Base64 of a magic byte and a body.
-- Nothing in a text is trusted: what it makes us allocate is bounded by the text itself, what it claims by the log
-  end; and whatever the text, only `OffsetMapError` is raised.
+- Nothing in a text is trusted. The text itself bounds the memory that is allocated for it, and the log end bounds the
+  offsets that it claims. Whatever the text, only `OffsetMapError` is raised.
 - A map is canonical: its runs alternate, none but the first is zero, the last is complete. No runs, no text.
 - A map that is lost costs a replay; a wrong one loses records. In doubt there is no map.
 """
@@ -21,8 +21,8 @@ import zstandard
 
 from headway.errors import OffsetMapError
 
-MAX_CHARACTERS = 4096  # the brokers' offset.metadata.max.bytes, as they come
-LEAST_WINDOW = 1000  # offsets that a partition may be ahead of its gap however little of that is remembered
+MAX_CHARACTERS = 4096  # the brokers' default offset.metadata.max.bytes
+LEAST_WINDOW = 1000  # offsets that a partition may be ahead of its gap, however few of them are remembered
 
 _NAMES = {
     b"l": "bitset v1",
@@ -41,10 +41,10 @@ _LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # Java's integers have a sign
 _TWINS = {b"l": b"a", b"o": b"s", b"n": b"J", b"e": b"p"}
 _PLAIN = {twin: plain for plain, twin in _TWINS.items()}
 
-_ZSTD_FROM_BYTES = 200  # compressed is tried only if no plain body is smaller than this
+_ZSTD_FROM_BYTES = 200  # compression is tried only if no plain body is smaller than this
 _WIDEST_BITSET = 2**20  # in offsets: beyond, run lengths serve as well and cost less to build
 _MAX_BODY_BYTES = 2**20  # of a decompressed body; 8 million offsets as a bitset
-_MAX_RUNS = 2**20  # no map of ours has more, and each takes some bytes of memory, of a text maybe only a bit
+_MAX_RUNS = 2**20  # no map of ours has more; each run takes bytes of memory, but maybe one bit of a text
 _MAX_WINDOW_BYTES = 2**23  # Java's frames declare 2 MiB
 
 
@@ -78,9 +78,9 @@ class OffsetMap(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What to commit for a partition, and whether its map is so large that it takes no new records for now.
+    """An offset and map to commit for a partition; `pressed` if the map is too large to take new records for now.
 
-    Where not all of the map had room, `kept` is what its text says.
+    If not all of the map had room, `kept` is the part in its text.
     """
 
     offset: int
@@ -90,7 +90,7 @@ class Commit(NamedTuple):
 
 
 def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
-    """A map of any alternating run lengths (zero is allowed), in the one form that equal states have.
+    """Return a map of any alternating run lengths (zero is allowed), in the one form that equal states have.
 
     >>> canonical(5, [2, 0, 1, 4, 7])
     OffsetMap(offset=5, runs=(3, 4))
@@ -105,14 +105,14 @@ def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
 
 
 def pressure(limit: int) -> int:
-    """Return above how many characters of a map its partition takes no new records, for a broker's limit."""
+    """Return the number of characters above which a map's partition takes no new records, for a broker's limit."""
     return limit * 3 // 4
 
 
 def commit_of(offset_map: OffsetMap, limit: int = MAX_CHARACTERS, remembered: OffsetMap | None = None) -> Commit:
     """Return what to commit: the offset with as much of its map as has room in `limit` characters.
 
-    Where that is not all, it is what an earlier commit has `remembered`, and from below what has room beside it.
+    If not all has room, the text has what an earlier commit has `remembered`, and as much from below as fits beside it.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
     Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)
@@ -130,10 +130,10 @@ def commit_of(offset_map: OffsetMap, limit: int = MAX_CHARACTERS, remembered: Of
 
 
 def _shortened(whole: OffsetMap, text: str, limit: int, remembered: OffsetMap) -> tuple[OffsetMap, str]:
-    """Return what has room of a map, with its text: what is remembered first of all, if that has room at all."""
+    """Return the part of a map that has room, with its text: the remembered part first, if that has room at all."""
     pairs = len(whole.runs) // 2
     while pairs > 0:
-        # By the size so far, as if all runs were as long.
+        # Estimate from the size so far, as if all runs were equally long.
         pairs = min(pairs - 1, int(pairs * limit / len(text)) if text else 0)
         kept = _with_more(OffsetMap(whole.offset, whole.runs[: 2 * pairs]), remembered)
         text = encode(kept)
@@ -143,16 +143,16 @@ def _shortened(whole: OffsetMap, text: str, limit: int, remembered: OffsetMap) -
 
 
 def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
-    """Return a map with what another one has as complete behind its end."""
+    """Return a map with the offsets added that another one has as complete behind its end."""
     ranges = [each for each in other.complete if each.stop > beginning.end]
     edges = [beginning.end, *(edge for each in ranges for edge in (max(each.start, beginning.end), each.stop))]
     return canonical(beginning.offset, [*beginning.runs, *(stop - start for start, stop in pairwise(edges))])
 
 
 def encode(offset_map: OffsetMap) -> str:
-    """The smallest text that says the same, whatever its length; empty if there is nothing to say.
+    """Return the smallest text for a map, whatever its length; empty if there is nothing to say.
 
-    Also empty where no encoding reaches: a run of 2³¹ offsets or more.
+    It is also empty where no encoding reaches: a run of 2³¹ offsets or more.
 
     >>> encode(OffsetMap(0, (1, 1, 1, 2)))
     'bAAFGgA='
@@ -167,7 +167,7 @@ def encode(offset_map: OffsetMap) -> str:
 
 
 def decode(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
-    """The map that was committed with `offset`; without text, one that says that nothing above is complete.
+    """Return the map that was committed with `offset`; without text, one in which nothing above is complete.
 
     Args:
         text: The commit's metadata.
@@ -175,7 +175,7 @@ def decode(text: str | bytes, offset: int, log_end: int | None = None) -> Offset
         log_end: The partition's end offset, if known. A map that reaches beyond it is of another log.
 
     Raises:
-        OffsetMapError: The text is damaged, foreign, or claims what cannot be.
+        OffsetMapError: The text is damaged, foreign, or makes an impossible claim.
 
     >>> decode("bAAFGgA=", 100)
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -190,7 +190,7 @@ def decode(text: str | bytes, offset: int, log_end: int | None = None) -> Offset
 
 
 def encoding_name(text: str | bytes) -> str:
-    """Which encoding commit metadata has, in words; Kafka Streams' metadata is recognised too.
+    """Return the name of commit metadata's encoding; Kafka Streams' metadata is recognised too.
 
     >>> encoding_name("bAAFGgA="), encoding_name("AQAAAZrwQVAA")
     ('bitset v1', 'Kafka Streams v1')
@@ -199,7 +199,7 @@ def encoding_name(text: str | bytes) -> str:
 
 
 def _plain_bodies(runs: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
-    """Every uncompressed encoding that reaches and may turn out the smallest, as (magic, body)."""
+    """Yield each uncompressed encoding that reaches and may turn out the smallest, as (magic, body)."""
     smallest = _WIDEST_BITSET
     for magic in (b"n", b"e"):
         if max(runs) <= _LONGEST[_INTEGER[magic]]:
@@ -216,13 +216,13 @@ def _plain_bodies(runs: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _bits(runs: Sequence[int], width: int) -> bytes:
-    """A bit per offset, lowest first, 1 = complete, and the zero byte that Java's buffers end with."""
+    """Return a bit per offset, lowest first, 1 = complete, and the zero byte that Java's buffers end with."""
     digits = b"".join(map(mul, cycle((b"0", b"1")), runs))
     return int(digits[::-1], 2).to_bytes((width + 7) // 8 + 1, "little")
 
 
 def _compress(body: bytes) -> bytes:
-    # As a stream, since the size is then unknown to the frame's header, as in Java's.
+    # Compress as a stream: then the frame's header has no size, as in Java's.
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return compressor.compress(body) + compressor.flush()
 
@@ -243,7 +243,7 @@ def _name(payload: bytes) -> str:
 
 
 def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes]:
-    """The plain encoding's magic byte and body."""
+    """Return the plain encoding's magic byte and body."""
     if magic not in _PLAIN:
         return magic, body
     try:

@@ -3,8 +3,8 @@
 Invariants:
 - An incomplete offset is never passed: `committable` is the lowest one, or the next to read if there is none.
 - `committable` and the highest complete offset never go back.
-- Below `end`, everything that is not incomplete is done or does not exist (compaction, transaction markers); from
-  `end` on, only what the map that we started from says is done.
+- Below `end`, every offset that is not incomplete is done or does not exist (compaction, transaction markers). From
+  `end` on, only the offsets that are complete in the starting map are done.
 - Offsets come ascending, so the incomplete ones are always sorted: a dict keeps its order and loses one in O(1).
 """
 
@@ -17,7 +17,7 @@ from headway.core.offsets.offset_map import OffsetMap, canonical
 
 
 class Progress:
-    """What was received of a partition since its committed offset, and what of that is complete.
+    """The received offsets of a partition since its committed one, complete and incomplete.
 
     Not thread-safe: its owner lets one thread at a time in, and so `snapshot` is one moment.
 
@@ -37,18 +37,18 @@ class Progress:
         self._incomplete: dict[int, None] = {}
         self._done_ahead = deque(start.complete)  # ranges that reach beyond `end`
         self.end = start.offset  # the next offset to receive, if it exists
-        self.highest_complete = start.end - 1  # below everything while nothing is
+        self.highest_complete = start.end - 1  # below all offsets while none is complete
 
     @property
     def incomplete_count(self) -> int:
-        """How many received offsets are incomplete."""
+        """The number of received offsets that are incomplete."""
         return len(self._incomplete)
 
     @property
     def committable(self) -> int:
         """The offset to commit: the lowest incomplete one, or else the next to read.
 
-        Cheap, but not free after many completions in a row: a dict's first key is looked for behind the deleted ones.
+        It is cheap, but not free after many completions in a row: a dict searches its first key behind deleted ones.
         """
         for lowest in self._incomplete:
             return lowest
@@ -57,7 +57,7 @@ class Progress:
         return self.end
 
     def receive(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Take a fetched batch into account and say which of its offsets are still to be processed.
+        """Take in a fetched batch, and return those of its offsets that are still to be processed.
 
         Offsets that are missing do not exist. The very same sequence comes back unless the starting map has some
         of them as done.
@@ -67,7 +67,7 @@ class Progress:
 
         Raises:
             ValueError: They begin below `end`. The consumer was moved back (a seek, a reset after the log was
-                truncated), so what we know is of no use: the caller starts a new epoch with a new Progress.
+                truncated), so this state is of no use: the caller starts a new epoch with a new Progress.
         """
         if not offsets:
             return offsets
@@ -81,7 +81,7 @@ class Progress:
         return offsets
 
     def advance(self, position: int) -> None:
-        """Nothing below `position` is still to come: what was not received there does not exist.
+        """Note that nothing below `position` is still to come: offsets there that were not received do not exist.
 
         With the consumer's position after a poll, transaction markers at the end of the log do not look like lag.
         """
@@ -90,24 +90,24 @@ class Progress:
             self._done_ahead.popleft()
 
     def complete(self, offset: int) -> None:
-        """The record at `offset` is done. Nothing happens if it is not incomplete."""
+        """Note that the record at `offset` is done; do nothing if the offset is not incomplete."""
         if offset in self._incomplete:
             del self._incomplete[offset]
             if offset > self.highest_complete:  # noqa: PLR1730 - `max` takes as long as all the rest
                 self.highest_complete = offset
 
     def is_done(self, offset: int) -> bool:
-        """Whether there is nothing to do for `offset` any more; False if it is yet to be received."""
+        """Return whether there is nothing to do for `offset` any more; False if it is yet to be received."""
         if offset < self.end:
             return offset not in self._incomplete
         return any(offset in done for done in self._done_ahead)
 
     def snapshot(self) -> OffsetMap:
-        """The committable offset and what is complete above it, both of this moment."""
+        """Return the committable offset and the complete ones above it, both of this moment."""
         committable = self.committable
         if committable > self.highest_complete:
             return OffsetMap(committable)
-        edges = self._received_edges()  # where runs begin, of incomplete and complete offsets in turn
+        edges = self._received_edges()  # the starts of runs, of incomplete and complete offsets in turn
         if self._done_ahead:
             edges += self._edges_ahead(max(committable, self.end))
         else:
@@ -127,7 +127,7 @@ class Progress:
         return [position, *(edge for done in ahead for edge in (max(done.start, position), done.stop))]
 
     def _done_before(self, offset: int) -> bool:
-        """Whether the starting map has an offset, asked in ascending order, as done."""
+        """Return whether the starting map has an offset as done; must be called with ascending offsets."""
         while self._done_ahead and self._done_ahead[0].stop <= offset:
             self._done_ahead.popleft()
         return bool(self._done_ahead) and offset in self._done_ahead[0]

@@ -1,20 +1,24 @@
-"""The records that were sent and not yet reported on: who has room, and what is handed over next.
+"""The accumulator: the records that were sent and not yet reported on, their memory, and the order in which they leave.
 
-Most records wait nowhere: their queue is *admitted* to hand over at once, on *credit* for about a request's bytes, and
-only the sizes are kept. Whoever would overtake another, or has no window or room left, waits: in the queue of its
-partition, or in its topic's *undesignated* queue if any partition will do. A *raw* record, not serialised yet, waits in
-its topic's raw queue until it is sorted into one of these. What was handed over is *in flight* until it is reported,
-within its queue's window (`FlowControl`). The Kafka client finds the partition of a record with a key quicker than we
-do: such records are *unplaced*, together in one queue, for as long as that has room and nobody of the topic waits.
+Most records wait nowhere. Their queue is *admitted* to hand over at once, on *credit* for about a request's bytes, and
+the accumulator keeps only their sizes. A record waits if it would overtake another, or has no window or room left. It
+waits in the queue of its partition, or in its topic's *undesignated* queue if any partition will do. A *raw* record,
+not serialised yet, waits in its topic's raw queue until it is sorted into one of these. Records that were handed over
+are *in flight* until they are reported, within their queue's window (`FlowControl`). The Kafka client finds the
+partition of a record with a key quicker than we do. Such records are *unplaced*: they go through one queue, as long as
+it has room and no record of the topic waits.
 
-Each level has an equal part of the memory to itself. In it a topic, and in a topic a queue, may use at most
-`1 - reserve` of what it would find alone: so a flood leaves room for whoever comes next, and two floods leave room for
+Each level has an equal part of the memory to itself. In it a topic, and in a topic a queue, may use at most `1 -
+reserve` of the room that it would find alone. So a flood leaves room for the next sender, and two floods leave room for
 a third. (Dynamic thresholds, Choudhury and Hahne 1998: the number of topics need not be known.)
 
-Invariants: what a level uses never passes its part; the records of a partition leave in the order in which they came,
-those that came raw as well; a partition that cannot send holds up only itself; levels get their shares of the bytes
-handed over, topics of a level and queues of a topic take turns; all costs are per record or per turn, never per queue;
-a queue with nothing on its way holds no credit.
+Invariants:
+- A level never uses more than its part.
+- The records of a partition leave in the order in which they came, also those that came raw.
+- A partition that cannot send holds up only itself.
+- Levels get their shares of the bytes handed over; topics of a level and queues of a topic take turns.
+- All costs are per record or per turn, never per queue.
+- A queue with nothing on its way holds no credit.
 """
 
 from collections import deque
@@ -25,30 +29,31 @@ from headway.core.producer.flow_control import FlowControl
 from headway.core.producer.queues import ANY_PARTITION, Batch, Level, Queue, R, TopicQueues
 from headway.core.producer.turn_policies import TurnPolicy
 
-# The bytes of a turn, and of what sticks to one partition of those that any will do for: about a request.
+# The bytes of a turn, and of the undesignated records that stick to one partition: about a request.
 _TURN = 64 * 1024
-# The bytes of a credit, which is at most one of so many parts of a level's memory. To ask for one takes ten times what
-# a record takes that need not.
+# The bytes of a credit; at most a level's memory divided by _CREDITS. A record that must ask for credit takes ten times
+# as long as one that need not.
 _CREDIT = 256 * 1024
 _CREDITS = 64
-# Unplaced records of which none was reported for so many seconds are stuck.
+# Unplaced records are stuck if none of them was reported for so many seconds.
 _STUCK_AFTER = 0.5
 
 
 class Limits(NamedTuple):
-    """How much may wait, in bytes, and for how long, in seconds."""
+    """The bytes that may wait, and the seconds for which they may."""
 
     memory: int = 64 * 1024 * 1024
-    reserve: float = 0.2  # the part of the room found that each leaves to its like
-    window: int = 4 * 1024 * 1024  # in flight of one partition; the last record may pass it
+    reserve: float = 0.2  # the part of its free room that each topic or queue leaves to the others
+    window: int = 4 * 1024 * 1024  # in flight for one partition; the last record may exceed it
     patience: float = 300.0
 
 
 class Accumulator(Generic[R]):
-    """Takes records of several levels, and gives them out in batches. For one thread at a time.
+    """The records of several levels, taken one by one and given out in batches. For one thread at a time.
 
-    The caller makes its records with `size` and `since`, gets `TopicQueues` once per topic, hands over those whose
-    queue has credit or is admitted, puts the others into their queues, drains, and settles what was reported.
+    The caller makes its records with `size` and `since`, and gets `TopicQueues` once per topic. It hands over records
+    whose queue has credit or is admitted, and puts the others into their queues. Then it drains, and settles the
+    reports.
     """
 
     def __init__(self, levels: int, turns: TurnPolicy, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
@@ -67,7 +72,7 @@ class Accumulator(Generic[R]):
         self.reported: list[Queue[R]] = []  # the queues that have `returned`
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[R]:
-        """The queues of a topic, made when they are first asked for."""
+        """Return the queues of a topic; they are made at the first call."""
         found = self._topics.get(kafka_topic)
         if found is None:
             found = self._topics[kafka_topic] = TopicQueues(
@@ -82,20 +87,20 @@ class Accumulator(Generic[R]):
 
     @property
     def used(self) -> int:
-        """The bytes of all that waits or is in flight."""
+        """The bytes of all records that wait or are in flight."""
         return sum(level.used for level in self._levels)
 
     @property
     def waiting(self) -> int:
-        """How many records were not handed over yet."""
+        """The number of records that were not handed over yet."""
         return sum(topic.waiting for topic in list(self._topics.values()))
 
     # At once
 
     def admit(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Whether a record may be handed over now, past the queue: it then has credit for this one, and others.
+        """Return whether a record may be handed over now, past the queue; the queue then has credit for it and others.
 
-        Not where it would overtake one that waits, and not where window or room is used up.
+        The record is refused if it would overtake a waiting one, or if window or room is used up.
         """
         topic = queue.topic
         if topic.waiting if queue is topic.unplaced else (queue.records or topic.has_raw):
@@ -114,39 +119,40 @@ class Accumulator(Generic[R]):
         return True
 
     def admit_any(self, topic: TopicQueues[R], size: int, now: float) -> Queue[R] | None:
-        """The queue by which a record for any partition may be handed over now: see `admit`."""
+        """Return the queue by which a record for any partition may be handed over now, if any: see `admit`."""
         if not topic.partition_count:
             return topic.unplaced if self.admit(topic.unplaced, size, now) else None
         queue = None if topic.undesignated.records else self._sticky(topic)
         if queue is None or not self.admit(queue, size, now):
             return None
-        topic.sticky_left -= queue.credit  # as `settle` gives it back
+        topic.sticky_left -= queue.credit  # `settle` gives it back
         return queue
 
     def has_room_soon(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Whether a record with a key had better wait for the unplaced ones' room than go by its own partition.
+        """Return whether a record with a key should wait for the unplaced queue's room, not go by its own partition.
 
-        A flood uses up their room, and has it back record by record. To find partitions for what comes meanwhile would
-        double its cost, so each of them takes a credit's worth: that is enough for who sends little. If none of the
-        unplaced is reported any more, they are stuck, and the partitions have all of their own room.
+        A flood uses up the unplaced queue's room, and gets it back record by record. Finding partitions for the records
+        that come meanwhile would double the flood's cost. So each partition takes only a credit's worth, which is
+        enough for a sender of few records. If no unplaced record is reported any more, they are stuck, and the
+        partitions may use all of their own room.
         """
         unplaced = queue.topic.unplaced
         is_full = not queue.topic.waiting and self._room(unplaced) < size
         return is_full and queue.used >= self._credit and now - unplaced.reported_at < _STUCK_AFTER
 
     def take_back(self, queue: Queue[R], size: int) -> None:
-        """What was handed over on credit was refused at once."""
+        """Take back bytes that were handed over on credit and refused at once."""
         queue.in_flight -= size
         self._charge(queue, -size)
 
     def revoke_all(self) -> None:
-        """Whoever hands over next must be admitted before."""
+        """Revoke all credit: every queue must be admitted before it hands over again."""
         for topic in self._topics.values():
             for queue in topic.queues():
                 self._revoke(queue)
 
     def _revoke(self, queue: Queue[R]) -> None:
-        """Who waits from now on must not be overtaken on credit."""
+        """Revoke a queue's credit, so that no record overtakes those that wait from now on."""
         if queue.credit:
             self.take_back(queue, queue.credit)
             queue.credit = 0
@@ -158,9 +164,10 @@ class Accumulator(Generic[R]):
     # In
 
     def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
-        """Take a record for a queue; False, and nothing is kept, where it has no room.
+        """Take a record for a queue; return False, and keep nothing, if the queue has no room.
 
-        A raw record counts for the queue but waits to be sorted; so must any for a partition while its topic `has_raw`.
+        A raw record counts for the queue but waits to be sorted. While its topic `has_raw`, every record for a
+        partition must be put as raw too.
         """
         topic, size = queue.topic, record.size
         self._revoke(queue)
@@ -186,7 +193,7 @@ class Accumulator(Generic[R]):
         queue.topic.level.used += size
 
     def learn(self, topic: TopicQueues[R], partition_count: int, leaders: Collection[int]) -> list[R]:
-        """How many partitions a topic has and which can be sent to; the waiting records of those that it has not."""
+        """Note a topic's partitions and those with a leader; return the waiting records of missing partitions."""
         topic.partition_count = partition_count
         topic.leaders = frozenset(leaders)
         if topic.sticky is not None and topic.sticky.partition not in topic.leaders:
@@ -199,7 +206,7 @@ class Accumulator(Generic[R]):
     # Sorting
 
     def take_raw(self, limit: int) -> list[R]:
-        """Raw records of topics whose partitions are known, at most `limit`, in order; each is sorted or dropped."""
+        """Return up to `limit` raw records, in order, if their topic's partitions are known; sort or drop each."""
         taken: list[R] = []
         for _ in range(len(self._raw)):
             topic = self._raw.popleft()
@@ -213,10 +220,10 @@ class Accumulator(Generic[R]):
         return taken
 
     def sort(self, record: R, partition: int | None, size: int) -> None:
-        """A raw record's partition and bytes are known: it waits there, behind those that were sorted before.
+        """Put a raw record into the queue of its partition, with its serialised size, behind those sorted before.
 
-        While some for a queue are raw all are, so its records wait in order, and the first is the first to expire.
-        Nothing becomes of one that was purged since it was taken.
+        While one record for a queue is raw, all later ones are. So its records wait in order, and the first is the
+        first to expire. A record that was purged since it was taken is ignored.
         """
         topic = record.queue.topic
         if record not in topic.sorting:
@@ -226,13 +233,13 @@ class Accumulator(Generic[R]):
         record.size = size
         record.queue = queue = topic.queue(partition)
         self._charge(queue, size)
-        # It was in no queue while the others were looked at.
+        # The record was in no queue when `expired` last looked.
         self._look_at = min(self._look_at, record.since + self._limits.patience)
         queue.records.append(record)
         self._list(queue)
 
     def drop(self, record: R) -> bool:
-        """A raw record that was taken is not sent at all; False if it was purged since."""
+        """Give up a raw record that was taken; return False if it was purged since."""
         if record not in record.queue.topic.sorting:
             return False
         del record.queue.topic.sorting[record]
@@ -242,7 +249,7 @@ class Accumulator(Generic[R]):
     # Out
 
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
-        """What is handed over now: turns until they come to `limit` bytes, or no queue can send."""
+        """Return the batches to hand over now: turns until they come to `limit` bytes, or no queue can send."""
         batches: list[Batch[R]] = []
         while limit > 0 and (level := self._turns.pick([each.oldest() for each in self._levels], now)) is not None:
             batch = self._take_turn(self._levels[level], now)
@@ -253,7 +260,7 @@ class Accumulator(Generic[R]):
         return batches
 
     def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
-        """The turn of a level is one of its next topic, which is one of that one's next queue."""
+        """Take the turn of a level: a turn of its next topic, which is a turn of that topic's next queue."""
         topic = level.turns.popleft()
         queue = topic.turns.popleft()
         queue.listed = False
@@ -292,7 +299,7 @@ class Accumulator(Generic[R]):
         return Batch(target, taken, size)
 
     def _sticky(self, topic: TopicQueues[R]) -> Queue[R] | None:
-        """Where records without a partition go: where the last ones went until that is a batch, then to most room."""
+        """Return the queue for records without a partition: the last until it had a batch, then the emptiest."""
         sticky = topic.sticky
         if sticky is None or topic.sticky_left <= 0 or not self._can_send(sticky):
             last = ANY_PARTITION if sticky is None else sticky.partition
@@ -303,7 +310,7 @@ class Accumulator(Generic[R]):
         return topic.sticky
 
     def settle(self, now: float) -> None:
-        """What was reported since is not in flight any more; its room is free again, and idle queues' credit."""
+        """Take the reported bytes out of flight: their room is free again, and so is the credit of idle queues."""
         queues = self.reported[:]
         self.reported.clear()
         for queue in queues:
@@ -334,14 +341,14 @@ class Accumulator(Generic[R]):
                 topic.listed = True
                 topic.level.turns.append(topic)
 
-    # What is given up
+    # Expiry and purges
 
     def next_expiry(self) -> float:
-        """When to ask for what is expired: no record expires before."""
+        """Return when to call `expired` next: no record expires before."""
         return self._look_at
 
     def expired(self, now: float) -> list[R]:
-        """The records that waited longer than they may; they are forgotten."""
+        """Return the records that waited longer than they may, and forget them."""
         if now >= self._look_at:
             self._look_at = now + self._limits.patience
             for topic in self._topics.values():
@@ -354,7 +361,10 @@ class Accumulator(Generic[R]):
         return expired
 
     def purge(self, topics: Iterable[TopicQueues[R]]) -> list[R]:
-        """Forget what waits or is being sorted of some topics, and return it; what is in flight will be reported."""
+        """Forget the records of some topics that wait or are being sorted, and return them.
+
+        Records in flight will still be reported.
+        """
         purged: list[R] = []
         for topic in topics:
             purged += topic.sorting
@@ -386,7 +396,7 @@ class Accumulator(Generic[R]):
         record.queue.topic.waiting -= 1
 
     def _relist(self, topic: TopicQueues[R]) -> None:
-        """Who has turns, from the start: after something rare."""
+        """Give out a topic's turns anew, after a rare change."""
         if topic.listed:
             topic.level.turns.remove(topic)
             topic.listed = False

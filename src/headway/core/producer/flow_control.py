@@ -1,15 +1,18 @@
-"""How much each queue may have in flight, so that who sends little need not stand behind who sends much.
+"""The window of each queue: how much it may have in flight, so that a quiet sender need not wait behind a flood.
 
-All that goes to a broker goes over one connection, in order. A flood may have a whole window ahead of its reports while
-it is alone. Beside a quiet neighbour it keeps there what keeps it busy, and little more: `_GAIN` times what is reported
-of it in the time that a report takes at least. There throughput over delay is greatest (Kleinrock 1979), and TCP can
-look for it in the same way (BBR, Cardwell et al. 2016).
+All records for a broker go over one connection, in order. A flood may have a whole window ahead of its reports while it
+is alone. Beside a quiet neighbour its window is little more than keeps it busy: `_GAIN` times the bytes reported of it
+in the least time that a report takes. There throughput over delay is greatest (Kleinrock 1979), and TCP can look for it
+in the same way (BBR, Cardwell et al. 2016).
 
-What a report takes at least shows only where little is ahead: a queue that is narrowed starts at `_LEAST`, until that
-has been seen, and again every ten seconds, since the way to a broker may change.
+The least time of a report shows only while little is ahead. So a narrowed queue starts at `_LEAST` until that time was
+measured, and again every ten seconds, since the way to a broker may change.
 
-Invariants: a queue is narrowed only beside a neighbour that sends far less, and did so again and again of late; two
-floods do not narrow each other; a window is at least `_LEAST`; nothing here costs anything per record.
+Invariants:
+- A queue is narrowed only beside a neighbour that sends far less, and did so again and again of late.
+- Two floods do not narrow each other.
+- A window is at least `_LEAST`.
+- Nothing here costs anything per record.
 """
 
 import math
@@ -19,8 +22,8 @@ from headway.core.producer.queues import Queue, R
 
 # All times are in seconds.
 _TICK = 0.1
-_TICKS = 5  # in so many it must have sent to be a neighbour,
-_REMEMBERED = 10.0  # and in one within this time
+_TICKS = 5  # a neighbour must have sent in so many ticks,
+_REMEMBERED = 10.0  # and in one tick within this time
 _FAR_LESS = 8
 _GAIN = 1.25
 _LEAST = 128 * 1024
@@ -29,21 +32,21 @@ _MEASURED_FOR = 10.0
 
 
 class FlowControl(Generic[R]):
-    """Sets the `window` of each queue. It is told when queues hand over, and of each batch of reports."""
+    """The controller of each queue's `window`. It is told when queues hand over, and of each batch of reports."""
 
     def __init__(self) -> None:
         self._active: dict[Queue[R], None] = {}
         self._since = 0.0
 
     def handed_over(self, queue: Queue[R], size: int, now: float) -> None:
-        """A record of this size is the next that a queue has in flight; it is timed, if little is ahead of it."""
+        """Note that a record of this size is the next in flight of a queue; time it if little is ahead of it."""
         ahead = queue.in_flight - queue.credit
         if queue.timed <= 0 and ahead <= _LEAST:
             queue.timed = ahead + size
             queue.timed_since = now
 
     def reported(self, queue: Queue[R], size: int, now: float) -> None:
-        """So many bytes of a queue were reported: as many of what was before the record that is timed."""
+        """Note that so many bytes of a queue were reported; they count down to the record that is timed."""
         self._active[queue] = None
         queue.delivered += size
         if queue.timed > 0:
@@ -52,7 +55,7 @@ class FlowControl(Generic[R]):
                 queue.quickest = min(queue.quickest, now - queue.timed_since)
 
     def share(self, now: float) -> None:
-        """Ten times a second, look at what each has sent, and set the windows."""
+        """Look at the bytes that each queue has sent, ten times a second, and set the windows."""
         seconds = min(now - self._since, 1.0)
         if seconds < _TICK:
             return
@@ -73,7 +76,7 @@ class FlowControl(Generic[R]):
         queue.window = min(queue.widest, max(_LEAST, busy))
 
     def _look_at(self, queue: Queue[R], seconds: float, now: float) -> None:
-        """Its rate is that of the times when it sends as it can: one that has just stopped is not quiet."""
+        """Update a queue's rate, only from ticks in which it sent: a queue that has just stopped is not quiet."""
         if queue.delivered:
             if not queue.narrowed or queue.quickest < math.inf:
                 queue.rate += (queue.delivered / seconds - queue.rate) / (_SMOOTH if queue.ticks else 1)

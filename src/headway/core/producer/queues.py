@@ -1,4 +1,4 @@
-"""What the accumulator keeps of a level, a topic and a partition: the records that wait, and sums of bytes."""
+"""The accumulator's state for a level, a topic and a partition: the records that wait, and sums of bytes."""
 
 import math
 from collections import deque
@@ -6,25 +6,25 @@ from collections.abc import Collection, Iterator
 from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-ANY_PARTITION = -1  # as the Kafka client has it
+ANY_PARTITION = -1  # the Kafka client's number for it
 
 
 class Waiting(Protocol):
-    """What the accumulator asks of a record: how many bytes it counts for, since when it waits, and where."""
+    """A record as the accumulator sees it: the bytes it counts for, the time since when it waits, and its queue."""
 
     size: int
     since: float
-    queue: Any  # a Queue; the accumulator keeps it there
+    queue: Any  # a Queue, set by the accumulator
 
 
 R = TypeVar("R", bound=Waiting)
 
 
 class Queue(Generic[R]):
-    """The records that wait for one partition, or for none in particular, and what it has in flight.
+    """The records that wait for one partition, or for none in particular, and the bytes it has in flight.
 
-    Who hands over on credit takes the size off `credit`. Who takes a report adds the size to `returned`, and the queue
-    to `reported` if it was 0.
+    A caller that hands over on credit subtracts the size from `credit`. A caller that takes a report adds the size to
+    `returned`, and appends the queue to `reported` if `returned` was 0.
     """
 
     __slots__ = (
@@ -57,13 +57,13 @@ class Queue(Generic[R]):
         self.records: deque[R] = deque()
         self.used = 0  # bytes, in flight or waiting
         self.in_flight = 0
-        self.credit = 0  # of what is in flight: not handed over yet
+        self.credit = 0  # the part of `in_flight` that is not handed over yet
         self.returned = 0
         self.reported = topic.reported
         self.reported_at = -math.inf
         self.listed = False
-        self.window = self.widest = widest  # of what is in flight
-        # What its window follows from: see `Wire`.
+        self.window = self.widest = widest  # the bound of `in_flight`
+        # The measurements that its window follows from: see `FlowControl`.
         self.delivered = self.timed = 0
         self.timed_since = 0.0
         self.narrowed = False
@@ -105,32 +105,32 @@ class TopicQueues(Generic[R]):
         self.unplaced: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
         self.raw: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
         self.partitions: dict[int, Queue[R]] = {}
-        self.partition_count = 0  # not known yet
+        self.partition_count = 0  # 0 while not known
         self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
         self.turns: deque[Queue[R]] = deque()
         self.listed = False
-        self.used = self.waiting = 0  # waiting: records that were not handed over
-        self.sorting: dict[R, None] = {}  # raw records that were taken and are in no queue now, in their order
+        self.used = self.waiting = 0  # `waiting` counts records that were not handed over
+        self.sorting: dict[R, None] = {}  # raw records that were taken and are in no queue, in order
         self.sticky: Queue[R] | None = self.unplaced
         self.sticky_left = 0
 
     @property
     def has_raw(self) -> bool:
-        """Whether records wait to be sorted, or are being sorted: who wants a partition then waits behind them."""
+        """True if records wait to be sorted, or are being sorted: later records for a partition wait behind them."""
         return bool(self.raw.records or self.sorting)
 
     def queue(self, partition: int | None) -> Queue[R]:
-        """The queue of a partition, or the undesignated one."""
+        """Return the queue of a partition, or the undesignated one."""
         if partition is None:
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            number = index(partition)  # 3.0 would be found as 3 from then on, and refused
+            number = index(partition)  # raise for 3.0: as a key it would stand for 3 too, and be refused
             found = self.partitions[number] = Queue(self, number, self.window)
         return found
 
     def queues(self) -> Iterator[Queue[R]]:
-        """All of them."""
+        """Yield all queues."""
         yield self.raw
         yield self.unplaced
         yield self.undesignated
@@ -138,7 +138,7 @@ class TopicQueues(Generic[R]):
 
 
 class Level(Generic[R]):
-    """One level: what it uses, and the topics whose turn comes."""
+    """One level: the bytes it uses, and the topics that take turns."""
 
     __slots__ = ("index", "turns", "used")
 
@@ -148,12 +148,12 @@ class Level(Generic[R]):
         self.turns: deque[TopicQueues[R]] = deque()
 
     def oldest(self) -> float | None:
-        """Since when the record waits that is next, roughly the oldest: whose turn is next differs by a round."""
+        """Return since when the next record waits; it is the oldest up to one round of turns."""
         return self.turns[0].turns[0].records[0].since if self.turns else None
 
 
 class Batch(NamedTuple, Generic[R]):
-    """Records for one partition, in their order; `size` is what they count for."""
+    """Records for one partition, in order; `size` is the bytes they count for."""
 
     queue: Queue[R]
     records: list[R]

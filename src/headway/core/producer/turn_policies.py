@@ -1,8 +1,8 @@
-"""Which level hands over next, when each turn moves another number of bytes.
+"""The policies that decide which level hands over next, when each turn moves another number of bytes.
 
-Invariants: only a level that waits is picked, and one is picked whenever any waits; under `fair` levels that always
-wait get their shares of the bytes, to within one turn; under `strict` the highest that waits is picked, unless another
-has waited too long.
+Invariants: only a level that waits is picked, and one is picked whenever any waits. Under `fair`, levels that always
+wait get their shares of the bytes, to within one turn. Under `strict`, the highest level that waits is picked, unless
+another has waited too long.
 """
 
 from collections.abc import Sequence
@@ -12,25 +12,26 @@ from headway.core.levels.capacity import Distributor, distribute
 from headway.core.levels.policies import PolicyName
 from headway.errors import ConfigError
 
-_PARTS = 1_000  # that a distributor splits
+_PARTS = 1_000  # the capacity that a distributor splits
 
 
 class TurnPolicy(Protocol):
-    """How the levels take turns."""
+    """The way in which the levels take turns."""
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """The level whose turn it is, given since when each waits; None where none does."""
+        """Return the level whose turn it is, given since when each waits; None if none waits."""
         ...
 
     def charge(self, level: int, size: int) -> None:
-        """A turn of a level is over: it moved so many bytes."""
+        """Note that a level's turn is over, and that it moved so many bytes."""
         ...
 
 
 class FairTurns:
-    """To the level that is furthest behind its share; who comes back from idleness neither owes nor has saved up.
+    """The policy that gives each turn to the level furthest behind its share.
 
-    Start-time fair queueing (Goyal, Vin and Cheng 1996), in whole numbers.
+    A level that comes back from idleness neither owes nor has saved up. (Start-time fair queueing, Goyal, Vin and Cheng
+    1996, in whole numbers.)
     """
 
     _SCALE = 2**32
@@ -42,7 +43,7 @@ class FairTurns:
         self._virtual_time = 0
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """The earliest start; of equal ones the higher level's."""
+        """Return the level with the earliest start; of equal ones the highest."""
         chosen, starts = None, self._starts
         for level, since in enumerate(oldest):
             if since is None:
@@ -58,18 +59,21 @@ class FairTurns:
         return chosen
 
     def charge(self, level: int, size: int) -> None:
-        """The next turn starts later by the bytes over the share."""
+        """Put off the level's next turn by the bytes over its share."""
         self._starts[level] += size * self._strides[level]
 
 
 class StrictTurns:
-    """To the highest level; but first to the one that has waited longest, if for more than `max_wait` seconds."""
+    """The policy that gives each turn to the highest level that waits.
+
+    The level that has waited longest goes first if it has waited more than `max_wait` seconds.
+    """
 
     def __init__(self, max_wait: float) -> None:
         self._max_wait = max_wait
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """An overdue level or the highest."""
+        """Return an overdue level, or the highest."""
         highest, longest, before = None, None, now - self._max_wait
         for level, since in enumerate(oldest):
             if since is not None:
@@ -79,13 +83,13 @@ class StrictTurns:
         return highest if longest is None else longest
 
     def charge(self, level: int, size: int) -> None:
-        """What a level has moved plays no part."""
+        """Do nothing: the bytes that a level has moved play no part."""
 
 
 def make_turn_policy(
     policy: PolicyName, distributor: Distributor | None, levels: int, *, max_wait: float
 ) -> TurnPolicy:
-    """The policy of that name; by default each level has twice the share of the one below.
+    """Return the policy of that name; by default each level has twice the share of the one below.
 
     Raises `ConfigError` for another name, and for a distributor where shares play no part.
     """
