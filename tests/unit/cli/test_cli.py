@@ -26,7 +26,7 @@ def test_the_help_names_every_subcommand_and_imports_none() -> None:
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert all(f"  {name} " in output for name in cli.SUMMARIES)
-    assert "imported: ['headway.runtime.interrupt']" in output
+    assert "imported: []" in output
 
 
 @pytest.mark.parametrize("name", cli.SUMMARIES)

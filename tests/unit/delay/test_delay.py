@@ -183,7 +183,7 @@ def test_an_answer_that_nobody_waits_for_any_more_ends_neither_those_that_do_nor
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("headway.delay.commands.AnswerReader", Answers)
+    monkeypatch.setattr("headway.delay.commands.TailReader", Answers)
     readers: list[Answers] = []
     tokens: list[str] = []
 
@@ -307,7 +307,7 @@ def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("headway.delay.relay.search.Onlooker", Deleted)
+    monkeypatch.setattr("headway.delay.relay.search.GroupInspector", Deleted)
     with closing(Wakeup()) as wake, closing(Searcher({}, TopicNames("delay"), wake)) as searcher:
         search = Search("1", 5000, 0, 0)
         searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7}, now=2000)

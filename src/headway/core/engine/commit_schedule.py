@@ -22,7 +22,7 @@ class _Failures:
 class CommitSchedule:
     """The turns in which the levels commit; times are in seconds.
 
-    >>> turns = CommitTurns(levels=2, interval=5.0, now=100.0)
+    >>> turns = CommitSchedule(levels=2, interval=5.0, now=100.0)
     >>> turns.due(104.0), turns.due(105.0)
     ([], [{0, 1}])
     >>> turns.began({0, 1}, 105.0)

@@ -25,7 +25,7 @@ _ANOTHER_SERVICE = 1.2
 class Concurrency:
     """A limit, and a rate per second if one is given.
 
-    >>> admission = Admission(10, rate=100)
+    >>> admission = Concurrency(10, rate=100)
     >>> admission.free(running=4, now=0.0)
     5
     >>> admission.started(5, running=9, now=0.0)

@@ -37,7 +37,7 @@ class MemoryBudget:
     def is_full_for(self, used_by_one: int, held: bool) -> bool:
         """Return whether a partition that uses so many bytes must take no more; a held one resumes a little lower.
 
-        >>> room = Room(1000)
+        >>> room = MemoryBudget(1000)
         >>> room.partitions, room.used = 5, 601
         >>> room.is_full_for(100, held=False), room.is_full_for(101, held=False)
         (False, True)
