@@ -95,7 +95,7 @@ class Dispatch:
         self._admission = admission
         self._is_paced = admission.is_paced
         self._wake = wake
-        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of what is done, not settled yet
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # finished, not in the engine yet
         self._waiting = threading.Lock()  # held by the thread that waits for `lock` to pass them on
         # With the number of unfinished works of its job, if the job has more than one. Works of lost partitions stay
         # until they are reported.
@@ -271,19 +271,19 @@ class Dispatch:
         self.feed()
 
     def give_up(self, failure: HeadwayError) -> None:
-        """Nothing can run any more, and the run ends with this."""
+        """End the run with this error: nothing can run any more."""
         self.failure = self.failure or failure
         self._wake.set()
 
     def next(self) -> Job | None:
-        """Another job, if there is one and a slot is free."""
+        """Return another job, if there is one and a slot is free."""
         with self.lock:
             job = self._next(time.monotonic())
         self._wake_control()
         return job
 
     def feed(self) -> None:
-        """Start what may run now."""
+        """Start the jobs that may run now."""
         now = time.monotonic()
         with self.lock:
             if self.supervision and (given_up := self.supervision.give_up(now, self.ending)):
