@@ -539,7 +539,7 @@ class ProducerClient:
             raise refused(error, because) from error
 
     def _in_slices(self, ask: Callable[[float], T], timeout: float) -> T:
-        """Ask brokers, again while none answers; raises `AuthenticationError` once they let this client in no more."""
+        """Ask brokers, again while none answers; raises `AuthenticationError` once they refuse this client."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
