@@ -58,9 +58,8 @@ class KafkaError(HeadwayError):
 class AuthenticationError(KafkaError):
     """The brokers do not let this client in: for its password, a certificate, or the port that it connects to.
 
-    Attributes:
-        was_connected: Whether they did before. If so, credentials were changed or have ended, and a new client may be
-            let in, as it reads the files of certificates and keys anew.
+    Attributes: was_connected: True if they let it in before. Then credentials were changed or have ended, and a new
+    client may be let in, as it reads the files of certificates and keys anew.
     """
 
     def __init__(self, message: str, *, was_connected: bool = False) -> None:
@@ -75,7 +74,7 @@ class AuthorizationError(KafkaError):
 class FetchError(KafkaError):
     """A level could not fetch; the other levels go on.
 
-    Raised by the poll after the one in which it was seen, so that no fetched record is lost to it.
+    Raised by the poll after the one that met the error, so that no fetched record is lost to it.
     """
 
     def __init__(self, level: int, reason: str) -> None:
@@ -100,15 +99,15 @@ class DeliveryRefusedError(DeliveryError, AuthorizationError):
 
 
 class NoRoomError(DeliveryError):
-    """There was no room for a record in what its topic, level or partition may use; it was not sent."""
+    """A record found no room in the memory that its topic, level or partition may use; it was not sent."""
 
 
 class TransactionError(HeadwayError):
-    """A transactional producer was fenced off, or cannot go on; what was not committed comes again."""
+    """A transactional producer was fenced off, or cannot go on; uncommitted records come again."""
 
 
 class FencedError(TransactionError):
-    """Another producer has taken over the transactional id: what it does counts, and nothing of ours."""
+    """Another producer has taken over the transactional id: only the other's records count now."""
 
 
 class SerializationError(HeadwayError):
@@ -120,7 +119,7 @@ class DeserializationError(HeadwayError):
 
 
 class UnreadableError(HeadwayError):
-    """What lies in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over."""
+    """A record in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over."""
 
 
 class ScheduleError(UnreadableError):
@@ -144,15 +143,14 @@ class TimeLimitError(HeadwayError):
 
 
 class HandlerProcessError(HeadwayError):
-    """A handler's process died, or raised what cannot be sent to another process; a failed attempt as any other."""
+    """A handler's process died, or raised an error that no other process can read; a failed attempt as any other."""
 
 
 class ProcessDiedError(HandlerProcessError):
     """The process of a record's handler died: a failed attempt of each record that ran in it.
 
-    Attributes:
-        deaths: How many processes have died of this record, this one included.
-        alone: Whether no other record ran in it, so that this one has caused its death.
+    Attributes: deaths: The number of processes that have died of this record, this one included. alone: True if no
+    other record ran in the process, so that this record has caused its death.
     """
 
     def __init__(self, message: str, *, deaths: int = 1, alone: bool = True) -> None:
@@ -162,9 +160,10 @@ class ProcessDiedError(HandlerProcessError):
 
 
 class BatchError(HeadwayError):
-    """Raised by a batch's handler: which of its records failed, by their index in the batch; the others are done.
+    """Some records of a batch failed, named by their index in the batch; a batch's handler raises it.
 
-    An exception's class stands for an instance of it, as after `raise`. Text becomes a `RuntimeError` that says it.
+    The other records are done. An exception's class stands for an instance of it, as after `raise`. Text becomes a
+    `RuntimeError` with that text.
     """
 
     def __init__(self, failures: Mapping[int, BaseException | type[BaseException] | str]) -> None:
@@ -180,7 +179,7 @@ class BatchError(HeadwayError):
 
 
 def _as_exception(failure: object) -> BaseException:
-    """Return a failure as an exception: what is none says nothing but that its record failed."""
+    """Return a failure as an exception; any other object only tells that its record failed."""
     kind = type(failure)
     if issubclass(kind, BaseException):
         return failure  # type: ignore[return-value]
