@@ -9,7 +9,7 @@ checked here; the others go to librdkafka as they are.
 | `group.id` | consumer | required | level i joins the group `<group.id>-i` |
 | `max.poll.records` | consumer | required | the capacity: the most records that one poll returns |
 | `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
-| `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: the number of these polls that must have reached the share |
+| `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
 | `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer counts as of the highest level |
 | `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
@@ -18,11 +18,11 @@ checked here; the others go to librdkafka as they are.
 | `max.block.ms` | producer | 60000 | the time that `send` waits for room |
 | `buffer.memory` | producer | 67108864 | the bytes that may wait or be on their way; each level has an equal part |
 | `buffer.reserve.percent` | producer | 20 | the part of the room it finds that a topic, or a partition of it, leaves |
-| `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, split between levels alike |
-| `partition.window.bytes` | producer | 4194304 | the bytes of a partition that librdkafka gets before it reports on them |
-| `delivery.timeout.ms` | producer | 300000 | the time that a record may wait, and then the time that it may be on its way |
+| `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, split alike |
+| `partition.window.bytes` | producer | 4194304 | the bytes of a partition that librdkafka gets before a report |
+| `delivery.timeout.ms` | producer | 300000 | the time for a record to wait, and then to be on its way |
 | `enable.idempotence` | producer | true | no record twice, nor behind a later one of its partition; see below |
-| `scheduler.name` | producer, parallel | headway-delay | the scheduler whose relay delivers records sent with `due`, or retried later |
+| `scheduler.name` | producer, parallel | headway-delay | the scheduler of records sent with `due`, or retried later |
 
 `enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
 `max.in.flight.requests.per.connection` above 5, no `retries`, `queuing.strategy=lifo`. Without it a batch that is sent

@@ -3,7 +3,7 @@
     @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
     def bill(record: ConsumerRecord, context: Context) -> None: ...
 
-The function stays what it was: a test calls it, and `ParallelConsumer.run` takes it.
+The function stays as it was: a test can call it, and `ParallelConsumer.run` takes it.
 """
 
 import dataclasses
