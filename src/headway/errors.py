@@ -48,11 +48,11 @@ class LocalBrokerError(HeadwayError):
 
 
 class PortTakenError(LocalBrokerError):
-    """Another process has the port that the local Apache Kafka is to listen on."""
+    """A port conflict: another process has the port that the local Apache Kafka is to listen on."""
 
 
 class KafkaError(HeadwayError):
-    """Kafka refused a call."""
+    """The error of a call that Kafka refused."""
 
 
 class AuthenticationError(KafkaError):
@@ -107,7 +107,7 @@ class TransactionError(HeadwayError):
 
 
 class FencedError(TransactionError):
-    """Another producer has taken over the transactional id: only the other's records count now."""
+    """A takeover of the transactional id by another producer: only the other's records count now."""
 
 
 class SerializationError(HeadwayError):
@@ -127,11 +127,11 @@ class ScheduleError(UnreadableError):
 
 
 class NoRelayError(HeadwayError):
-    """No relay has settled a cancellation or a reschedule in time; it is settled as soon as one runs."""
+    """A cancellation or a reschedule that no relay has settled in time; it is settled as soon as one runs."""
 
 
 class OffsetMapError(UnreadableError):
-    """Commit metadata is not an offset map that can be read; the offset stands, the map is dropped."""
+    """Commit metadata that cannot be read as an offset map; the offset stands, the map is dropped."""
 
 
 class HandlerError(HeadwayError):
@@ -160,7 +160,7 @@ class ProcessDiedError(HandlerProcessError):
 
 
 class BatchError(HeadwayError):
-    """Some records of a batch failed, named by their index in the batch; a batch's handler raises it.
+    """A failure of some records of a batch, named by their index in it; a batch's handler raises it.
 
     The other records are done. An exception's class stands for an instance of it, as after `raise`. Text becomes a
     `RuntimeError` with that text.
@@ -196,7 +196,7 @@ def _as_exception(failure: object) -> BaseException:
 
 
 class WakeupError(HeadwayError):
-    """`wakeup()` interrupted a poll; nothing was lost."""
+    """The interruption of a poll by `wakeup()`; nothing was lost."""
 
 
 class ClosedError(HeadwayError, RuntimeError):

@@ -102,7 +102,7 @@ class Dispatch:
         self._running: dict[RecordWork, list[int] | None] = {}
         self._jobs = 0
         self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
-        self._to_store: deque[RecordWork] = deque()  # those of them whose time has come
+        self._to_store: deque[RecordWork] = deque()  # works among them that are due now
         self._control_is_due = False
         self._alarms = [-1] * levels
         self._watched = False

@@ -103,7 +103,7 @@ class EventLoop:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
                     if self._ends():
-                        return  # that was no attempt: the record comes again
+                        return  # it was no attempt: the record comes again
                     following = raised(job, error)
                 else:
                     if self._ends():

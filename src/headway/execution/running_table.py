@@ -20,7 +20,7 @@ _LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more
 _SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # partition, length of the topic, topic
 _ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # offset, timestamp, attempt, untried, source
 _ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
-_MOST_SOURCES = 10_000  # that are remembered in their packed form
+_MOST_SOURCES = 10_000  # remembered in their packed form
 
 
 class Table(Protocol):

@@ -187,7 +187,7 @@ class ParallelConsumer:
         self._started = False
         self._is_subscribed = False
         self._ended = threading.Event()
-        self._stop: tuple[bool, float] | None = None  # whether to drain, and until when
+        self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
         self.failure: BaseException | None = None  # the error that ended the run, if one did
 
     def subscribe(self, topics: str | Iterable[str] | Mapping[str, int]) -> None:

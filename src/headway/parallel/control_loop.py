@@ -99,7 +99,7 @@ class ControlLoop:
             self._dispatch.engine.retire(leaving)
         try:
             self._wait_for_handlers(leaving, self._hand_over_until - _reserve(self._hand_over_until - now))
-        finally:  # whatever ends the wait, Ctrl-C too, completed records are committed
+        finally:  # completed records are committed after any end of the wait, Ctrl-C too
             self._dispatch.unwatch()
             try:
                 self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))

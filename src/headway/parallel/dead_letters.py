@@ -125,7 +125,7 @@ class DeadLetters:
     def _why_not(self) -> str | None:
         """Return why letters cannot be written now, None if no reason is known."""
         try:
-            self._client.partitions(self._topic, _ANSWER_WITHIN)  # which also tells the client of its return
+            self._client.partitions(self._topic, _ANSWER_WITHIN)  # the client then knows of its return
             return Admin(self._connection).why_not_writable(self._topic)
         except HeadwayError as error:
             return str(error)

@@ -58,7 +58,7 @@ _OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
-    """It is unknown whether a transaction was committed, so its levels begin again from what Kafka has."""
+    """A transaction with an unknown outcome: its levels begin again from what Kafka has."""
 
 
 class _RefusedError(KafkaError):
@@ -71,7 +71,7 @@ class _RefusedError(KafkaError):
 
 
 class _LevelsError(KafkaError):
-    """These levels keep the transaction from being committed."""
+    """The refusals of some levels, which keep the transaction from being committed."""
 
     def __init__(self, refusals: Refusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))

@@ -88,7 +88,7 @@ class _BaseProducer(Closable):
         self._making_scheduler = threading.Lock()
         self.is_closed = self._is_forked = False
         tell_of_forks(self)
-        self._failed_before = 0  # when the transaction began
+        self._failed_before = 0  # at the transaction's beginning
 
     def _kafka_topic(self, topic: str, level: int) -> str:
         raise NotImplementedError
@@ -417,9 +417,8 @@ class PriorityProducer(_BaseProducer):
         With a `due` time (see `Scheduler.send_later`) a relay delivers the record then, and the future is about its
         delay line. `timestamp` is in milliseconds since the epoch, now by default.
 
-        `on_delivery(error, metadata)` is called on a thread of the producer's, or within a call that sends, flushes or
-        waits for a result, on that call's thread. `on_delivery` must therefore not wait for a lock that such a thread
-        holds.
+        `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
+        for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
 
         Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a priority that is not a level, and
         sends nothing then. A later failure, serialisation included, fails the future. Do not call `send` from a signal

@@ -25,7 +25,7 @@ from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
 
-# How much is handed over, or sorted, before other threads have their turn.
+# The bytes and records handed over, or sorted, before other threads have their turn.
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01

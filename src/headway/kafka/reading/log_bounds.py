@@ -1,8 +1,8 @@
 """The begin and end of partitions, by one rule: an offset below 0 means unknown, not an empty log.
 
-While the leader of a partition is away and its broker is not fenced yet (some ten seconds), librdkafka 2.16 answers
-`list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the leader
-that it knows. Such a question is asked again, with a new client, until a bound; then an error is raised.
+The leader of a partition may be away while its broker is not fenced yet (some ten seconds). librdkafka 2.16 then
+answers `list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the
+leader that it knows. Such a question is asked again, with a new client, until a bound; then an error is raised.
 
 librdkafka's answer for a partition without a leader is the same as for one that does not exist. Only metadata tell them
 apart.

@@ -2,8 +2,8 @@
 
 The binding takes no consumer without the setting `group.id`, and librdkafka asks for the coordinator of any group
 named. If that is denied, it asks twice a second for as long as the client lives, each time a line in the broker's audit
-log. The part of librdkafka that is the member of a group is therefore closed as soon as the client is made, before any
-broker is connected. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
+log. The part of librdkafka that is the group member is therefore closed once the client is made, before any broker is
+connected. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
 
 The simple consumer also looks up a new topic at once, whereas `assign` waits up to a second for the next round.
 """
