@@ -51,7 +51,7 @@ def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch)
 
 
 def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Handlers:
-    """Return the calls of `handler(records, contexts)`; by `BatchError` some records failed, else all or none."""
+    """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did."""
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None and (error := _not_run(result)):

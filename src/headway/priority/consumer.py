@@ -285,7 +285,7 @@ class PriorityConsumer:
         """Take in why a transaction refused a level's offsets: an expelled member joins its group again.
 
         The answer went to the producer. librdkafka's consumer has not heard it, and its heartbeats may not hear of it
-        for minutes. A refusal of its own commit librdkafka's consumer does hear. `on_lost` is called in here.
+        for minutes. The consumer does hear a refusal of its own commit. `on_lost` is called in here.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
             log.warning("Level %d was expelled from its group, and joins again: %s", level, error)

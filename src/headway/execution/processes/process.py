@@ -43,7 +43,7 @@ class Process:
         their_asks, self._asks = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
-        # At the latest here: multiprocessing would send a SIGTERM, which the process ignores, and wait.
+        # Kill it at exit at the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
         atexit.register(self._process.kill)
         theirs.close()
         their_asks.close()

@@ -322,7 +322,7 @@ class Sender:
             raise closed_in_callback("producer")
 
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
-        """Wait until `waiting` returns 0, and return its last value."""
+        """Wait until `waiting` returns 0 or the time is up; return its last value."""
         if self.calls_back_here:
             return waiting()  # no other thread would take the next reports, or serialise the waiting records
         deadline = math.inf if timeout is None else time.monotonic() + timeout

@@ -56,7 +56,7 @@ class TopicReader(Closable):
         return LogBounds(self._config, isolation, within, self.admin.client)
 
     def renew(self) -> None:
-        """Ask with a new client from now on: the old one may keep asking a broker that has nothing to say any more."""
+        """Ask with a new client from now on: the old one may keep asking a broker that is no longer the right one."""
         self._admin = None
 
     def serve(self) -> None:
