@@ -3,26 +3,26 @@
 A configuration is a mapping with dotted keys, as Kafka's clients take it. Headway's own keys are taken out and
 checked here; the others go to librdkafka as they are.
 
-| key | who | default | what |
+| key | client | default | meaning |
 |---|---|---|---|
 | `max.priority` | both | required | the number of levels, N ≥ 1; a priority is from 0 to N - 1 |
 | `group.id` | consumer | required | level i joins the group `<group.id>-i` |
 | `max.poll.records` | consumer | required | the capacity: the most records that one poll returns |
-| `max.poll.history.window.size` | consumer | 6 | capacity_burst: how many polls the window remembers |
+| `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
 | `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
 | `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer counts as of the highest level |
 | `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
-| `auto.commit.interval.ms` | consumer | 5000 | how often |
+| `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
-| `max.block.ms` | producer | 60000 | how long `send` waits for room |
+| `max.block.ms` | producer | 60000 | the time that `send` waits for room |
 | `buffer.memory` | producer | 67108864 | the bytes that may wait or be on their way; each level has an equal part |
-| `buffer.reserve.percent` | producer | 20 | how much of the room that it finds a topic, or a partition of it, leaves |
-| `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, which is split alike |
-| `partition.window.bytes` | producer | 4194304 | how much librdkafka gets of a partition before it reports on it |
-| `delivery.timeout.ms` | producer | 300000 | how long a record may wait, and then how long it may be on its way |
-| `enable.idempotence` | producer | true | no record twice or behind a later one of its partition; see below |
-| `scheduler.name` | producer, parallel | headway-delay | whose relay brings what is sent with `due`, or retried later |
+| `buffer.reserve.percent` | producer | 20 | the part of the room it finds that a topic, or a partition of it, leaves |
+| `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, split alike |
+| `partition.window.bytes` | producer | 4194304 | the bytes of a partition that librdkafka gets before a report |
+| `delivery.timeout.ms` | producer | 300000 | the time for a record to wait, and then to be on its way |
+| `enable.idempotence` | producer | true | no record twice, nor behind a later one of its partition; see below |
+| `scheduler.name` | producer, parallel | headway-delay | the scheduler of records sent with `due`, or retried later |
 
 `enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
 `max.in.flight.requests.per.connection` above 5, no `retries`, `queuing.strategy=lifo`. Without it a batch that is sent
@@ -62,7 +62,7 @@ DEFAULT_SCHEDULER = "headway-delay"
 
 Config = Mapping[str, Any]
 
-# What a setting, under each of its names, must be for idempotence.
+# The check for idempotence of each setting, under each of its names.
 _IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
     "acks": lambda _, value: str(value) in ("all", "-1"),
     "max.in.flight": lambda key, value: whole_number(key, value) <= 5,
@@ -91,7 +91,7 @@ class ConsumerSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
+        """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         window_size = reader.integer("max.poll.history.window.size", default=6)
         settings = cls(
@@ -134,7 +134,7 @@ class ParallelSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
+        """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         settings = cls(
             levels=reader.integer("max.priority") if "max.priority" in config else None,
@@ -156,7 +156,7 @@ class ParallelSettings:
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """The settings of the producer for what handlers return. `kafka` is for librdkafka and can hold secrets."""
+    """The settings of the producer for handlers' outputs. `kafka` is for librdkafka and can hold secrets."""
 
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
@@ -164,7 +164,7 @@ class OutputSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Take a configuration apart; raises `ConfigError` for what is out of bounds."""
+        """Parse a configuration; raises `ConfigError` for a setting that is out of bounds."""
         reader = _Reader(config)
         return cls(
             key_serializer=reader.function("key.serializer"),
@@ -181,7 +181,7 @@ class ProducerSettings:
     max_block: float
     memory: int
     reserve: float
-    least_size: int  # that any record counts for
+    least_size: int  # the least that any record counts for
     window: int
     delivery_timeout: float
     max_wait: float
@@ -192,7 +192,7 @@ class ProducerSettings:
 
     @classmethod
     def parse(cls, config: Config, *, with_levels: bool = True) -> Self:
-        """Take a configuration apart; raises `ConfigError` for what is missing or out of bounds."""
+        """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         for key in ("delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb"):
             reader.refuse(key, "Futures need every report, and take it. Remove it, and use on_delivery of send")
@@ -217,14 +217,14 @@ class ProducerSettings:
 
 
 def idempotent_by_default(kafka: Config) -> dict[str, Any]:
-    """A producer's settings with `enable.idempotence`: true if they say nothing about it and do not rule it out."""
+    """Return a producer's settings with `enable.idempotence`: true unless they set it or rule it out."""
     possible = all(fits(key, kafka[key]) for key, fits in _IDEMPOTENT.items() if key in kafka)
-    # A transaction needs it: whatever rules it out then, librdkafka names it.
+    # A transaction needs it: librdkafka then names a setting that rules it out.
     return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
 def no_such_priority(priority: int, levels: int) -> ConfigError:
-    """The error for a priority that is not one of the levels."""
+    """Return the error for a priority that is not one of the levels."""
     return ConfigError(
         f"The priority {priority} is not a level: with max.priority={levels} it must be from 0 to {levels - 1}. "
         "Nothing was sent."
@@ -232,7 +232,7 @@ def no_such_priority(priority: int, levels: int) -> ConfigError:
 
 
 def explain_refused(reason: str, config: Config) -> str:
-    """A sentence for a configuration that librdkafka refuses, with the nearest of our own keys where one is near."""
+    """Return a sentence for a configuration that librdkafka refuses, with the nearest of our own keys, if any."""
     for key in config:
         if f'"{key}"' in reason and (near := difflib.get_close_matches(key, OWN_KEYS, n=1, cutoff=0.8)):
             return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
@@ -240,7 +240,7 @@ def explain_refused(reason: str, config: Config) -> str:
 
 
 class _Reader:
-    """Takes known keys out of a configuration; what it leaves is `rest`."""
+    """A reader that takes known keys out of a configuration; the others are left in `rest`."""
 
     def __init__(self, config: Config) -> None:
         self.rest = dict(config)
@@ -285,7 +285,10 @@ class _Reader:
         return interval if enabled == "true" else None
 
     def delivery_timeout(self) -> float:
-        """It stays in `rest`, under either of its names: librdkafka keeps it too. As there, 0 is for ever."""
+        """Return the timeout in seconds; like librdkafka, take 0 for no limit.
+
+        The key stays in `rest`, under either of its names: librdkafka needs it too.
+        """
         for key in ("delivery.timeout.ms", "message.timeout.ms"):
             if key in self.rest:
                 return whole_number(key, self.rest[key]) / 1000 or math.inf
@@ -297,7 +300,7 @@ class _Reader:
 
 
 def whole_number(key: str, value: Any) -> int:
-    """A setting's value as a number; raises `ConfigError` for what is none."""
+    """Return a setting's value as a number; raises `ConfigError` for a value that is none."""
     try:
         if isinstance(value, (bool, float)):
             raise ValueError

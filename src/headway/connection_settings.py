@@ -1,4 +1,4 @@
-"""Of one client's settings, those that other clients need to reach the same brokers."""
+"""The settings of one client that other clients need to reach the same brokers."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ delivery.report.only.error produce.offset.report dr_cb dr_msg_cb on_delivery
 PRODUCERS_OWN = frozenset(_PRODUCERS.split())
 """The settings that librdkafka has for producers alone, and the binding's name for their callback."""
 
-# librdkafka takes these from every client, but means what a producer sends. Headway's producers depend on them.
+# librdkafka takes these from every client, but they concern sending. Headway's producers depend on them.
 _OF_SENDING = ("message.max.bytes", "message.copy.max.bytes", "max.in.flight", "max.in.flight.requests.per.connection")
 # A callback is told of the client that it was given to, in the thread that polls that client.
 _OF_ONE_CLIENT = ("error_cb", "throttle_cb", "stats_cb", "statistics.interval.ms", "default.topic.config")
@@ -39,6 +39,6 @@ _OF_ONE_KIND = CONSUMERS_OWN | PRODUCERS_OWN | {*_OF_SENDING, *_OF_ONE_CLIENT, *
 def connection_of(config: Config) -> dict[str, Any]:
     """Return the settings that every client needs to reach the same brokers: all but those of one kind of client.
 
-    So a setting of a newer librdkafka arrives, too.
+    A setting of a newer librdkafka therefore arrives, too.
     """
     return {key: value for key, value in config.items() if key not in _OF_ONE_KIND}

@@ -1,4 +1,4 @@
-"""Dead letters as records: what a record that failed for good is sent with, and what it takes to reach the brokers."""
+"""Dead letters as records: the headers, size and shortening of a record that failed for good."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from headway.records import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 2_097_152
-"""`message.max.bytes` of who sends them: with its story a dead letter is larger than its record was."""
+"""The senders' `message.max.bytes`: with its story a dead letter is larger than its record was."""
 
 _SHORTENED = PREFIX + "shortened"
 _A_HEADER = 12  # bytes that a header takes beside its name and value, at most
@@ -17,7 +17,7 @@ _LEAST_KEPT = 1000
 
 
 class Failed(Protocol):
-    """A record that failed for good: a `Work`, or what is like one."""
+    """A record that failed for good: a `Work`, or an object like one."""
 
     @property
     def record(self) -> ConsumerRecord: ...
@@ -28,7 +28,7 @@ class Failed(Protocol):
 
 
 def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Header]:
-    """The record's own headers and what went wrong; of an earlier life as a dead letter nothing is kept."""
+    """Return the record's own headers and the story of its failure, without that of an earlier dead letter."""
     record, now, first_failed_at = work.record, time.time(), work.first_failed_at
     first = now if first_failed_at is None else now - (time.monotonic() - first_failed_at)
     story = {
@@ -54,7 +54,7 @@ def size_of(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -
 
 
 class Parts(NamedTuple):
-    """What of a dead letter can be shortened."""
+    """The parts of a dead letter that can be shortened."""
 
     value: bytes | None
     key: bytes | None
@@ -62,7 +62,7 @@ class Parts(NamedTuple):
 
 
 def shortened(letter: Parts, most: int) -> Parts:
-    """Return the beginning of a dead letter, about `most` bytes of it and the story; a header says what it was.
+    """Return the beginning of a dead letter, about `most` bytes of it and the story; a header tells the full sizes.
 
     The record's own headers are left out.
     """
@@ -77,9 +77,9 @@ def shortened(letter: Parts, most: int) -> Parts:
 
 
 def halved(letter: Parts) -> Parts | None:
-    """Return about the first half of a dead letter that Kafka refuses for its size; None where nothing can be left out.
+    """Return about the first half of a dead letter that Kafka refuses for its size; None if nothing can be left out.
 
-    What it takes in a topic cannot be known before: the topic's limit is the brokers', and counts what is compressed.
+    The size that a topic takes cannot be known before: the limit is the brokers', and counts compressed bytes.
     """
     size = size_of(*letter)
     shorter = shortened(letter, size // 2)

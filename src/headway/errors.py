@@ -48,19 +48,18 @@ class LocalBrokerError(HeadwayError):
 
 
 class PortTakenError(LocalBrokerError):
-    """Another process has the port that the local Apache Kafka is to listen on."""
+    """A port conflict: another process has the port that the local Apache Kafka is to listen on."""
 
 
 class KafkaError(HeadwayError):
-    """Kafka refused a call."""
+    """The error of a call that Kafka refused."""
 
 
 class AuthenticationError(KafkaError):
     """The brokers do not let this client in: for its password, a certificate, or the port that it connects to.
 
-    Attributes:
-        was_connected: Whether they did before. If so, credentials were changed or have ended, and a new client may be
-            let in, as it reads the files of certificates and keys anew.
+    Attributes: was_connected: True if they let it in before. Then credentials were changed or have ended, and a new
+    client may be let in, as it reads the files of certificates and keys anew.
     """
 
     def __init__(self, message: str, *, was_connected: bool = False) -> None:
@@ -75,7 +74,7 @@ class AuthorizationError(KafkaError):
 class FetchError(KafkaError):
     """A level could not fetch; the other levels go on.
 
-    Raised by the poll after the one in which it was seen, so that no fetched record is lost to it.
+    Raised by the poll after the one that met the error, so that no fetched record is lost to it.
     """
 
     def __init__(self, level: int, reason: str) -> None:
@@ -100,15 +99,15 @@ class DeliveryRefusedError(DeliveryError, AuthorizationError):
 
 
 class NoRoomError(DeliveryError):
-    """There was no room for a record in what its topic, level or partition may use; it was not sent."""
+    """A record found no room in the memory that its topic, level or partition may use; it was not sent."""
 
 
 class TransactionError(HeadwayError):
-    """A transactional producer was fenced off, or cannot go on; what was not committed comes again."""
+    """A transactional producer was fenced off, or cannot go on; uncommitted records come again."""
 
 
 class FencedError(TransactionError):
-    """Another producer has taken over the transactional id: what it does counts, and nothing of ours."""
+    """A takeover of the transactional id by another producer: only the other's records count now."""
 
 
 class SerializationError(HeadwayError):
@@ -120,7 +119,7 @@ class DeserializationError(HeadwayError):
 
 
 class UnreadableError(HeadwayError):
-    """What lies in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over."""
+    """A record in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over."""
 
 
 class ScheduleError(UnreadableError):
@@ -128,11 +127,11 @@ class ScheduleError(UnreadableError):
 
 
 class NoRelayError(HeadwayError):
-    """No relay has settled a cancellation or a reschedule in time; it is settled as soon as one runs."""
+    """A cancellation or a reschedule that no relay has settled in time; it is settled as soon as one runs."""
 
 
 class OffsetMapError(UnreadableError):
-    """Commit metadata is not an offset map that can be read; the offset stands, the map is dropped."""
+    """Commit metadata that cannot be read as an offset map; the offset stands, the map is dropped."""
 
 
 class HandlerError(HeadwayError):
@@ -144,15 +143,14 @@ class TimeLimitError(HeadwayError):
 
 
 class HandlerProcessError(HeadwayError):
-    """A handler's process died, or raised what cannot be sent to another process; a failed attempt as any other."""
+    """A handler's process died, or raised an error that no other process can read; a failed attempt as any other."""
 
 
 class ProcessDiedError(HandlerProcessError):
     """The process of a record's handler died: a failed attempt of each record that ran in it.
 
-    Attributes:
-        deaths: How many processes have died of this record, this one included.
-        alone: Whether no other record ran in it, so that this one has caused its death.
+    Attributes: deaths: The number of processes that have died of this record, this one included. alone: True if no
+    other record ran in the process, so that this record has caused its death.
     """
 
     def __init__(self, message: str, *, deaths: int = 1, alone: bool = True) -> None:
@@ -162,9 +160,10 @@ class ProcessDiedError(HandlerProcessError):
 
 
 class BatchError(HeadwayError):
-    """Raised by a batch's handler: which of its records failed, by their index in the batch; the others are done.
+    """A failure of some records of a batch, named by their index in it; a batch's handler raises it.
 
-    An exception's class stands for an instance of it, as after `raise`. Text becomes a `RuntimeError` that says it.
+    The other records are done. An exception's class stands for an instance of it, as after `raise`. Text becomes a
+    `RuntimeError` with that text.
     """
 
     def __init__(self, failures: Mapping[int, BaseException | type[BaseException] | str]) -> None:
@@ -180,7 +179,7 @@ class BatchError(HeadwayError):
 
 
 def _as_exception(failure: object) -> BaseException:
-    """Return a failure as an exception: what is none says nothing but that its record failed."""
+    """Return a failure as an exception; any other object only tells that its record failed."""
     kind = type(failure)
     if issubclass(kind, BaseException):
         return failure  # type: ignore[return-value]
@@ -197,7 +196,7 @@ def _as_exception(failure: object) -> BaseException:
 
 
 class WakeupError(HeadwayError):
-    """`wakeup()` interrupted a poll; nothing was lost."""
+    """The interruption of a poll by `wakeup()`; nothing was lost."""
 
 
 class ClosedError(HeadwayError, RuntimeError):

@@ -1,7 +1,7 @@
 """Records and their addresses.
 
-An address is always *(topic, level, partition)*: the topic that the user names, the priority level, 0 lowest, and
-the partition. Which Kafka topic that is, is the business of `headway.core.levels.naming`.
+An address is always *(topic, level, partition)*: the topic that the user names, the priority level, 0 lowest, and the
+partition. `headway.core.levels.naming` gives the Kafka topic for an address.
 """
 
 import logging
@@ -26,11 +26,11 @@ class TopicPartition(NamedTuple):
 
 
 UNKNOWN_OFFSET = -1
-"""The offset of a record that was delivered, of which the broker does not say where: with `acks=0`, or twice sent."""
+"""The offset of a delivered record without a known one: it was sent with `acks=0`, or sent twice."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a delivered record is, maybe at `UNKNOWN_OFFSET`; `timestamp` is in milliseconds since the epoch."""
+    """The place of a delivered record, maybe at `UNKNOWN_OFFSET`; `timestamp` is in milliseconds since the epoch."""
 
     topic: str
     partition: int
@@ -46,10 +46,10 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to be sent: to the level `priority` of a topic, or to a topic of that very name.
+    """A record to be sent: to the level `priority` of a topic, or without it to the topic of that very name.
 
-    `value` and `key` are bytes or strings, or what the serialisers take; `timestamp` is in milliseconds since the
-    epoch, now if there is none; without a `partition` the key decides.
+    `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
+    epoch, by default now. Without a `partition` the key decides.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class ProducerRecord:
 
 
 class Message(Protocol):
-    """What a Kafka client hands over; a `ConsumerRecord` reads it when it is asked."""
+    """A message as a Kafka client hands it over; a `ConsumerRecord` reads its fields on demand."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -74,16 +74,16 @@ class Message(Protocol):
     def leader_epoch(self) -> int | None: ...
 
 
-# Called by C: where the interpreter has specialised a call it overlooks an error beside a result, which then comes up
-# anywhere later.
+# Called by C: a call that the interpreter has specialised overlooks an error beside a result, and the error then comes
+# up anywhere later.
 _call_headers = methodcaller("headers")
 
 
 def headers_of(message: Message) -> Sequence[Header]:
-    """The headers of a record that was read; none where the name of one is not UTF-8, and the log says so."""
+    """Return the headers of a read record; none if a name is not UTF-8, which is logged."""
     try:
         return _call_headers(message) or ()
-    except SystemError:  # asked again, the binding would end the process
+    except SystemError:  # a second call of the binding would end the process
         message.set_headers([])  # type: ignore[attr-defined]
         log.warning(
             "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and is taken to have "
@@ -94,7 +94,7 @@ def headers_of(message: Message) -> Sequence[Header]:
 
 
 class RecordSource(NamedTuple):
-    """What the records of one level have in common."""
+    """The fields that the records of one level have in common."""
 
     level: int
     topic_suffix: str
@@ -102,17 +102,17 @@ class RecordSource(NamedTuple):
     read_value: Callable[[Message], Any]
 
 
-# `ConsumerRecord` is made for each record that is consumed. A struct takes a third of what a class with an `__init__`
-# does, and the garbage collector does not look at it: its fields lead nowhere back.
+# `ConsumerRecord` is made for each consumed record. A struct takes a third of the time of a class with an `__init__`.
+# The garbage collector does not look at it: its fields lead nowhere back.
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A record as it was consumed: a view that reads and deserialises a field when it is asked for.
+    """A record as it was consumed: a view that reads and deserialises a field on demand.
 
     `value` is the value, deserialised if `value.deserializer` is set.
 
-    `key` and `value` raise `DeserializationError` where a deserialiser refuses; `raw_key` and `raw_value` are the
-    bytes in any case.
+    `key` and `value` raise `DeserializationError` if a deserialiser fails; `raw_key` and `raw_value` are the bytes in
+    any case.
     """
 
     _message: Message
@@ -171,15 +171,15 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch: when it was created, or appended, as the topic is configured."""
+        """Milliseconds since the epoch: the time of creation, or of appending, as the topic is configured."""
         return self._message.timestamp()[1]
 
     @property
     def leader_epoch(self) -> int | None:
-        """The epoch of the leader that the record was read from, where the broker says it."""
+        """The epoch of the leader that the record was read from, if the broker tells it."""
         return self._message.leader_epoch()
 
-    # Neither key nor value: they can be secret or large.
+    # The representation has neither key nor value: they can be secret or large.
 
     def __repr__(self) -> str:
         return f"ConsumerRecord({self.topic!r}, level={self.level}, partition={self.partition}, offset={self.offset})"
@@ -189,7 +189,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):
-    """A record whose value goes through a deserialiser when it is asked for."""
+    """A record whose value goes through a deserialiser on demand."""
 
     @property  # type: ignore[misc]  # the field is left to itself
     def value(self) -> Any:

@@ -1,4 +1,4 @@
-"""Which workers are meant: `package.module:handler`, or `package.module` for all of its own."""
+"""The discovery of workers by name: `package.module:handler`, or `package.module` for all of its own."""
 
 import difflib
 import importlib
@@ -17,7 +17,7 @@ _EXAMPLE = '@worker("orders", group="billing")'
 
 
 def find_workers(names: Iterable[str]) -> dict[str, Worker]:
-    """The workers that are named, each as `module:handler`; raises `ConfigError` for what cannot be found."""
+    """Return the named workers, each as `module:handler`; raises `ConfigError` for a name that cannot be found."""
     found: dict[str, Worker] = {}
     for name in names:
         module_name, colon, handler = name.partition(":")
@@ -27,7 +27,7 @@ def find_workers(names: Iterable[str]) -> dict[str, Worker]:
 
 
 def _one(module: ModuleType, handler: str) -> Worker:
-    """The worker of this name in a module."""
+    """Return the worker of this name in a module."""
     if not hasattr(module, handler):
         names = [each.partition(":")[2] for each in _own(module)]
         near = difflib.get_close_matches(handler, names, n=1)
@@ -52,7 +52,7 @@ def _all_of(module: ModuleType) -> dict[str, Worker]:
 
 
 def _own(module: ModuleType) -> dict[str, Worker]:
-    """The workers that are defined in a module; others may be imported to be called."""
+    """Return the workers that are defined in a module; others may be imported to be called."""
     return {
         f"{module.__name__}:{name}": found
         for name, value in vars(module).items()
@@ -84,7 +84,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Where it happened, as far as that is in a file, and not in one of ours."""
+    """Return the place of an error, if it is in a file, and not in one of ours."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]

@@ -3,7 +3,7 @@
     @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
     def bill(record: ConsumerRecord, context: Context) -> None: ...
 
-The function stays what it was: a test calls it, and `ParallelConsumer.run` takes it.
+The function stays as it was: a test can call it, and `ParallelConsumer.run` takes it.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from headway.parallel.validation import check_handler
 
 Topics = str | Sequence[str] | Mapping[str, int]
 Value = type[Any] | Callable[[bytes], Any]
-"""A dataclass, or what makes a value of a record's bytes."""
+"""A dataclass, or a function that makes a value from a record's bytes."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,24 +47,24 @@ def worker(
 ) -> Callable[[F], F]:
     """Declare a handler as a worker; the function itself is returned as it is.
 
-    The handler is a function or an `async def`, and gets each record and its context, as those of a
-    `ParallelConsumer` do.
+    The handler is a function or an `async def`, and gets each record and its context, as those of a `ParallelConsumer`
+    do.
 
     Args:
-        topics: What it reads: a topic, several, or a mapping of topics to priorities.
-        group: Who reads: the consumer group.
-        value: What `record.value` is: of a dataclass, that of the record's JSON; of another callable, what it makes
-            of the bytes. A value that cannot be read is a dead letter. By default the bytes.
-        levels: How many levels the topics have. By default they have none.
-        ordering: What runs in order.
-        concurrency: How many records one process handles at a time.
-        retries: When a failed record is tried again, and how often.
-        dead_letter_topic: Where records go that are not tried again.
+        topics: The topics to read: one, several, or a mapping of topics to priorities.
+        group: The consumer group.
+        value: The kind of `record.value`: for a dataclass, an instance read from the record's JSON; for another
+            callable, its result for the bytes. A value that cannot be read is a dead letter. By default the bytes.
+        levels: The number of the topics' levels. By default they have none.
+        ordering: The records that run in order.
+        concurrency: The number of records that one process handles at a time.
+        retries: The times and number of further attempts at a failed record.
+        dead_letter_topic: The topic for records that are not tried again.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
             "auto.offset.reset" a new group starts at the beginning.
         options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`.
 
-    Raises `ConfigError` for what is out of bounds.
+    Raises `ConfigError` for an option out of bounds.
     """
     _check_known(options)
     options |= {
@@ -95,15 +95,15 @@ def worker(
 
 
 def worker_of(handler: Any) -> "Worker | None":
-    """How a handler was declared; None for what is no worker."""
+    """Return a handler's declaration; None for an object that is no worker."""
     found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
-    # Another decorator on top may have taken over what it found on the function that it wraps.
+    # Another decorator on top may have taken over the attributes of the function that it wraps.
     return dataclasses.replace(found, handler=handler) if isinstance(found, Worker) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A handler and what it was declared with, checked; `options` are a `ParallelConsumer`'s.
+    """A handler with its declaration, checked; `options` are a `ParallelConsumer`'s.
 
     `config` and `options` can hold secrets, so `repr` does not show them.
     """
@@ -121,16 +121,19 @@ class Worker:
             raise ConfigError('A worker needs the name of a topic, as in @worker("orders", group="billing").')
         if self.levels is not None and (not isinstance(self.levels, int) or self.levels < 1):
             raise ConfigError(f"levels is {self.levels!r}; it must be a whole number, at least 1, or left out.")
-        self.kafka_topics()  # which checks the priorities of a mapping
+        self.kafka_topics()  # this checks the priorities of a mapping
         ParallelSettings.parse(self._config({}))
-        # Here, as the command wraps it: a wrapper does not tell what is in it.
+        # Checked here, as the command wraps it: a wrapper does not tell its content.
         check_handler(self.handler, self.options.get("executor"))
 
     def consumer(self, config: Config, concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
-        """A consumer that is ready to run the handler; `config` says where Kafka is, `index` which of all this is."""
+        """Return a consumer that is ready to run the handler.
+
+        `config` has Kafka's address; `index` numbers this worker among its copies.
+        """
         changed = {} if concurrency is None else {"max_concurrency": concurrency}
         settings = self._config(config)
-        if "group.instance.id" in settings:  # those with the same one would end each other
+        if "group.instance.id" in settings:  # members with the same id would end each other
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
         consumer = ParallelConsumer(settings, **{**self.options, **changed, **self._own_transactions(index)})
         consumer.subscribe(self.topics)
@@ -144,11 +147,11 @@ class Worker:
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """Where records go that are not tried again."""
+        """The topic for records that are not tried again."""
         return self.options["dead_letter_topic"]  # type: ignore[no-any-return]
 
     def kafka_topics(self) -> list[str]:
-        """The Kafka topics that it reads, without those that match a pattern."""
+        """Return the Kafka topics that it reads, without those that match a pattern."""
         if isinstance(self.topics, Mapping):
             subscriptions = by_priority(self.topics, self.levels or 1)
             names = [name for each in subscriptions for name in each.topics]
@@ -168,7 +171,7 @@ class Worker:
 
 
 def _check_known(options: Iterable[str]) -> None:
-    """Raises `ConfigError` for what is no option of a `ParallelConsumer`, or has another name here."""
+    """Raise `ConfigError` for a name that is no option of a `ParallelConsumer`, or has another name here."""
     known = inspect.signature(ParallelConsumer).parameters.keys() - {"config", "max_concurrency"}
     for name in options:
         if name not in known:
@@ -178,7 +181,7 @@ def _check_known(options: Iterable[str]) -> None:
 
 
 class _JsonReader:
-    """JSON into a dataclass; goes to another process as the dataclass."""
+    """A reader of JSON into a dataclass; goes to another process as the dataclass."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -210,7 +213,7 @@ def _reader(value: Value | None) -> Callable[[Any], Any] | None:
             f"value={_name(value)} cannot be called with the bytes of a record. Give a dataclass, for JSON, or a "
             "function that takes the bytes."
         ) from None
-    except ValueError:  # a builtin that does not say what it takes
+    except ValueError:  # a builtin that does not tell its parameters
         pass
     return value
 

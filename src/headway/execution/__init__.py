@@ -1,1 +1,1 @@
-"""Running handlers: on threads, an event loop or processes, each call with its context and time limit."""
+"""The execution of handlers: on threads, an event loop or processes, each call with its context and time limit."""

@@ -1,4 +1,4 @@
-"""What a handler is told beside its record."""
+"""The context of a record: a handler's second argument."""
 
 import time
 from typing import Protocol
@@ -7,7 +7,7 @@ from headway.core.engine.work import Failure
 
 
 class Attempt(Protocol):
-    """What a context shows: a `Work`, or what another process was told of it."""
+    """An attempt as a context shows it: a `Work`, or its copy in another process."""
 
     @property
     def attempt(self) -> int: ...
@@ -30,17 +30,17 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._work.attempt
 
     @property
     def last_error(self) -> BaseException | None:
-        """What the attempt before raised; None at the first."""
+        """The error of the attempt before; None at the first."""
         return self._work.failure.error if self._work.failure else None
 
     @property
     def last_failed_at(self) -> float | None:
-        """When the attempt before failed, in seconds since the epoch; None at the first."""
+        """The time at which the attempt before failed, in seconds since the epoch; None at the first."""
         return wall_time(self._work.failure.at) if self._work.failure else None
 
     @property
@@ -50,7 +50,7 @@ class Context:
 
     @property
     def queue_time(self) -> float:
-        """How many seconds the record was here before this attempt began, earlier attempts included."""
+        """The seconds that the record was here before this attempt began, earlier attempts included."""
         return self._started - self._work.arrived
 
     def __repr__(self) -> str:
@@ -58,5 +58,5 @@ class Context:
 
 
 def wall_time(monotonic: float) -> float:
-    """A moment of the monotonic clock in seconds since the epoch."""
+    """Return a moment of the monotonic clock in seconds since the epoch."""
     return time.time() - (time.monotonic() - monotonic)

@@ -1,11 +1,12 @@
 """The engine, shared: executors report to it and take from it, the control thread feeds it and commits.
 
-Who has ended a job takes the next one in the same breath, so a slot that gets free is filled at once and nobody is
-woken for it. The control thread is woken only where there is something for it to do. The lock is held for some
+A thread that ends a job takes the next one in the same call. A free slot is therefore filled at once, and no other
+thread is woken for it. The control thread is woken only if it has something to do. The lock is held for some
 microseconds at a time, never during a handler, a call to Kafka, or anything that lets another thread run.
 
-At most one executor's thread waits for the lock; others leave their reports with it and are idle. If each waited
-itself, a thousand of them would queue up whenever one was interrupted with the lock, and be woken one by one.
+At most one executor's thread waits for the lock; others leave their reports with that thread and are idle. If each
+thread waited itself, a thousand of them would queue up whenever one was interrupted with the lock. They would then be
+woken one by one.
 """
 
 import logging
@@ -35,17 +36,17 @@ log = logging.getLogger(__name__)
 
 RecordWork = Work[ConsumerRecord]
 Job = Sequence[RecordWork]
-"""What a handler is called for: one work, or those of a batch."""
+"""The works of one call of a handler: one work, or those of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelMetrics:
-    """Counts since the start, and what is here now.
+    """The counts since the start, and of the records here now.
 
-    `done` are records, dead letters among them; `failed` are attempts; `dead_letters` are stored, in transactions
+    `done` counts records, dead letters among them, `failed` counts attempts. `dead_letters` are stored, in transactions
     committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
-    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` says which right is missing,
-    if one is: what it is needed for waits.
+    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` names the missing right, if
+    one is missing: records that need it wait.
     """
 
     done: int
@@ -59,22 +60,22 @@ class ParallelMetrics:
 
 
 class Letters(Protocol):
-    """Where records go that failed for good; reports to `stored`, or to `not_stored`."""
+    """The store of records that failed for good; reports to `stored`, or to `not_stored`."""
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
 class Schedules(Protocol):
-    """Where records go that are to be tried again after long; reports as `Letters`, or to `not_scheduled`."""
+    """The store of records to be tried again much later; reports as `Letters`, or to `not_scheduled`."""
 
     def send(self, work: RecordWork, delay: Any) -> None: ...
 
 
 class Dispatch:
-    """Hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
+    """The part that hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
 
-    `take` is the engine's method that gives the next job, empty if there is none; each takes one slot. `starts` is the
-    executor's, for jobs that nobody asked for.
+    `take` is the engine's method that returns the next job, empty if there is none; each job takes one slot. `starts`
+    is the executor's method that starts jobs for which no thread asked.
     """
 
     def __init__(
@@ -94,14 +95,14 @@ class Dispatch:
         self._admission = admission
         self._is_paced = admission.is_paced
         self._wake = wake
-        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of what is done, not settled yet
-        self._waiting = threading.Lock()  # held by who waits for `lock` to settle them
-        # With how many of its job are left, if that has more than one work. Those of lost partitions too, until they
-        # are reported.
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # finished, not in the engine yet
+        self._waiting = threading.Lock()  # held by the thread that waits for `lock` to pass them on
+        # With the number of unfinished works of its job, if the job has more than one. Works of lost partitions stay
+        # until they are reported.
         self._running: dict[RecordWork, list[int] | None] = {}
         self._jobs = 0
         self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
-        self._to_store: deque[RecordWork] = deque()  # those of them whose time has come
+        self._to_store: deque[RecordWork] = deque()  # works among them that are due now
         self._control_is_due = False
         self._alarms = [-1] * levels
         self._watched = False
@@ -109,7 +110,7 @@ class Dispatch:
         self._done = self._failed = self._dead_letters = self._abandoned = 0
 
     def metrics(self) -> ParallelMetrics:
-        """What was done so far, what runs and what waits."""
+        """Return the counts of records done, running and waiting."""
         with self.lock:
             return ParallelMetrics(
                 done=self._done,
@@ -123,14 +124,14 @@ class Dispatch:
 
     @property
     def work_remaining(self) -> int:
-        """How many records were fetched and are not done."""
+        """The number of records that were fetched and are not done."""
         with self.lock:
             return self.engine.work_remaining
 
     # For executors
 
     def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
-        """A work is done; the next job, if there is one for this slot."""
+        """Note that a work is done; return the next job, if there is one for this slot."""
         if not self.lock.acquire(blocking=False):
             self._reports.append((work, outputs))
             return self._settle_reports()
@@ -146,7 +147,7 @@ class Dispatch:
 
     def _settle_reports(self) -> Job | None:
         if not self._waiting.acquire(blocking=False):
-            return None  # who waits takes our report along, and starts what may start in its place
+            return None  # the waiting thread takes our report along, and starts the next job in its place
         try:
             self.lock.acquire()
         finally:
@@ -154,7 +155,7 @@ class Dispatch:
         try:
             now = time.monotonic()
             slots = 0
-            while self._reports:  # others still come
+            while self._reports:  # further reports may still come
                 self._finish(*self._reports.popleft(), now)
                 slots += 1
             jobs = self._start(slots, now)
@@ -166,15 +167,15 @@ class Dispatch:
         return jobs[0] if jobs else None
 
     def failed(self, work: RecordWork, error: BaseException) -> Job | None:
-        """A work failed; the next job, if there is one for this slot."""
+        """Note that a work failed; return the next job, if there is one for this slot."""
         return self.settle((), ((work, error),))
 
     def settle(
         self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
     ) -> Job | None:
-        """Works of a job are done, with their outputs, or failed; the next job, if there is one for this slot."""
+        """Note works of a job as done, with their outputs, or failed; return the next job, if one is for this slot."""
         now = time.monotonic()
-        # What is a user's runs without the lock, handlers of logs too: it may ask the consumer something.
+        # A user's code, log handlers included, runs without the lock: it may ask the consumer something.
         verdicts = [(work, error, self._decide(work, error, now)) for work, error in failed]
         with self.lock:
             for work, outputs in done:
@@ -197,7 +198,7 @@ class Dispatch:
         return verdict
 
     def _tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
-        """The log, or the topic for dead letters, or who runs the consumer."""
+        """Tell of a failure: to the log, to the topic for dead letters, or to the caller of `run`."""
         if isinstance(verdict, Again):
             _log_retry(work, error, verdict, now)
         elif self._is_stored(verdict):
@@ -218,28 +219,28 @@ class Dispatch:
             self.letters.send(work, error, verdict.reason)
 
     def refused(self, work: RecordWork, error: BaseException) -> None:
-        """What a work came to could not be stored: the attempt failed."""
+        """Note that a work's outputs could not be stored: the attempt failed."""
         if (job := self.failed(work, error)) and self.starts:
             self.starts((job,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """A work was to be tried again later, and the scheduler refuses that: it failed for this reason instead."""
+        """Note that the scheduler refuses to try a work again later: the work failed for this reason instead."""
         with self.lock:
             work.outcome = None
-            self._failed -= 1  # it is one attempt
+            self._failed -= 1  # both failures are of one attempt
         self.refused(work, error)
 
     def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """A work is done, but Kafka refuses what came of it, and a dead letter takes its place."""
+        """Note that Kafka refuses an output of a work that is done: a dead letter takes the output's place."""
         _log_dead_letter(work, error, reason)
 
     def letters_committed(self, count: int) -> None:
-        """So many dead letters that rode in `outputs` are in Kafka."""
+        """Count dead letters that were sent in `outputs` and are in Kafka now."""
         with self.lock:
             self._dead_letters += count
 
     def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
-        """What a work came to is in Kafka, or in `outputs`."""
+        """Note that a work's outputs, dead letter or schedule are in Kafka, or in `outputs`."""
         now = time.monotonic()
         with self.lock:
             self._finish(work, outputs, now)
@@ -247,7 +248,7 @@ class Dispatch:
         self.feed()
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """A work's dead letter or schedule was refused. It gives its slot back, and that is sent again at this time.
+        """Note that a dead letter or schedule was refused: the work gives its slot back, to be sent again at this time.
 
         Its handler is not called again; its lane waits.
         """
@@ -256,12 +257,12 @@ class Dispatch:
             self._end(work, now)
             if self.engine.retry(work, again_at, None, now):
                 self._unstored += 1
-            self._control_is_due = True  # its time is to be waited for
+            self._control_is_due = True  # the control thread must wait for that time
         self._wake_control()
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
-        """A work has not begun, and is to run again as if it had not been given out."""
+        """Note that a work has not begun: it runs again as if it had not been given out."""
         now = time.monotonic()
         with self.lock:
             self._end(work, now)
@@ -270,19 +271,19 @@ class Dispatch:
         self.feed()
 
     def give_up(self, failure: HeadwayError) -> None:
-        """Nothing can run any more, and the run ends with this."""
+        """End the run with this error: nothing can run any more."""
         self.failure = self.failure or failure
         self._wake.set()
 
     def next(self) -> Job | None:
-        """Another job, if there is one and a slot is free."""
+        """Return another job, if there is one and a slot is free."""
         with self.lock:
             job = self._next(time.monotonic())
         self._wake_control()
         return job
 
     def feed(self) -> None:
-        """Start what may run now."""
+        """Start the jobs that may run now."""
         now = time.monotonic()
         with self.lock:
             if self.supervision and (given_up := self.supervision.give_up(now, self.ending)):
@@ -301,12 +302,12 @@ class Dispatch:
     # For the control thread
 
     def alarm(self, level: int, ready: int) -> int:
-        """Wake the control thread when this level has fewer ready works, once; -1 for never. Gives 0."""
+        """Wake the control thread once this level has fewer ready works; -1 for never. Return 0."""
         self._alarms[level] = ready
         return 0
 
     def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
-        """How many works run, of these partitions or in all. From now on each end wakes the control thread."""
+        """Return how many works run, of these partitions or in all. From now on each end wakes the control thread."""
         with self.lock:
             self._watched = True
             if partitions is None:
@@ -314,24 +315,24 @@ class Dispatch:
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
 
     def abandon(self) -> None:
-        """Nothing is waited for any more."""
+        """Stop waiting for anything, and count the running works as abandoned."""
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
 
     def unwatch(self) -> None:
-        """The control thread does not wait for works to end any more."""
+        """Note that the control thread does not wait for works to end any more."""
         self._watched = False
 
     def next_change(self, now: float) -> float | None:
-        """When there may be something to start though nothing else has happened."""
+        """Return when a job may be able to start though nothing else has happened."""
         with self.lock:
             if self.paused or self.ending:
                 return None
             due = self.engine.next_wake()
             is_due = due is not None and due <= now
             if is_due and self._free(now) <= 0:
-                due = None  # who gets a slot free takes it, or it waits for the rate
+                due = None  # the next thread with a free slot takes it, or it waits for the rate
             allowed = self._admission.next_change() if is_due or any(self.engine.ready) else None
             self._rate_is_awaited = allowed is not None
             times = (due, allowed)
@@ -347,7 +348,7 @@ class Dispatch:
         return self._admission.free(self._jobs, now) if self._is_paced else self._admission.limit - self._jobs
 
     def _start(self, limit: int, now: float) -> Sequence[Job]:
-        """Up to so many jobs, of those that may start."""
+        """Return at most `limit` jobs that may start."""
         jobs: list[Job] = []
         while len(jobs) < limit and (job := self._next(now)):
             jobs.append(job)
@@ -370,7 +371,7 @@ class Dispatch:
         return self.supervision.start(job, self._jobs, now) if self.supervision else job
 
     def _take(self, now: float) -> Job | None:
-        """Take the next job; what of it was handled already, and is to be stored elsewhere, is set aside."""
+        """Take the next job; its works that were handled already, and wait to be stored elsewhere, are set aside."""
         while self._free(now) > 0 and (job := self.take(now)):
             left = [len(job)] if len(job) > 1 else None
             for work in job:
@@ -418,20 +419,20 @@ class Dispatch:
             self._admission.ended(self._jobs, now)
 
     def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Whether the failure is ours to tell. A dead letter runs on until it is stored."""
+        """Note a failure; return whether it is ours to tell. A work with a dead letter runs until that is stored."""
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
         if ours and not isinstance(verdict, Again) and self._is_stored(verdict):
             work.outcome = Outcome(without_frames(error), verdict)
         else:
             self._end(work, now)
-            self._control_is_due = True  # its next attempt has a time
+            self._control_is_due = True  # its next attempt has a time to wait for
         return ours
 
     # Without it
 
     def _wake_control(self) -> None:
-        if self._control_is_due:  # seen by one thread at the least
+        if self._control_is_due:  # seen by at least one thread
             self._control_is_due = False
             self._wake.set()
 
@@ -449,7 +450,7 @@ def _log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
-    """The error for a record that failed for good where nobody keeps it."""
+    """Return the error for a record that failed for good without a dead-letter topic to keep it."""
     failure = HandlerError(
         f"{work.record!r} failed for good ({reason}): {description_of(error)}. It is not done, and comes again after a "
         "restart. Name a dead_letter_topic to keep such records and go on."

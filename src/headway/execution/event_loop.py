@@ -1,4 +1,4 @@
-"""Handlers that are coroutine functions, on an event loop: the one that runs, or one in a thread of its own."""
+"""An event loop for handlers that are coroutine functions: the running one, or one in a thread of its own."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ _CLEAN_UP_WITHIN = 1.0  # seconds
 
 
 class EventLoop:
-    """Handlers as tasks of a loop; each takes its next job as it ends one, and ends when there is none.
+    """The handlers as tasks of a loop; a task takes its next job as it ends one, and ends if there is none.
 
-    What handlers share (a client, a pool) is to be made in one of them, unless the loop is given. `owner` is the task
-    that waits for the consumer there.
+    Make objects that handlers share (a client, a pool) in one of the handlers, unless the loop is given. `owner` is the
+    task of that loop that waits for the consumer.
     """
 
     def __init__(
@@ -50,24 +50,24 @@ class EventLoop:
         self._loop = loop
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run these, from any thread."""
+        """Run these jobs, from any thread."""
         self._loop.call_soon_threadsafe(self._start, jobs)
 
     def close(self, timeout: float) -> None:
-        """Cancel what still runs; waits up to `timeout` seconds for it, or as long as cleaning up may take."""
+        """Cancel the running handlers; waits for them up to `timeout` seconds, or as long as cleaning up may take."""
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._thread:
             self._loop.call_soon_threadsafe(self._ended.set_result, None)
             self._thread.join(within)
             return
-        with contextlib.suppress(TimeoutError, RuntimeError):  # it takes too long, or the loop has ended
+        with contextlib.suppress(TimeoutError, RuntimeError):  # the handlers take too long, or the loop has ended
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
     def _ends(self) -> bool:
         """Return whether this task ends with the run: `asyncio.run` cancels our owner along with its handlers.
 
-        However its handler takes that, as another error or as none, the call was not seen through.
+        Whether its handler raises another error then or none, the call was not completed.
         """
         task = asyncio.current_task(self._loop)
         return self._is_over() and task is not None and task.cancelling() > 0
@@ -103,7 +103,7 @@ class EventLoop:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
                     if self._ends():
-                        return  # that was no attempt: the record comes again
+                        return  # it was no attempt: the record comes again
                     following = raised(job, error)
                 else:
                     if self._ends():
@@ -119,7 +119,7 @@ class EventLoop:
 
 
 def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    # As `asyncio.run` ends: what was left is cancelled and seen through, generators are closed.
+    # As `asyncio.run` ends: tasks left over are cancelled and awaited, generators are closed.
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         run_whatever_is_raised(runner.get_loop(), ended)
         if tasks := asyncio.all_tasks(loop):
@@ -131,8 +131,8 @@ def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None
 def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:
     """Run a loop that handlers share until `ended` is done, or the loop is closed.
 
-    A SystemExit or KeyboardInterrupt of one of their tasks or callbacks would end the loop, and all others with it; so
-    would `loop.stop()`.
+    A SystemExit or KeyboardInterrupt of one of their tasks or callbacks would end the loop, and all other tasks with
+    it. `loop.stop()` would do the same.
     """
     while not (ended.done() or loop.is_closed()):
         try:

@@ -1,6 +1,6 @@
-"""How handlers are called: for one record or for a batch, and what becomes of what they return or raise.
+"""Calls of handlers, for one record or for a batch, and the outcome of what they return or raise.
 
-An executor calls, tells what came of it, and is given the next job in return.
+An executor makes the call, reports its outcome, and is given the next job in return.
 """
 
 import inspect
@@ -17,11 +17,11 @@ from headway.records import ConsumerRecord
 Handler = Callable[[ConsumerRecord, Context], Any]
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any]
 Settle = Callable[[RecordWork, Any], Job | None]
-"""(work, what its handler returned) -> the next job."""
+"""A function (work, its handler's result) -> the next job."""
 
 
 class Handlers(NamedTuple):
-    """What an executor does with a job: call, and report what came of it."""
+    """The functions of an executor for a job: `call`, and those that report its outcome."""
 
     call: Callable[[Job], Any]
     returned: Callable[[Job, Any], Job | None]
@@ -32,7 +32,7 @@ class Handlers(NamedTuple):
 
 
 def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch) -> Handlers:
-    """`handler(record, context)`, whose result `settle` takes; without it the record is done."""
+    """Return the calls of `handler(record, context)`; `settle` takes the result, without it the record is done."""
     done, failed = dispatch.done, dispatch.failed
 
     def returned(job: Job, result: Any) -> Job | None:
@@ -51,7 +51,7 @@ def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch)
 
 
 def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Handlers:
-    """`handler(records, contexts)`, which raises `BatchError` to tell which of them failed; else all or none did."""
+    """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did."""
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None and (error := _not_run(result)):
@@ -74,7 +74,7 @@ def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Handlers:
 
 
 def not_noted(error: BaseException) -> HandlerError:
-    """The error for a job of which nobody can tell any more that it ended: its slot would stay taken."""
+    """Return the error for a job whose end cannot be noted any more: its slot would stay taken."""
     failure = HandlerError(
         f"What became of a record could not be noted: {description_of(error)}. It is not done, and comes again "
         "after a restart."
@@ -84,7 +84,7 @@ def not_noted(error: BaseException) -> HandlerError:
 
 
 def collecting(handler: Handler) -> Handler:
-    """The same handler; what it yields, it returns as a list, so that its whole body is within the call."""
+    """Return a handler that returns the outputs it yields as a list, so that its whole body is within the call."""
     if inspect.isasyncgenfunction(handler):
 
         async def collect(record: ConsumerRecord, context: Context) -> list[Any]:
@@ -100,18 +100,18 @@ def _collect(handler: Handler, record: ConsumerRecord, context: Context) -> Any:
 
 
 def is_generator_function(handler: Callable[..., Any]) -> bool:
-    """Whether calling it would do nothing."""
+    """Return whether a call of the handler would run nothing."""
     return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
 
 
 def is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    """Whether it is an `async def`, or an object with such a `__call__`."""
+    """Return whether the handler is an `async def`, or an object with such a `__call__`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def _not_run(result: Any) -> ConfigError | None:
-    """The error for a call that gave something to run; behind a decorator or a lambda nothing shows it before."""
-    if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):  # by what it is, not what it says
+    """Return the error for a call that returned something to run; a decorator or a lambda hides that before."""
+    if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):  # by its type, not by what it claims to be
         return None
     return ConfigError(
         f"The handler returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
@@ -123,7 +123,7 @@ def _failures(job: Job, error: BaseException) -> Mapping[RecordWork, BaseExcepti
     try:
         if issubclass(type(error), BatchError):
             return _named_failures(job, error)  # type: ignore[arg-type]
-    except BaseException:  # of an index that is none, or of a user's own class, nobody knows what was meant
+    except BaseException:  # an index out of bounds, or a user's own class: the meaning is unknown
         return dict.fromkeys(job, error)
     return dict.fromkeys(job, error)
 

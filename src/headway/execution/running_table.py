@@ -1,8 +1,8 @@
-"""A table of the records that run, in memory that outlives the process: whoever keeps it alive reads which they were.
+"""A table of the running records, in memory that outlives the process: its supervisor reads which records ran.
 
-The process writes a row before it calls a handler and takes it back afterwards, with plain stores to a shared mapping:
-no system call, and nothing is lost however the process ends. A row's first byte is set last and cleared first, so a
-row that is half written does not count.
+The process writes a row before it calls a handler and takes it back afterwards, with plain stores to a shared mapping.
+No system call is needed, and nothing is lost however the process ends. A row's first byte is set last and cleared
+first, so a half-written row does not count.
 """
 
 import mmap
@@ -20,11 +20,11 @@ _LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more
 _SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # partition, length of the topic, topic
 _ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # offset, timestamp, attempt, untried, source
 _ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
-_MOST_SOURCES = 10_000  # that are remembered ready to be written
+_MOST_SOURCES = 10_000  # remembered in their packed form
 
 
 class Table(Protocol):
-    """Where a dispatch notes what runs."""
+    """The table in which a dispatch notes the running records."""
 
     def enter(self, work: RecordWork) -> None: ...
     def leave(self, work: RecordWork) -> None: ...
@@ -44,7 +44,7 @@ class RunningTable:
         self._sources: dict[TopicPartition, bytes] = {}
 
     def enter(self, work: RecordWork) -> None:
-        """Note that a record runs; where all rows are taken it is not noted."""
+        """Note that a record runs; without a free row it is not noted."""
         if not self._free:
             return
         self._rows[work] = row = self._free.pop()
@@ -76,7 +76,7 @@ class RunningTable:
 
 
 def make_table_file() -> int:
-    """Return the descriptor of an empty file without a name, in memory where the system can."""
+    """Return the descriptor of an empty file without a name, in memory if the system can."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("headway-running", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -84,9 +84,9 @@ def make_table_file() -> int:
 
 
 def read_table(descriptor: int) -> Sequence[Attempt]:
-    """Return what ran when the writer of a table died, in the order of their offsets."""
+    """Return the records that ran when the writer of a table died, in the order of their offsets."""
     size = os.fstat(descriptor).st_size
-    if not size:  # it died before it had begun
+    if not size:  # the writer died before it had begun
         return []
     with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as table:
         return sorted(_read_row(table, row) for row in range(0, size, _ROW_SIZE) if table[row])

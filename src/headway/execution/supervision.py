@@ -1,7 +1,7 @@
-"""What a consumer does for the process that keeps its own alive: it notes what runs, and takes care of suspects.
+"""The consumer's part in its supervision by another process: a table of running records, and care of suspects.
 
-A suspect is a record that ran in a process that died. Here its attempt fails as that one did, without a call of the
-handler, so the retries decide as about any other failure. Its next attempt runs while nothing else does.
+A suspect is a record that ran in a process that died. Here its attempt fails as it did there, without a call of the
+handler, so the retries decide as about any other failure. The suspect's next attempt runs while nothing else does.
 """
 
 import time
@@ -13,16 +13,16 @@ from headway.execution.dispatch import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
 _PATIENCE = 60.0
-"""Seconds that a suspect waits for others to end, and that others wait for it. Handlers may take for ever."""
+"""The seconds that a suspect waits for others to end, and that others wait for it. Handlers may take for ever."""
 
 _Address = tuple[str, int, int]
 
 
 class Supervision:
-    """A table of the records that run, and the suspects among those that come; for jobs of one record.
+    """A table of the running records, and the suspects among those that come; for jobs of one record.
 
-    `suspect` may be called from any thread, `fail_as_before` is the executor's, and all else the dispatch's with its
-    lock.
+    `suspect` may be called from any thread. `fail_as_before` is for the executor, and all else for the dispatch, with
+    its lock.
     """
 
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
@@ -31,13 +31,13 @@ class Supervision:
         self._suspects: dict[_Address, Suspect] = {}
         self._condemned: set[_Address] = set()
         self.alone: RecordWork | None = None
-        """The suspect that runs while nothing else may start, or waits to."""
+        """The suspect that runs while nothing else may start, or that waits to."""
         self._is_waiting = False
         self._since = 0.0
         self.suspect(suspects)
 
     def suspect(self, suspects: Iterable[Suspect]) -> None:
-        """Take care of these from now on."""
+        """Take care of these suspects from now on."""
         for suspect in suspects:
             record = suspect.record
             self._suspects[record.topic, record.partition, record.offset] = suspect
@@ -45,7 +45,7 @@ class Supervision:
             self._suspects.pop(address, None)
 
     def fail_as_before(self, call: Callable[[Job], Any]) -> Callable[[Job], Any]:
-        """Return the same call. For a suspect whose attempt ended with its process it raises how that one ended."""
+        """Return the same call, which raises for a suspect whose attempt ended with its process how that ended."""
 
         def supervised(job: Job) -> Any:
             if self._suspects and (suspect := self._find(job[0])) and self._has_failed(job[0], suspect):
@@ -63,7 +63,7 @@ class Supervision:
         return int(self._is_waiting and running == 1)
 
     def start(self, job: Job, running: int, now: float) -> Job | None:
-        """Note a job that has got a slot, as one of so many; returns it if it may start now."""
+        """Note a job that has got a slot, as one of `running`; return it if it may start now."""
         work = job[0]
         if self._suspects and (suspect := self._find(work)):
             if self._has_failed(work, suspect):
@@ -83,19 +83,19 @@ class Supervision:
         return [self.alone]
 
     def end(self, work: RecordWork) -> bool:
-        """Note that a work has ended, or gives its slot back; returns whether others may start now."""
+        """Note that a work has ended, or gives its slot back; return whether others may start now."""
         self._table.leave(work)
         if work is not self.alone:
             return False
-        if not self._is_waiting:  # it has run alone, and the process lives
+        if not self._is_waiting:  # the suspect has run alone, and the process lives
             self._suspects.pop(_address(work), None)
         self.alone = None
         return True
 
     def finish(self, work: RecordWork) -> bool:
-        """Note that a record is done, or that its dead letter is stored; returns whether it was a suspect.
+        """Note that a record is done, or that its dead letter is stored; return whether it was a suspect.
 
-        Its offset is to be committed before another record kills the process, or it would all happen again.
+        Its offset must be committed before another record kills the process, or all would happen again.
         """
         if not self._suspects or self._find(work) is None:
             return False
@@ -105,9 +105,9 @@ class Supervision:
         return True
 
     def give_up(self, now: float, ending: bool) -> tuple[RecordWork, float] | None:
-        """End what has been alone, or has waited for that, for too long; returns what is to wait again, until when.
+        """End the turn of a suspect that has been alone, or has waited for that, for too long.
 
-        What is not to start any more does not wait either.
+        Returns the work that must wait again and until when. A suspect that will not start any more does not wait.
         """
         work = self.alone
         if work is None:
@@ -121,14 +121,14 @@ class Supervision:
         return None
 
     def condemn(self, work: RecordWork) -> None:
-        """A work becomes a dead letter, for it has killed its processes: it never runs again, even if that is refused.
+        """Note that a work has killed its processes and becomes a dead letter: it never runs again, even if refused.
 
         May be called without the lock.
         """
         self._condemned.add(_address(work))
 
     def clear(self) -> None:
-        """Note that the run has ended: no record is the cause of what the process does now."""
+        """Note that the run has ended: no record causes the process's later acts."""
         self._table.clear()
 
     def _find(self, work: RecordWork) -> Suspect | None:

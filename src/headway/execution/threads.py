@@ -1,4 +1,4 @@
-"""Handlers that are plain functions, on threads."""
+"""Threads for handlers that are plain functions."""
 
 import threading
 import time
@@ -12,9 +12,9 @@ from headway.runtime.switch_interval import one_thread_more
 
 
 class Threads:
-    """Threads that stay, as many as were ever needed at a time; each takes its next job as it ends one.
+    """A pool of lasting threads, as many as were ever needed at a time; each takes its next job as it ends one.
 
-    At `most` so many, the number of slots: where there are more jobs for a moment, a thread is about to be idle.
+    There are at `most` as many as slots. If there are more jobs for a moment, a thread is about to be idle.
     """
 
     def __init__(self, calls: Handlers, most: int, time_limit: float | None = None) -> None:
@@ -26,14 +26,14 @@ class Threads:
         self._idle = threading.Semaphore(0)
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run these, from any thread; a job never waits for a thread."""
+        """Run these jobs, from any thread; a job never waits for a thread."""
         for job in jobs:
             self._queue.put(job)
             if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
                 self._add_thread()
 
     def replace_one(self) -> None:
-        """Let one thread more run, in place of one whose call does not end."""
+        """Let one more thread run, in place of one whose call does not end."""
         self._most += 1
 
     def _add_thread(self) -> None:
@@ -57,13 +57,13 @@ class Threads:
         while job:
             try:
                 result = call(job)
-            except BaseException as error:  # whatever a handler raises is that record's failure, not the thread's
+            except BaseException as error:  # any error of a handler is that record's failure, not the thread's
                 job = raised(job, error)
             else:
                 job = returned(job, result)
 
     def close(self, timeout: float) -> None:
-        """End the threads; waits for handlers that still run, up to `timeout` seconds in all."""
+        """End the threads; waits for running handlers, up to `timeout` seconds in all."""
         deadline = time.monotonic() + timeout
         for _ in self._threads:
             self._queue.put(None)

@@ -1,8 +1,8 @@
 """A time limit for each call of a handler.
 
-A coroutine is cancelled, again and again if it goes on nevertheless. In a thread the error is raised between two steps
-of Python code: a call that never comes back to Python, such as one into a library that waits without a time limit,
-cannot be interrupted by anybody, and keeps its slot until it returns. So a record never runs twice at a time.
+A coroutine is cancelled, and cancelled again if it goes on nevertheless. In a thread the error is raised between two
+steps of Python code. A call that never comes back to Python, such as one into a library that waits without a time
+limit, cannot be interrupted. It keeps its slot until it returns, so a record never runs twice at a time.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ Call = Callable[[Job], Any]
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_NOTHING: Any = ctypes.py_object()  # what takes back what was not raised yet
+_NOTHING: Any = ctypes.py_object()  # takes back an error that was not raised yet
 
 
 def exceeded(seconds: float) -> TimeLimitError:
-    """The error of a call that took longer."""
+    """Return the error of a call that took longer."""
     return TimeLimitError(f"The handler did not end within its time limit of {seconds:g} s.")
 
 
 def limit_coroutine(call: Call, seconds: float) -> Call:
-    """The same call, failed with `TimeLimitError` if it took longer, whatever it made of being cancelled."""
+    """Return the same call, failed with `TimeLimitError` if it took longer, however it handled its cancellation."""
 
     async def limited(job: Job) -> Any:
         limit = _CoroutineLimit(seconds)
@@ -52,8 +52,8 @@ def limit_coroutine(call: Call, seconds: float) -> Call:
 class _CoroutineLimit:
     """The limit of one call of a coroutine function, in the task that makes it.
 
-    A cancellation that was dropped before the call has ended was swallowed, and is followed by another, one limit
-    later. While it lives the handler cleans up, and is left alone.
+    A cancellation object that was freed before the call has ended was swallowed, and another one follows a limit later.
+    While the cancellation object lives, the handler cleans up and is left alone.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class _CoroutineLimit:
         self._seconds = seconds
         self._cancelling = task.cancelling()
         self._cancels = 0
-        self._is_due = False  # that a cancellation of ours comes
+        self._is_due = False  # a cancellation of ours comes
         self._thrown: weakref.ref[BaseException] | None = None
         self._timer = task.get_loop().call_later(seconds, self._interrupt)
 
@@ -75,7 +75,7 @@ class _CoroutineLimit:
 
     @types.coroutine
     def run(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
-        """Await it as `await` does, with a cancellation of ours in the place of asyncio's."""
+        """Await it as `await` does, with our own cancellation in place of asyncio's."""
         steps: Any = awaitable.__await__()
         step: Any = partial(next, steps)
         while True:
@@ -83,7 +83,7 @@ class _CoroutineLimit:
                 awaited = step()
             except StopIteration as stop:
                 return stop.value
-            step = None  # it keeps what was thrown
+            step = None  # a step keeps the thrown error
             try:
                 step = partial(steps.send, (yield awaited))
             except asyncio.CancelledError as error:
@@ -98,7 +98,7 @@ class _CoroutineLimit:
         return ours
 
     def end(self) -> bool:
-        """Interrupt nothing any more; return whether the limit, and nobody else, has ended the call."""
+        """Interrupt nothing any more; return whether the limit alone has ended the call."""
         self._timer.cancel()
         for _ in range(self._cancels):
             self._task.uncancel()
@@ -106,11 +106,11 @@ class _CoroutineLimit:
 
 
 class _LimitCancelledError(asyncio.CancelledError):
-    """A cancellation for the limit, which says by its end that nobody handles it any more."""
+    """A cancellation for the limit; the end of the object's life tells that no code handles it any more."""
 
 
 class ThreadLimit:
-    """Makes calls, and interrupts those that take longer, from a thread that looks ten times in each limit."""
+    """A limit for calls in threads: its own thread looks ten times in each limit and interrupts late calls."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -120,7 +120,7 @@ class ThreadLimit:
         self._watcher.start()
 
     def limit(self, call: Call) -> Call:
-        """The same call, failed with `TimeLimitError` if it was interrupted, whatever it made of that."""
+        """Return the same call, failed with `TimeLimitError` if it was interrupted, however it handled that."""
 
         def limited(job: Job) -> Any:
             running = _Limited(self._seconds)
@@ -149,8 +149,11 @@ class ThreadLimit:
 
 
 class _Limited:
-    """One call. Its thread and the watcher each say first what they do and then look at what the other has said, so
-    none is interrupted after its end."""
+    """One call with a limit.
+
+    The call's thread and the watcher each first announce what they do and then look at the other's announcement. No
+    call is therefore interrupted after its end.
+    """
 
     __slots__ = ("_interrupted", "_interrupting", "_seconds", "deadline", "ended")
 
@@ -163,7 +166,7 @@ class _Limited:
         self.deadline = time.monotonic() + self._seconds
 
     def end(self) -> None:
-        """For the thread: nothing is raised in it from now on, but in here if the call was interrupted at all."""
+        """End the call, on its thread: later nothing is raised in it, but this method raises if it was interrupted."""
         self.ended = True
         while self._interrupting:
             time.sleep(0.001)
@@ -172,7 +175,7 @@ class _Limited:
             raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
-        """For the watcher: raise in the thread, unless the call has ended."""
+        """Raise in the thread, unless the call has ended; for the watcher."""
         self._interrupting = True
         if not self.ended:
             self.deadline = math.inf
@@ -182,11 +185,11 @@ class _Limited:
 
 
 class _InterruptionError(BaseException):
-    """Raised in a handler's thread; no `except Exception` of a handler's takes it for its own.
+    """The interruption of a handler's thread, which a handler's `except Exception` does not catch.
 
-    It lives while the handler cleans up. One that dies before the call ends was swallowed, by a bare `except` or by
-    Python itself, which drops what is raised in `__del__` or a callback of the garbage collector: then the call may
-    be interrupted once more.
+    The object lives while the handler cleans up. If it dies before the call ends, it was swallowed: by a bare `except`,
+    or by Python itself. Python drops errors raised in `__del__` or in a callback of the garbage collector. The call may
+    then be interrupted once more.
     """
 
     call: _Limited | None = None

@@ -68,21 +68,21 @@ class Acl:
 
 
 class SecurityAdmin:
-    """Makes users and rights, and waits until the brokers know them; `nodes` are the addresses of each."""
+    """A maker of users and rights, which waits until the brokers know them; `nodes` are the addresses of each."""
 
     def __init__(self, config: Mapping[str, Any], nodes: Sequence[str]) -> None:
         self._config = dict(config)
         self._nodes = nodes
 
     def grant(self, acl: Acl) -> None:
-        """Create an ACL. Raises `KafkaError` when Kafka refuses it."""
-        client = self._client()  # kept: what a client that is gone was asked fails
+        """Create an ACL. Raises `KafkaError` if Kafka refuses it."""
+        client = self._client()  # kept: requests of a client that is gone fail
         for future in client.create_acls([acl.binding()], request_timeout=_WITHIN).values():
             _result(future, f"grant {acl}")
         self._wait_until(lambda client: _has(client, acl), f"{acl} was granted")
 
     def revoke(self, acl: Acl) -> None:
-        """Delete an ACL. Raises `KafkaError` when there is none such, or Kafka refuses."""
+        """Delete an ACL. Raises `KafkaError` if it does not exist, or Kafka refuses."""
         pattern = acl.binding(AclBindingFilter)
         client = self._client()
         for future in client.delete_acls([pattern], request_timeout=_WITHIN).values():  # type: ignore[list-item]
@@ -100,9 +100,9 @@ class SecurityAdmin:
         self._wait_until(lambda client: _knows(client, user), f"the user {user} was added")
 
     def _wait_until(self, holds: Callable[[AdminClient], bool], what: str) -> None:
-        """Ask at each node: a broker hears of a change a little after the controller has made it.
+        """Ask each node: a broker hears of a change a little after the controller has made it.
 
-        The answer is of a broker that librdkafka chooses, at first mostly of the one that was named.
+        librdkafka chooses the broker that answers, at first mostly the one that was named.
         """
         deadline = time.monotonic() + _WITHIN
         for node in self._nodes:
@@ -145,5 +145,5 @@ def _known(what: str, word: str, words: Mapping[str, Enum]) -> Any:
 
 
 def _plain(word: str) -> str:
-    """Kafka's words are written IdempotentWrite, IDEMPOTENT_WRITE and idempotent-write."""
+    """Return Kafka's word in one spelling, for IdempotentWrite, IDEMPOTENT_WRITE and idempotent-write."""
     return word.replace("_", "").replace("-", "").lower()

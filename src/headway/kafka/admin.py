@@ -1,4 +1,4 @@
-"""The topics that Kafka has, to list, create and delete, and its brokers."""
+"""The topics of Kafka, to list, create and delete, and its brokers."""
 
 import contextlib
 import time
@@ -21,7 +21,7 @@ from headway.kafka.coordinator import ask_for_operations, coordinator_client
 from headway.kafka.missing_rights import is_refusal, why_refused
 from headway.kafka.topic_listing import TopicListing
 
-# While a broker restarts or a name resolves slowly, asking again helps; when every address refuses, it does not.
+# Asking again helps while a broker restarts or a name resolves slowly; it does not if every address refuses.
 _ASK_FOR = 1.0
 _GIVE_UP_AFTER = 10.0
 _CREATE_WITHIN = 30.0
@@ -35,11 +35,11 @@ _START_ONE = (
 
 
 class Admin:
-    """Asks Kafka for its topics and changes them; a thin driver of confluent_kafka's admin client.
+    """A client that asks Kafka for its topics and changes them; a thin driver of confluent_kafka's admin client.
 
-    `config` is as for the other clients; Headway's own keys are left out. So many seconds of `patience` it has with
-    brokers of which none is up, as one that restarts. Raises `ConfigError` for a setting that librdkafka does not know
-    or take.
+    `config` is as for the other clients; Headway's own keys are left out. `patience` is the seconds to keep trying
+    while no broker is up, for example while one restarts. Raises `ConfigError` for a setting that librdkafka does not
+    know or take.
     """
 
     def __init__(self, config: Mapping[str, Any], patience: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class Admin:
 
     @property
     def client(self) -> AdminClient:
-        """The client itself, which knows the brokers. Raises `KafkaError` when none answers."""
+        """The client itself, which knows the brokers. Raises `KafkaError` if none answers."""
         if not self._is_connected:
             self._ask_patiently()
         return self._client
@@ -67,8 +67,9 @@ class Admin:
     def topics(self, wanted: str = "Describe") -> TopicListing:
         """Return the topics that this client sees, each with its number of partitions.
 
-        A name that is looked up in it and was not seen is asked for: that raises `AuthorizationError` for a topic that
-        this client may not see, which names the operation that is wanted. Raises `KafkaError` when no broker answers.
+        A name that is looked up in the listing and was not seen is asked for. That raises `AuthorizationError` for a
+        topic that this client may not see; the error names the operation `wanted`. Raises `KafkaError` if no broker
+        answers.
         """
         metadata = self._ask_patiently()
         seen = {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
@@ -79,7 +80,7 @@ class Admin:
         return None if about is None else len(about.partitions)
 
     def _describe_topic(self, topic: str, wanted: str = "Describe") -> Any:
-        """Return what there is of a topic, None if it does not exist; raises `AuthorizationError`."""
+        """Return the description of a topic, None if it does not exist; raises `AuthorizationError`."""
         if not is_topic_name(topic):
             return None
         [asked] = self._client.describe_topics(
@@ -99,7 +100,8 @@ class Admin:
     def missing(self, rights: Collection[Right]) -> Right | None:
         """Return the first of these rights that this client lacks, None if it has all, as far as brokers tell.
 
-        It is of topics and groups; a topic that does not exist lacks nothing. Raises `KafkaError` when nobody answers.
+        It checks topics and groups; a topic that does not exist lacks nothing. Raises `KafkaError` if no broker
+        answers.
         """
         self._ask_patiently()
         topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
@@ -109,12 +111,12 @@ class Admin:
         return next((each for each in rights if not _has(each, allowed.get((each.resource, each.name)))), None)
 
     def require(self, rights: Collection[Right]) -> None:
-        """Raise `AuthorizationError` for the first of these rights that this client lacks; as `missing` else."""
+        """Raise `AuthorizationError` for the first of these rights that this client lacks; else as `missing`."""
         if right := self.missing(rights):
             raise AuthorizationError(right.missing(self._settings))
 
     def _allowed_on_topics(self, topics: Collection[str]) -> dict[str, Collection[Any] | None]:
-        """Return what this client may do with each topic; None where that is not told."""
+        """Return the operations that this client may do on each topic; None if brokers do not tell."""
         if not topics:
             return {}
         asked = self._client.describe_topics(
@@ -123,13 +125,13 @@ class Admin:
         return {topic: _operations(answer) for topic, answer in asked.items()}
 
     def _allowed_on_group(self, group: str) -> Collection[Any] | None:
-        client = coordinator_client(self._settings)  # ends with its last reference, and with it what was asked
+        client = coordinator_client(self._settings)  # it, and its request, end with its last reference
         return _operations(ask_for_operations(client, group))
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Return Kafka's id of each topic that exists, where its brokers give one: another one when it is made anew.
+        """Return Kafka's id of each topic that exists, if its brokers give one; a topic made anew has another id.
 
-        Raises `KafkaError` when no broker answers.
+        Raises `KafkaError` if no broker answers.
         """
         self._ask_patiently()
         found: dict[str, str] = {}
@@ -145,10 +147,10 @@ class Admin:
         return found
 
     def why_not_writable(self, topic: str, known_within: float = 0.0) -> str | None:
-        """Return a sentence about what keeps this client from writing to a topic; None if the brokers know of nothing.
+        """Return why this client cannot write to a topic, as a sentence; None if the brokers know no reason.
 
-        A topic that is missing is asked for again for `known_within` seconds, and created where brokers do so when
-        they are asked. Raises `KafkaError` when no broker answers.
+        A missing topic is asked for again for `known_within` seconds, and created if brokers create topics on request.
+        Raises `KafkaError` if no broker answers.
         """
         self._ask_patiently()
         deadline = time.monotonic() + known_within
@@ -165,11 +167,11 @@ class Admin:
         return None if _has(right, about.authorized_operations) else right.missing(self._settings)
 
     def serve(self) -> None:
-        """Let go of what the client has to say of its connections meanwhile."""
+        """Let go of the client's reports of its connections."""
         self._client.poll(0)
 
     def broker_count(self) -> int:
-        """How many brokers the one that answers knows. Raises `KafkaError` when none answers."""
+        """Return how many brokers the one that answers knows. Raises `KafkaError` if none answers."""
         return len(self._ask_patiently().brokers)
 
     def create(
@@ -248,7 +250,7 @@ def _has(right: Right, allowed: Collection[Any] | None) -> bool:
 
 
 def describe(error: ck.KafkaError) -> str:
-    """What librdkafka says of a connection, without the counters that make each report another one."""
+    """Return librdkafka's text for an error, without the counters that make each report a different one."""
     return without_counters(error.str())
 
 

@@ -1,9 +1,9 @@
-"""How to ask a group's coordinator with an admin client, in spite of two faults of librdkafka 2.16.
+"""Questions to a group's coordinator with an admin client, in spite of two faults of librdkafka 2.16.
 
-When the time-out of such a question ends while that broker is away, the process is aborted as the broker comes back.
-So each has the longest time-out that librdkafka takes; whoever asks waits as long as they like, then leaves the answer.
-And the client goes on to ask a broker that is no coordinator any more: a question that failed is asked by a new client.
-See docs/design/librdkafka.md.
+If the time-out of such a question ends while that broker is away, the process is aborted as the broker comes back. Each
+question therefore has the longest time-out that librdkafka takes. Its caller waits as long as it likes, then leaves the
+answer. Second, the client goes on to ask a broker that is no coordinator any more. A question that failed is therefore
+asked by a new client. See docs/design/librdkafka.md.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def ask_for_members(client: AdminClient, group: str) -> Future[Any]:
 
 
 def ask_for_operations(client: AdminClient, group: str) -> Future[Any]:
-    """Ask for the description of a group, with what this client may do with it."""
+    """Ask for the description of a group, with the operations that this client may do on it."""
     answers: dict[str, Future[Any]] = client.describe_consumer_groups(
         [group], include_authorized_operations=True, request_timeout=_ENDLESS
     )

@@ -1,4 +1,4 @@
-"""What Kafka and librdkafka say where a right is missing, as an `AuthorizationError` that says which."""
+"""Kafka's and librdkafka's refusals for a missing right, as an `AuthorizationError` that names the right."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ _THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def is_refusal(error: ck.KafkaError | None) -> bool:
-    """Return whether Kafka says with this error that a right is missing."""
+    """Return whether Kafka reports a missing right with this error."""
     return error is not None and right_for(error.name(), "") is not None
 
 
 def lacks_a_right(error: BaseException) -> bool:
-    """Return whether this error, of ours or of the binding's, or what caused it, is the refusal of a right."""
+    """Return whether this error, ours or the binding's, or one of its causes, is the refusal of a right."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuthorizationError):
@@ -37,7 +37,7 @@ def is_of_the_group(error: BaseException) -> bool:
 def why_refused(
     error: ck.KafkaError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
 ) -> AuthorizationError | None:
-    """Return the error that says which right is missing, if that is what Kafka says; `names` are as for `right_for`."""
+    """Return the error that names the missing right, if Kafka reports one; `names` are as for `right_for`."""
     right = right_for(error.name(), operation, **names)
     if right is None:
         return None
@@ -49,9 +49,9 @@ def why_refused(
 def why_not_readable(
     error: ck.KafkaError, topic: str, config: Mapping[str, Any] | None = None
 ) -> AuthorizationError | None:
-    """Return the error that says that a topic may not be read, if that is what Kafka says.
+    """Return the error that a topic may not be read, if Kafka reports that.
 
-    A consumer that reads by offset needs no group: that it may not use its own is no reason to end.
+    A consumer that reads by offset needs no group: a missing right on its own group is no reason to end.
     """
     return why_refused(error, "Read", config, topic=topic) if error.code() == _THE_TOPIC else None
 
@@ -59,7 +59,7 @@ def why_not_readable(
 def raise_if_refused(
     error: HeadwayError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
 ) -> None:
-    """Raise `AuthorizationError` where the cause of this error is that a right is missing."""
+    """Raise `AuthorizationError` if a missing right is the cause of this error."""
     cause = error.__cause__
     if isinstance(cause, ck.KafkaException) and (refused := why_refused(cause.args[0], operation, config, **names)):
         raise refused from error

@@ -1,4 +1,4 @@
-"""Asking the brokers which rights one's own login has, without a right to see ACLs."""
+"""The rights of one's own login, asked of the brokers without a right to see ACLs."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ from headway.kafka.coordinator import ask_for_operations, coordinator_client
 
 _WITHIN = 20.0
 _PROBE = "headway-acls-check"
-"""The end of names that begin as asked for: of a topic that is not created, and of a transactional id of nobody's."""
+"""The end of trial names under a prefix: of a topic that is not created, and of an unused transactional id."""
 
 _NOT_AUTHORIZED = (
     ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -33,11 +33,11 @@ _NO_SUCH_TOPIC = "no such topic exists, and brokers tell only of topics that do"
 _NOT_TOLD = "the brokers do not tell which operations are allowed"
 
 
-_silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is what is asked for
+_silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is an expected answer
 
 
 class Held(Enum):
-    """Whether a right is there."""
+    """The presence of a right."""
 
     YES = "there"
     NO = "missing"
@@ -45,7 +45,7 @@ class Held(Enum):
 
 
 class Answer(NamedTuple):
-    """What was found out about a right, and why no more."""
+    """The answer about a right, and the reason if it is not certain."""
 
     right: Right
     held: Held
@@ -53,21 +53,21 @@ class Answer(NamedTuple):
 
 
 class OwnRights:
-    """Finds out which rights the login of `config` has. It changes nothing that exists.
+    """A check of the rights of the login in `config`. It changes nothing that exists.
 
     A topic that might be created is only validated. The right to write under a prefix of transactional ids is tried
-    with an id under it that nobody has; that to write under one id cannot be tried without fencing its owner off.
+    with an unused id under it. The right to write under one id cannot be tried without fencing its owner off.
 
-    Every method raises `KafkaError` for brokers that do not answer.
+    Every method raises `KafkaError` if brokers do not answer.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._admin = make_client(AdminClient, {"log_level": 2, **self._kafka})
-        self._visible = Admin(config).topics()  # a login that is refused is told of here
+        self._visible = Admin(config).topics()  # raises for a login that is refused
 
     def check(self, rights: Iterable[Right]) -> list[Answer]:
-        """Return what is known of each right."""
+        """Return the known state of each right."""
         return [self._ask(right) for right in rights]
 
     def _ask(self, right: Right) -> Answer:
@@ -82,7 +82,7 @@ class OwnRights:
         return self._of_all_topics(right)
 
     def _of_all_topics(self, right: Right) -> Answer:
-        """Return the worst that is known of the topics that there are."""
+        """Return the worst answer for the existing topics."""
         beginning = right.name if right.prefixed else ""
         found = [name for name in self._visible if name.startswith(beginning) and not name.startswith("__")]
         answers = [self._ask(Right(right.operation, right.resource, name)) for name in found]
@@ -96,7 +96,7 @@ class OwnRights:
         )
 
     def _operations(self, right: Right, ask: Callable[[str], Any]) -> Held | str | frozenset[str]:
-        """Return the operations that are allowed; or that none is, or the reason why they are not known."""
+        """Return the allowed operations; or that none is allowed, or the reason for which they are not known."""
         try:
             allowed = ask(right.name)
         except ck.KafkaException as error:
@@ -151,7 +151,7 @@ class OwnRights:
                 return Answer(right, Held.NO)
             raise _not_answered(right, error) from error
         finally:
-            with contextlib.suppress(ck.KafkaException):  # the same again
+            with contextlib.suppress(ck.KafkaException):  # the same error again
                 producer.close()
         return Answer(right, Held.YES)
 

@@ -1,8 +1,9 @@
 """Serialisers and deserialisers: plain functions, or confluent-kafka's own.
 
-`key.serializer` and `value.serializer` take the object and give bytes; `key.deserializer` and `value.deserializer`
-take the bytes and give the object. confluent-kafka's (JSON, Avro, Protobuf with a schema registry) are handed their
-`SerializationContext` as well, and work unchanged. Without one, bytes and strings pass as they are.
+`key.serializer` and `value.serializer` take the object and return bytes; `key.deserializer` and `value.deserializer`
+take the bytes and return the object. confluent-kafka's (JSON, Avro, Protobuf with a schema registry) get their
+`SerializationContext` as well, and work unchanged. Without a serialiser or deserialiser, bytes and strings pass as they
+are.
 """
 
 from collections.abc import Callable
@@ -16,30 +17,30 @@ from headway.records import headers_of
 
 Headers = list[tuple[str, str | bytes | None]]
 Write = Callable[[Any, str, Headers], Any]
-"""(object, Kafka topic, headers) -> bytes; a schema registry's serialiser may append to the headers."""
+"""A function (object, Kafka topic, headers) -> bytes; a schema registry's may append to the headers."""
 
 
 def key_writer(serializer: Callable[..., Any] | None) -> Write | None:
-    """What turns a key into bytes; raises `SerializationError`."""
+    """Return the function that turns a key into bytes and raises `SerializationError`."""
     return _writer(serializer, MessageField.KEY)
 
 
 def value_writer(serializer: Callable[..., Any] | None) -> Write | None:
-    """What turns a value into bytes; raises `SerializationError`."""
+    """Return the function that turns a value into bytes and raises `SerializationError`."""
     return _writer(serializer, MessageField.VALUE)
 
 
 def key_reader(
     deserializer: Callable[..., Any] | None, raw: Callable[[Any], Any] = Message.key
 ) -> Callable[[Any], Any]:
-    """What reads a message's key, whose bytes `raw` gives; raises `DeserializationError`."""
+    """Return the function that reads a message's key from the bytes of `raw`, and raises `DeserializationError`."""
     return _reader(deserializer, MessageField.KEY, raw)
 
 
 def value_reader(
     deserializer: Callable[..., Any] | None, raw: Callable[[Any], Any] = Message.value
 ) -> Callable[[Any], Any]:
-    """What reads a message's value, whose bytes `raw` gives; raises `DeserializationError`."""
+    """Return the function that reads a message's value from the bytes of `raw`, and raises `DeserializationError`."""
     return _reader(deserializer, MessageField.VALUE, raw)
 
 

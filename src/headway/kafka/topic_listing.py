@@ -1,4 +1,4 @@
-"""Which topics there are: a listing leaves out those that a client may not see, so a name is asked for by itself."""
+"""The existing topics: a listing leaves out topics that a client may not see, so these are asked for by name."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 class TopicListing(Mapping[str, int]):
     """The topics that a client sees, each with its number of partitions.
 
-    What is looked up and not listed is asked for by name, once: Kafka answers another thing of a topic that is not
-    there than of one that the client may not see. Iteration and length are of those that were seen.
+    A topic that is looked up and not listed is asked for by name, once. Kafka's answer tells a missing topic from one
+    that the client may not see. Iteration and length are of the topics that were seen.
 
     Args:
         seen: The topics of a listing.
-        ask: Returns how many partitions a topic has, None if it does not exist. Raises `AuthorizationError` where
-            Kafka does not say so to this client, for the operation that it is given.
+        ask: Returns how many partitions a topic has, None if it does not exist. Raises `AuthorizationError` if Kafka
+            does not tell this client, for the operation that it is given.
         wanted: The operation for which a topic is looked up.
     """
 

@@ -1,7 +1,7 @@
 """Commits of offsets and offset maps: from time to time, and when partitions leave.
 
-Nothing here waits for Kafka but who asks for it: a commit is sent, looked at again with each turn, and due again until
-Kafka has acknowledged it. A level whose commits fail has a back-off of its own, and keeps no other from committing. A
+Only a caller that asks for it waits for Kafka. A commit is sent, looked at again with each turn, and due again until
+Kafka has acknowledged it. A level whose commits fail has its own back-off, and keeps no other level from committing. A
 level whose member was expelled gives its partitions up as lost, and joins its group again.
 """
 
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 CommitMode = Literal["async", "sync", "transactional"]
 
-_ANSWER_WITHIN = 10.0  # seconds, after which a commit counts as failed
-_BEHIND_FOR = 10.0  # seconds, after which a member that is behind its group is not waited for
+_ANSWER_WITHIN = 10.0  # seconds after which a commit counts as failed
+_BEHIND_FOR = 10.0  # seconds after which a member that is behind its group is not waited for
 _ASK_EVERY = 0.05
 _WARN_EVERY = 10.0
 
@@ -37,11 +37,11 @@ class Sent(Protocol):
     """A commit that is on its way."""
 
     def answer(self, timeout: float) -> Refusals | None:
-        """Return the levels that were refused, none if it is done; or None if there is no answer in time."""
+        """Return the refused levels, none if the commit is done; or None without an answer in time."""
         ...
 
     def give_up(self) -> bool:
-        """Wait for it no more; return whether it is over, or else is still to be asked for."""
+        """Stop waiting for the commit; return True if it is over, False if its outcome must still be asked for."""
         ...
 
 
@@ -53,12 +53,12 @@ class _OnItsWay(NamedTuple):
 
 
 class Commits:
-    """Commits what the engine's ticks say, each level alone, or with `transactions` all that are well together.
+    """The commits that the engine's ticks ask for: each level alone, or with `transactions` all healthy ones together.
 
     Args:
         give_up: Gives a level's partitions up as lost.
         rejoin: Gives a level's partitions up as lost, and has it join its group again.
-        waits: Whether nothing is to be fetched while a commit is on its way.
+        waits: True to fetch nothing while a commit is on its way.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class Commits:
         self._behind_since: dict[int, float] = {}
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
-        self._failures = 0  # that were not told
+        self._failures = 0  # failures that no warning has told yet
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether nothing is to be fetched now."""
+        """True if no record may be fetched now."""
         return self._waits and bool(self._on_their_way)
 
     def next_turn(self, now: float) -> float:
-        """When to look again though nothing else has happened: an answer to a plain commit wakes nobody."""
+        """Return when to look again if nothing else happens: an answer to a plain commit wakes no thread."""
         return now + _ASK_EVERY if self._on_their_way else self._turns.next_turn()
 
     def request(self) -> None:
@@ -99,10 +99,10 @@ class Commits:
         self._turns.request()
 
     def turn(self, now: float) -> None:
-        """See to the commits that were sent, and send those that are due.
+        """Look after the commits that were sent, and send those that are due.
 
         Raises `TransactionError`, or `HandlerError` for an output that Kafka refuses; after that nothing is committed.
-        Raises `KafkaError` where another consumer has taken the place of this one.
+        Raises `KafkaError` if another consumer has taken this one's place.
         """
         self._take_answers(0.0)
         self._warn_of_what_takes_long(now)
@@ -113,10 +113,10 @@ class Commits:
             self._take_answers(_ASK_EVERY)
 
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
-        """Commit what is done of these partitions, or of all; whoever iterates may do something in between.
+        """Commit the completed records of these partitions, or of all; the caller may act between the iterations.
 
-        What Kafka has not acknowledged by the deadline is given up; who has the partitions next begins before it.
-        Raises as `turn` does.
+        A commit without acknowledgement by the deadline is given up; the next owner then starts before it. Raises as
+        `turn` does.
         """
         self._turns.hurry(self._levels_of(partitions))
         while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
@@ -127,7 +127,7 @@ class Commits:
         self._give_up(lambda each: partitions is None or not each.tick.commits.keys().isdisjoint(partitions))
 
     def forget(self) -> None:
-        """Let go of the commits that were not answered; librdkafka wants that before its consumer is closed."""
+        """Let go of unanswered commits; librdkafka wants that before its consumer is closed."""
         self._give_up(lambda _: True)
 
     def _levels_of(self, partitions: Collection[TopicPartition] | None) -> set[int]:
@@ -169,7 +169,7 @@ class Commits:
                 self._turns.succeeded(levels)
             return
         try:
-            with defer_signals():  # what is on its way is known to be so
+            with defer_signals():  # a commit on its way is always noted as such
                 sent = self.transactions.commit(tick) if self.transactions else self._send(tick)
                 self._on_their_way.append(_OnItsWay(levels, tick, sent, now))
         except KafkaError as error:
@@ -183,7 +183,7 @@ class Commits:
     # Answers
 
     def _take_answers(self, timeout: float) -> None:
-        """Take the answers that are there; if there is none, wait up to `timeout` seconds for the first."""
+        """Take the answers that are there; without any, wait up to `timeout` seconds for the first."""
         if not self._on_their_way:
             time.sleep(timeout)
         for each in list(self._on_their_way):
@@ -192,15 +192,15 @@ class Commits:
             if refusals is None or each not in self._on_their_way:
                 continue
             if not refusals:
-                self._committed(each)  # before it is forgotten: Ctrl-C may come in between
+                self._committed(each)  # before it is removed from the list: Ctrl-C may come in between
             self._on_their_way.remove(each)
             if refusals:
                 self._refused(each.tick, refusals, time.monotonic())
                 if each.levels - refusals.keys():
-                    self._turns.request()  # it was not for them
+                    self._turns.request()  # the commit did not fail because of these levels
 
     def _committed(self, about: _OnItsWay) -> None:
-        """Say so; may be said again."""
+        """Tell the engine that a commit is done; telling it twice does no harm."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
         self._turns.succeeded(about.levels)
@@ -234,7 +234,7 @@ class Commits:
                 self._behind_since.pop(level, None)
 
     def _shorten_maps(self, tick: Tick, refusals: Refusals) -> Refusals:
-        """Commit smaller maps at once where these were too large for Kafka; return the other refusals."""
+        """Commit smaller offset maps at once if these were too large for Kafka; return the other refusals."""
         too_large = {level for level, error in refusals.items() if metadata_is_too_large(error)}
         characters = max((len(each.metadata) for at, each in tick.commits.items() if at.level in too_large), default=0)
         if not characters:
@@ -268,7 +268,7 @@ class Commits:
 
 
 def _has_still(tick: Tick, level: int) -> bool:
-    """Whether a level has partitions of this tick, of the same time: if not, it has heard that they are lost."""
+    """Return whether a level still has partitions of this tick's assignment; if not, it knows that they are lost."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 
@@ -281,7 +281,7 @@ class _SentCommit:
         self._deadline = time.monotonic() + _ANSWER_WITHIN
 
     def answer(self, timeout: float) -> Refusals | None:
-        """Return why it was refused, if it was; None if there is no answer yet."""
+        """Return the reasons for a refusal, none if it is done; or None if there is no answer yet."""
         refused = self._sent.refused(timeout)
         if refused is None:
             if time.monotonic() < self._deadline:
@@ -290,10 +290,10 @@ class _SentCommit:
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:
-        """Wait for it no more: it may be made or not."""
+        """Stop waiting for the commit, which may be made or not."""
         return True
 
 
 def _gravest(errors: Iterable[KafkaError]) -> KafkaError:
-    """The first that says that the member cannot go on, or else the first."""
+    """Return the first error that says that the member cannot go on, or else the first error."""
     return min(errors, key=lambda error: standing(error) in (Standing.UNKNOWN, Standing.BEHIND))

@@ -75,44 +75,45 @@ ExecutorName = Literal["thread", "async", "process"]
 
 _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
-_RECORD_OVERHEAD = 512  # bytes that a record of nothing takes: librdkafka's, the binding's, the engine's
+_RECORD_OVERHEAD = 512  # bytes that an empty record takes at librdkafka, the binding and the engine
 
 
 class Sends(Protocol):
-    """What sends for a consumer: closed at the end, which may take so many seconds."""
+    """A client that sends for a consumer and is closed at the end of a run; `timeout` is in seconds."""
 
     def close(self, timeout: float) -> Any: ...
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class ParallelConsumer:
-    """Handles records in parallel, in order where `ordering` says so, each acknowledged on its own.
+    """A consumer that handles records in parallel, in the order that `ordering` asks for, each acknowledged on its own.
 
-    What is done above a gap is committed with the offset, as an offset map, so that a restart repeats only what was
-    not done. Without `max.priority` topics and group have the names given; with it, those of its levels, which share
-    the slots as `policy` says. For the settings see `headway.config`; the other keys go to librdkafka.
+    Completed records above an incomplete one are committed beside the offset, as an offset map. A restart therefore
+    repeats only records that were not done. Without `max.priority` topics and group have the names given. With
+    `max.priority` they have the names of their levels, which share the slots as `policy` says. For the settings see
+    `headway.config`; the other keys go to librdkafka.
 
     Args:
         config: The settings.
-        ordering: What runs in order: records with the same key, of the same partition, or nothing.
-        max_concurrency: How many records, or batches, are handled at a time.
+        ordering: The records that run in order: those of the same key, of the same partition, or none.
+        max_concurrency: The number of records, or batches, handled at a time.
         adaptive: Start with few, grow while throughput grows, shrink when only the latency does.
-        rate_limit: How many records may start in a second.
-        time_limit: How many seconds a call of the handler may take; after that the attempt has failed.
-        executor: `thread` for plain functions and `async` for coroutine functions, as the handler is, or `process`
-            for a function that needs the processor: an importable one, as are the deserialisers.
-        processes: How many there are; by default as many as processors.
-        policy: How levels share the slots: `fair` by weight, `strict` highest first with a longest wait, or
+        rate_limit: The number of records that may start in a second.
+        time_limit: The seconds that a call of the handler may take; after that the attempt has failed.
+        executor: `thread` for plain functions and `async` for coroutine functions, by default as the handler is, or
+            `process` for a function that needs the processor. It and the deserialisers must then be importable.
+        processes: The number of processes; by default the number of processors.
+        policy: The sharing of slots between levels: `fair` by weight, `strict` highest first with a longest wait, or
             `capacity_burst` with the reference client's shares.
         distributor: The weights or shares; by default each level has twice that of the one below.
-        retries: When a failed record is tried again, and how often; by default for ever, at most a minute apart.
-        dead_letter_topic: Where records go that are not tried again. Without one, the run ends with `HandlerError`.
+        retries: The times and number of further attempts; by default without end, at most a minute apart.
+        dead_letter_topic: The topic for records that are not tried again. Without it, the run ends with `HandlerError`.
         commit_mode: `async`; `sync`, which waits for each answer; or `transactional`: outputs, dead letters and
             offsets in one transaction, by default every 100 ms.
-        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`; how to reach
-            the brokers is known from `config`.
-        hand_over_timeout: How many seconds a partition that leaves waits for its handlers that run, and for the commit
-            of what they did, which has the last of them and at least one.
+        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. `config`
+            already says how to reach the brokers.
+        hand_over_timeout: The seconds that a leaving partition waits for its running handlers and for the commit of
+            their records. The commit has the last of these seconds, and at least one.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
     thread.
@@ -186,8 +187,8 @@ class ParallelConsumer:
         self._started = False
         self._is_subscribed = False
         self._ended = threading.Event()
-        self._stop: tuple[bool, float] | None = None  # whether to drain, and until when
-        self.failure: BaseException | None = None  # what ended the run, if not well
+        self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
+        self.failure: BaseException | None = None  # the error that ended the run, if one did
 
     def subscribe(self, topics: str | Iterable[str] | Mapping[str, int]) -> None:
         """Read these topics, or, with `max.priority`, each topic of a mapping at the priority given (KIP-349).
@@ -208,8 +209,8 @@ class ParallelConsumer:
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
         """Note which records run in the file of this descriptor, for a process that outlives this one.
 
-        Call it before `run`. The suspects are records that ran in processes that died, and the `Supervision` takes
-        more of them. None with `executor="process"`: there handlers run in other processes, and end only those.
+        Call it before `run`. The suspects are records that ran in processes that died; the `Supervision` takes further
+        ones. Returns None with `executor="process"`: there handlers run in other processes, and end only those.
         """
         if self._executor_name == "process":
             return None
@@ -222,23 +223,23 @@ class ParallelConsumer:
     def run(self, handler: Handler) -> None:
         """Call `handler(record, context)` for each record, until `stop` or `close`; once in a consumer's life.
 
-        A plain function runs on threads, an `async def` on an event loop in a thread of its own. A record is done
-        when the handler returns; whatever it raises is a failed attempt: `RetriableError` is always tried again,
-        `FatalError` and `DeserializationError` (a key or value that cannot be read) never. Ctrl-C ends `run` at
-        once: what is done is committed, what runs comes again. SIGTERM drains, a second one ends at once.
+        A plain function runs on threads, an `async def` on an event loop in a thread of its own. A record is done when
+        the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is always tried again,
+        `FatalError` and `DeserializationError` (a key or value that cannot be read) never. Ctrl-C ends `run` at once:
+        completed records are committed, running ones come again. SIGTERM drains, a second one ends at once.
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
-            AuthorizationError: A right on a topic or a group is missing from the start. One that is lost later is
-                logged now and then, and `metrics` has it, until it is there again.
+            AuthorizationError: A right on a topic or a group is missing from the start. A right lost later is logged
+                now and then, and `metrics` names it, until the right is there again.
         """
         self._run(lambda: for_each_record(handler, None, self._dispatch))
 
     async def run_async(self, handler: Handler) -> None:
-        """As `run`, with an `async def` as a task of the running loop; cancelling it stops without draining."""
+        """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining."""
         owner = asyncio.current_task()
         calls = for_each_record(handler, None, self._dispatch)
-        # Not a thread of the loop's executor: those are few, and this one is needed for as long as the consumer runs.
+        # The loop's executor has few threads, and this one is needed for as long as the consumer runs.
         running = asyncio.wrap_future(in_background(lambda: self._run(lambda: calls, owner)))
         try:
             await asyncio.shield(running)
@@ -251,9 +252,9 @@ class ParallelConsumer:
         """Send what the handler returns or yields: None, a `ProducerRecord`, or several; otherwise as `run`.
 
         A record is done when all its outputs are stored; if one is refused, the attempt has failed. With
-        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing;
-        an output that Kafka refuses only then makes its record a dead letter. `on_output(input, output, metadata)` is
-        called for each output that is stored, in a thread of the consumer's.
+        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing. An
+        output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
+        metadata)` is called for each stored output, in a thread of the consumer's.
         """
         self._run(lambda: for_each_record(collecting(handler), self._settle_outputs(on_output), self._dispatch))
 
@@ -267,9 +268,9 @@ class ParallelConsumer:
     def run_batches(self, handler: BatchHandler, max_size: int, linger: float = 0.0) -> None:
         """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
 
-        A batch is of one key or partition, in order, as `ordering` says; of any records if unordered. A record waits
-        up to `linger` seconds for its batch to fill. The handler raises `BatchError` to tell which failed; whatever
-        else it raises, all did.
+        A batch holds records of one key or partition, in order, as `ordering` says, or any records if unordered. A
+        record waits up to `linger` seconds for its batch to fill. The handler raises `BatchError` to tell which records
+        failed. After any other exception all records of the batch have failed.
         """
         check_at_least("max_size", max_size, 1)
         check_at_least("linger", linger, 0)
@@ -279,17 +280,17 @@ class ParallelConsumer:
         self._run(lambda: for_batches(handler, self._dispatch))
 
     def results(self, handler: Handler) -> ResultStream:
-        """What the handler returns, to be iterated over with `for` or `async for`; otherwise as `run`.
+        """Return the handler's results, to be iterated over with `for` or `async for`; otherwise as `run`.
 
-        A record is done when the next result is asked for, so the one at which the iteration is left comes again.
-        Leaving the iteration stops the consumer.
+        A record is done when the next result is asked for. The record at which the iteration is left therefore comes
+        again. Leaving the iteration stops the consumer.
         """
         return ResultStream(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
 
     def _run(self, make_calls: Callable[[], Handlers], owner: "asyncio.Task[Any] | None" = None) -> None:
         self._begin()
         try:
-            # A second SIGTERM must not end the process before what is done was committed.
+            # A second SIGTERM must not end the process before the completed records are committed.
             with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
                 at_last.callback(self._end)
                 self._require_rights()
@@ -301,16 +302,16 @@ class ParallelConsumer:
                 executor = self._executor = self._make_executor(calls, owner)
                 self._dispatch.starts = executor.start
                 self._turn_until_stopped()
-            if self._dispatch.failure:  # of the last that ran, whose thread has ended by now
+            if self._dispatch.failure:  # of the last handler, whose thread has ended by now
                 raise self._dispatch.failure
         except BaseException as error:
             self.failure = error
             raise
 
     def _require_rights(self) -> None:
-        """Raise `AuthorizationError` for a topic that may not be read; a group's refusal comes from its coordinator.
+        """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
 
-        A run begins, too, while the brokers are away.
+        A run also begins while the brokers are away.
         """
         topics = [right for level in self._levels for right in level.rights() if right.resource == "Topic"]
         try:
@@ -391,7 +392,7 @@ class ParallelConsumer:
         return client
 
     def _end(self) -> None:
-        """Leave the groups and let go of everything, whatever is raised; from the last line to the first."""
+        """Leave the groups and let go of everything, whatever is raised; steps run from last to first."""
         with contextlib.ExitStack() as steps:
             steps.callback(self._ended.set)
             if self._dispatch.supervision:
@@ -410,9 +411,10 @@ class ParallelConsumer:
         closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
 
-        Connections that there are go on. From any thread. Raises `ConfigError` for what librdkafka does not take.
+        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
+        not take.
         """
         self._check_open()
         for client in (*self._levels, *self._producers):
@@ -420,7 +422,7 @@ class ParallelConsumer:
         change_credentials(self._settings.kafka, username, password)
 
     def pause(self) -> None:
-        """Start nothing and fetch nothing until `resume`; what runs goes on."""
+        """Start nothing and fetch nothing until `resume`; running handlers go on."""
         self._set_paused(True)
 
     def resume(self) -> None:
@@ -433,28 +435,28 @@ class ParallelConsumer:
         self._wake.set()
 
     def request_commit(self) -> None:
-        """Commit what is done now, rather than when it is next due; returns at once."""
+        """Commit the completed records now, before the next commit is due; returns at once."""
         self._check_open()
         self._committing.request()
         self._wake.set()
 
     @property
     def work_remaining(self) -> int:
-        """How many records were fetched and are not done."""
+        """The number of records that were fetched and are not done."""
         return self._dispatch.work_remaining
 
     def metrics(self) -> ParallelMetrics:
-        """What was done so far, what runs and what waits."""
+        """Return the counts of records done, running and waiting."""
         refused = next((level.refused for level in self._levels if level.refused), None)
         return replace(self._dispatch.metrics(), refused=refused)
 
     # The end
 
     def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
-        """Make `run` end, and return at once; may be called by a handler or a signal's.
+        """Make `run` end, and return at once; a handler or a signal handler may call it.
 
-        With `drain`, what runs may end within `timeout` seconds; without, it comes again after a restart. What was
-        fetched and did not start is left in Kafka. What is done is committed in any case.
+        With `drain`, running handlers may end within `timeout` seconds; without, their records come again after a
+        restart. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
         """
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
         self._dispatch.ending = True

@@ -1,7 +1,7 @@
 """The control thread: it fetches, answers rebalances and commits, and never runs a handler.
 
-Executors take their work from the dispatch by themselves. Between turns it waits for one descriptor, which Kafka,
-the dispatch and `stop` write to. All slots may be busy for as long as they like: turns go on, so rebalances are
+Executors take their work from the dispatch by themselves. Between turns the control thread waits for one descriptor,
+which Kafka, the dispatch and `stop` write to. All slots may be busy for any time: turns go on, so rebalances are
 answered.
 """
 
@@ -20,23 +20,23 @@ from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# While a level is asked for nothing, what Kafka has for it may wake nobody.
+# While a level is asked for no records, records that Kafka has for it may wake no thread.
 _SERVE_EVERY = 0.1
 _LONGEST_WAIT = 1.0
-# Seconds that the commit of a hand-over has, whatever its handlers have taken.
+# The least seconds for the commit of a hand-over, however long its handlers have taken.
 _LEAST_FOR_COMMIT = 1.0
 _LEAVE_WITHIN = 10.0
 
 
 class Executor(Protocol):
-    """What runs handlers; see `Calls`."""
+    """A runner of handlers; see `Handlers`."""
 
     def start(self, jobs: Sequence[Job]) -> None: ...
     def close(self, timeout: float) -> None: ...
 
 
 class ControlLoop:
-    """The turns of one thread."""
+    """The turns of the control thread."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ControlLoop:
         self._dispatch = dispatch
         self._wake = wake
         self._hand_over_timeout = hand_over_timeout
-        self._hand_over_until = math.inf  # of the outermost, while one is within another
+        self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
         self.intake = Fetching(dispatch, levels, buffer, self._hand_over)
         self.committing = Commits(
@@ -66,7 +66,7 @@ class ControlLoop:
         )
 
     def turn(self) -> None:
-        """Do what there is to do, and wait until there is more; raises `HandlerError` where one is due."""
+        """Do all that is due, and wait until more is; raises `HandlerError` if one is due."""
         if self._dispatch.failure:
             raise self._dispatch.failure
         now = time.monotonic()
@@ -88,9 +88,9 @@ class ControlLoop:
         return max(0.0, min(turns) - now)
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for what runs of these, and commit; other partitions go on meanwhile.
+        """Wait for the running handlers of these partitions, and commit; other partitions go on meanwhile.
 
-        Within the hand-over of another level it ends with that one, for which a group waits, too.
+        A hand-over within that of another level ends with the other one, for which a group waits, too.
         """
         leaving = set(partitions)
         now = time.monotonic()
@@ -99,16 +99,16 @@ class ControlLoop:
             self._dispatch.engine.retire(leaving)
         try:
             self._wait_for_handlers(leaving, self._hand_over_until - _reserve(self._hand_over_until - now))
-        finally:  # whatever ends it, Ctrl-C too: what is done is done
+        finally:  # completed records are committed after any end of the wait, Ctrl-C too
             self._dispatch.unwatch()
             try:
                 self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
-                self._wake.set()  # others' events may have been overheard
+                self._wake.set()  # events of other levels may have been overheard
 
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
-        """Commit what is done of these; others go on, and what they raise is raised when it is over."""
+        """Commit the completed records of these partitions; others go on, and their errors are raised at the end."""
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None
         for _ in self.committing.commit(leaving, until):
@@ -138,7 +138,7 @@ class ControlLoop:
         return more
 
     def leave(self) -> None:
-        """Commit what is done; what still runs is waited for no more, whoever takes its partition."""
+        """Commit the completed records; running handlers are not waited for, whoever takes their partitions."""
         self._dispatch.abandon()
         self._hand_over_timeout = 0.0
         self._leaves_until = time.monotonic() + _LEAVE_WITHIN
@@ -148,5 +148,5 @@ class ControlLoop:
 
 
 def _reserve(seconds: float) -> float:
-    """How much of the time of a hand-over is for its commit."""
+    """Return how many seconds of a hand-over are for its commit."""
     return min(_LEAST_FOR_COMMIT, seconds / 4)

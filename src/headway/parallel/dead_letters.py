@@ -26,7 +26,7 @@ _ANY_PARTITION = -1
 _NOW = 0
 _MISSING_AFTER = 1_000  # milliseconds
 _ANSWER_WITHIN = 5.0
-_KNOWN_WITHIN = 3.0  # seconds until a topic that is new is known to all brokers
+_KNOWN_WITHIN = 3.0  # seconds until all brokers know a new topic
 
 
 class Letter(NamedTuple):
@@ -41,23 +41,23 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, topic: str, record: ConsumerRecord, headers: list[Header]) -> Self:
-        """A copy of a record with other headers; the beginning of one that is larger than any client here may send."""
+        """Return a copy of a record with other headers, shortened if it is larger than any client here may send."""
         # The time is now: with the record's own, retention could delete the letter before anybody has read it.
         parts = Parts(record.raw_value, record.raw_key, headers)
-        if size_of(*parts) > MOST_BYTES:  # it was compressed
+        if size_of(*parts) > MOST_BYTES:  # it was compressed in its own topic
             parts = shortened(parts, MOST_BYTES)
         return cls(topic, parts.value, parts.key, _ANY_PARTITION, _NOW, parts.headers)
 
     def smaller(self) -> Self | None:
-        """Return its first half, for a topic that refuses it for its size; None where nothing can be left out."""
+        """Return the first half, for a topic that refuses the letter for its size; None if nothing can be left out."""
         parts = halved(Parts(self.value, self.key, self.headers))
         return parts and self._replace(value=parts.value, key=parts.key, headers=parts.headers)
 
 
 def require_writable(topic: str, connection: Config) -> None:
-    """Raise `ConfigError` for a dead-letter topic that does not exist or may not be written, as far as it is known.
+    """Raise `ConfigError` for a dead-letter topic that is known not to exist, or not to be writable.
 
-    A run begins, too, while the brokers are away.
+    A run also begins while the brokers are away.
     """
     try:
         reason = Admin(connection).why_not_writable(topic, _KNOWN_WITHIN)
@@ -69,27 +69,27 @@ def require_writable(topic: str, connection: Config) -> None:
 
 
 class Reports(Protocol):
-    """Who is told what became of dead letters."""
+    """The receiver of reports about dead letters."""
 
     def stored(self, work: RecordWork) -> None:
-        """Kafka has it."""
+        """Take note that Kafka has the letter."""
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Kafka refuses it; it is to be sent again at this time, by the monotonic clock."""
+        """Take note that Kafka refuses the letter; send it again at this time, by the monotonic clock."""
 
 
 class DeadLetters:
-    """Sends dead letters, and reports when Kafka has acknowledged, or refused, one.
+    """A sender of dead letters, which reports each one that Kafka has acknowledged or refused.
 
-    After a refusal none is sent before the topic was looked at again, later and later: each try of a topic that is not
-    there takes librdkafka half a minute. The looks are made by a thread of its own, which then sends what is there.
+    After a refusal no letter is sent before the topic was looked at again, at growing intervals. Each try of a missing
+    topic takes librdkafka half a minute. A thread of its own looks at the topic, and then sends the waiting letters.
     """
 
     def __init__(self, topic: str, config: Config, reports: Reports) -> None:
         self._topic = topic
         self._reports = reports
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
-        settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, in which it keeps a slot
+        settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, each with a slot
         settings["message.max.bytes"] = config.get("message.max.bytes", MOST_BYTES)
         self._connection = connection_of(config)
         self._settings = self._connection | settings
@@ -123,9 +123,9 @@ class DeadLetters:
             self._send(work, error, reason)
 
     def _why_not(self) -> str | None:
-        """Return why letters cannot be written now, None if nothing is known to be in their way."""
+        """Return why letters cannot be written now, None if no reason is known."""
         try:
-            self._client.partitions(self._topic, _ANSWER_WITHIN)  # which also tells the client that it is there again
+            self._client.partitions(self._topic, _ANSWER_WITHIN)  # the client then knows of its return
             return Admin(self._connection).why_not_writable(self._topic)
         except HeadwayError as error:
             return str(error)
@@ -147,11 +147,11 @@ class DeadLetters:
             client.produce(
                 letter.topic, letter.value, letter.key, letter.partition, report, letter.timestamp, letter.headers
             )
-        except Exception as refused:  # whatever it is, the letter is not stored
+        except Exception as refused:  # for whatever reason, the letter is not stored
             self._not_stored(work, str(refused))
 
     def _produce_smaller(self, client: ProducerClient, letter: Letter, work: RecordWork, refused: Any) -> None:
-        """Send by itself what was refused with others, as Kafka refuses whole batches; what was by itself is halved."""
+        """Send a refused letter alone, as Kafka refuses whole batches; halve a letter that was refused alone."""
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
             self._produce(self._single, letter, work)
@@ -166,7 +166,7 @@ class DeadLetters:
             is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
         if is_told and not self._closed:
             with contextlib.suppress(RuntimeError):  # closed meanwhile
-                self._looking.submit(self._warn, reason)  # which may take a while
+                self._looking.submit(self._warn, reason)  # looking at the topic may take a while
         self._reports.not_stored(work, self._breaker.again_at)
 
     def _warn(self, reason: str) -> None:
@@ -180,14 +180,14 @@ class DeadLetters:
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with these from now on."""
+        """Log in with other credentials from now on."""
         for settings in (self._connection, self._settings):
             change_credentials(settings, username, password)
         for client in filter(None, (self._client, self._single)):
             client.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Send what is on its way, within `timeout` seconds; the record of what is not stays undone."""
+        """Send the letters on their way, within `timeout` seconds; a record whose letter is not stored stays undone."""
         deadline = time.monotonic() + timeout
         self._looking.shutdown(wait=False, cancel_futures=True)
         self._client.close(timeout)

@@ -1,4 +1,4 @@
-"""Records that are to be tried again after long: stored as schedules, so that nothing of them stays in memory."""
+"""Records to be tried again much later: stored as schedules, so that nothing of them stays in memory."""
 
 import logging
 import random
@@ -22,22 +22,23 @@ log = logging.getLogger(__name__)
 
 
 class Reports(Protocol):
-    """Who is told what became of a record that was to be tried again later."""
+    """The receiver of reports about records to be tried again later."""
 
     def stored(self, work: RecordWork) -> None:
-        """It is in Kafka."""
+        """Take note that the schedule is in Kafka."""
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Kafka does not take it now; it is to be sent again at this time, by the monotonic clock."""
+        """Take note that Kafka does not take the schedule now; send it again at this time, by the monotonic clock."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """It can never be scheduled as it is asked for."""
+        """Take note that the record can never be scheduled as asked for."""
 
 
 class DelayedRetries:
-    """Stores records as schedules.
+    """The storage of records as schedules.
 
-    In a thread of its own: the first one looks for the scheduler's topics, and the loop of async handlers must go on.
+    It has a thread of its own: the first record looks up the scheduler's topics, and the loop of async handlers must go
+    on.
     """
 
     def __init__(self, config: Config, scheduler: str, reports: Reports) -> None:
@@ -51,7 +52,7 @@ class DelayedRetries:
         self._lock = threading.Lock()  # for the breaker
 
     def send(self, work: RecordWork, delay: Any) -> None:
-        """Store a record, to come to its partition again; the delay is as a handler gave it."""
+        """Store a record, to come to its partition again; `delay` is as a handler gave it."""
         sending = self._thread.submit(self._send, work, delay)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -63,7 +64,7 @@ class DelayedRetries:
             cause = cause_of(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(work)
-            elif cause is not None and is_too_large(cause):  # now and later
+            elif cause is not None and is_too_large(cause):  # it will be as large later
                 self._reports.not_scheduled(work, _refused(error))
             else:
                 self._not_stored(work, error)
@@ -82,7 +83,7 @@ class DelayedRetries:
                 partition=record.partition,
                 on_stored=report,
             )
-        except BaseException as error:  # of the delay's own code, too: the record is not stored, and keeps no slot
+        except BaseException as error:  # of the delay's own code, too: an unstored record keeps no slot
             if _may_pass(error):
                 self._not_stored(work, error)  # type: ignore[arg-type]
             else:
@@ -99,13 +100,13 @@ class DelayedRetries:
         self._reports.not_stored(work, self._breaker.again_at)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with these from now on."""
+        """Log in with other credentials from now on."""
         change_credentials(self._config, username, password)
         if self._scheduler:
             self._scheduler.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Store what is on its way, within `timeout` seconds; the record of what is not stays undone."""
+        """Store the schedules on their way, within `timeout` seconds; a record that is not stored stays undone."""
         left_over = time_left_of(timeout)
         wait(list(self._sending), left_over())
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -114,7 +115,7 @@ class DelayedRetries:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the same record may be stored later: brokers or topics are away, or the right to write."""
+    """Return whether the same record may be stored later: brokers, topics or the right to write are missing now."""
     if not issubclass(type(error), KafkaError):
         return False
     cause = cause_of(error)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""From Kafka into the engine: fetching what it demands, partitions that come and go, offset maps read at the start."""
+"""The way from Kafka into the engine: fetching on demand, rebalances, and offset maps read at the start."""
 
 import logging
 import time
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 HandOver = Callable[[Collection[TopicPartition]], None]
 
-_ANSWER_WITHIN = 1.0  # so long a rebalance may wait for us
-_ASK_LESS = 10  # times as long as asking in vain took
+_ANSWER_WITHIN = 1.0  # seconds that a rebalance may wait for an answer
+_ASK_LESS = 10  # times as long as a request that failed took
 _address = attrgetter("kafka_topic", "partition")
 
 
 class Fetching:
-    """Keeps the engine's buffers filled, and tells it which partitions are ours.
+    """The part that keeps the engine's buffers filled and tells the engine which partitions this member owns.
 
-    `hand_over` is called before partitions go to another member: it sees to what runs of them and commits.
+    `hand_over` is called before partitions go to another member: it waits for their running handlers and commits.
     """
 
     def __init__(self, dispatch: Dispatch, levels: LevelConsumers, buffer: int, hand_over: HandOver) -> None:
@@ -36,15 +36,15 @@ class Fetching:
         self._lock = dispatch.lock
         self._levels = levels
         self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
-        # Handlers wait for the GIL while records are made and taken in; but where they take no time at all, the buffer
+        # Handlers wait for the GIL while records are made and taken in. But if handlers take no time at all, the buffer
         # runs dry before this thread has the GIL again.
         self._at_once = buffer // 2
         self._hand_over = hand_over
         self._held: set[TopicPartition] = set()
-        self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that
-        # Partitions whose committed offsets are yet to be read, and the first offset that came too early, if any.
+        self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
+        # Partitions whose committed offsets are not read yet, and the first offset that came too early, if any.
         self._starting: dict[TopicPartition, int | None] = {}
-        self._not_before: dict[TopicPartition, float] = {}  # of those that could not begin
+        self._not_before: dict[TopicPartition, float] = {}  # of partitions that could not begin
         self._rejoining: set[int] = set()  # levels that are to join again
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
@@ -54,10 +54,10 @@ class Fetching:
                 level.subscribe(subscription, self)
 
     def fetch(self, now: float, paused: bool) -> bool:
-        """Take in what the engine demands and Kafka has; never waits. Whether there may be more at once.
+        """Take in the demanded records that Kafka has, without waiting; return whether there may be more at once.
 
-        Rebalances happen in here. Raises what one of them raised, and `KafkaError` when a level cannot go on, as
-        one that may not join its group from the start; other errors are logged, for librdkafka goes on.
+        Rebalances happen in here. Raises the error of a rebalance. Raises `KafkaError` if a level cannot go on, for
+        example if it may not join its group from the start. Other errors are logged, since librdkafka goes on.
         """
         self._join_again()
         self._hold()
@@ -79,7 +79,7 @@ class Fetching:
         self.lost(lost)
 
     def rejoin(self, level: int) -> None:
-        """Give a level's partitions up as lost, and have it join its group again: within its rebalance, behind that."""
+        """Give a level's partitions up as lost and have the level join its group again, after a rebalance under way."""
         self.give_up(level)
         self._rejoining.add(level)
 
@@ -111,12 +111,12 @@ class Fetching:
             return [self._wanted(level, demand, ready) for level, (demand, ready) in enumerate(pairs)]
 
     def _wanted(self, level: int, demand: int, ready: int) -> int:
-        """How much to fetch of a level. If nothing: at how much less to look again."""
+        """Return how many records to fetch of a level. If none, set the count of ready works at which to look again."""
         if ready > self._enough:
             return self._dispatch.alarm(level, self._enough)
-        if demand == 0:  # there is no room
+        if demand == 0:  # the buffer is full
             return self._dispatch.alarm(level, ready // 2)
-        self._dispatch.alarm(level, -1)  # librdkafka says when something comes
+        self._dispatch.alarm(level, -1)  # librdkafka says when a record comes
         return min(demand, self._at_once)
 
     def _receive(self, records: Sequence[ConsumerRecord], now: float) -> None:
@@ -125,10 +125,10 @@ class Fetching:
             partition = of_one[0].topic_partition
             if self._starting.get(partition, 0) is None:
                 self._starting[partition] = of_one[0].offset
-            self._engine.receive(partition, of_one, now)  # which ignores it if it is starting
+            self._engine.receive(partition, of_one, now)  # the engine ignores records of a starting partition
 
     def _hold(self) -> None:
-        """Ask nothing of partitions whose records would have no room."""
+        """Pause the partitions whose records would have no room."""
         with self._lock:
             held = self._engine.held()
             assigned = set(self._engine.assigned())
@@ -140,7 +140,7 @@ class Fetching:
             self._held = held
 
     def _begin(self, level: LevelConsumer, now: float) -> None:
-        """Go on where the last owners' commits say, without what they say is done.
+        """Start where the last owners' commits end, without the records that these commits say are done.
 
         Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
         """
@@ -161,10 +161,10 @@ class Fetching:
             try:
                 start = _start(level, partition, answer)
                 if (came := self._starting[partition]) is not None:
-                    level.seek(partition, came)  # an end that was reached before is none any more
+                    level.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
                 log.warning("%s cannot begin yet, and is asked for again: %s", partition, error)
-                # It has no leader, and the others are not to wait for that.
+                # The partition has no leader, and the other partitions must not wait for that.
                 ended_at = time.monotonic()
                 self._not_before[partition] = ended_at + _ASK_LESS * (ended_at - asked_at)
                 continue
@@ -173,21 +173,21 @@ class Fetching:
             self._starting.pop(partition)
             self._not_before.pop(partition, None)
 
-    # What a level is told in a rebalance
+    # A level's rebalance callbacks
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """They begin when the rebalance is over."""
+        """Note new partitions, which begin when the rebalance is over."""
         self._starting.update(dict.fromkeys(partitions))
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Hand over what is done, and let go."""
+        """Hand over the completed records, and let go of the partitions."""
         try:
             self._hand_over(partitions)
         finally:
             self.lost(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Somebody else may have them already: nothing is committed."""
+        """Let go of partitions without a commit: another member may own them already."""
         with self._lock:
             self._engine.revoke(partitions)
         self._held.difference_update(partitions)
@@ -197,7 +197,10 @@ class Fetching:
 
 
 def _start(level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None) -> OffsetMap:
-    """Where nothing is committed, any start that is not too late will do: offsets that do not come do not exist."""
+    """Return the offset map to start from.
+
+    Without a commit any start that is not too late will do: offsets that do not come do not exist.
+    """
     if committed is None:
         return OffsetMap(0)
     offset, metadata = committed

@@ -1,4 +1,4 @@
-"""What handlers return, on its way to Kafka: each record's outputs as they come, and the record is done when they are.
+"""Handlers' outputs on their way to Kafka: sent as they come; a record is done when all of its outputs are.
 
 For outputs in transactions see `transactions`.
 """
@@ -23,17 +23,17 @@ from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetada
 log = logging.getLogger(__name__)
 
 OnOutput = Callable[[ConsumerRecord, ProducerRecord, RecordMetadata], Any]
-"""(input, output, where it is now)"""
+"""The callback for a stored output: (input, output, metadata of the stored output)."""
 
 _ANY_PARTITION = -1
 _A_MOMENT = 0.1
 _ANSWER_WITHIN = 5.0
-_OUTPUT_OVERHEAD = 1024  # bytes that an output of nothing takes
+_OUTPUT_OVERHEAD = 1024  # bytes that an empty output takes
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class Output(NamedTuple):
-    """A record as the client takes it, and the work that it came of; `output` is None for a dead letter."""
+    """A record as the client takes it, and the work that it came from; `output` is None for a dead letter."""
 
     letter: Letter
     work: RecordWork
@@ -48,7 +48,7 @@ def size_of_output(output: Output) -> int:
 
 
 class Outputs:
-    """Turns what a handler returns into outputs: zero, one or many `ProducerRecord`s."""
+    """The outputs of handlers: each return value becomes zero, one or many `ProducerRecord`s."""
 
     def __init__(self, settings: OutputSettings, client: ProducerClient, on_output: OnOutput | None) -> None:
         self._write_key = key_writer(settings.key_serializer)
@@ -58,9 +58,9 @@ class Outputs:
         self._on_output = on_output
 
     def of(self, work: RecordWork, returned: Any) -> list[Output]:
-        """The outputs of a work; raises for what is no record, or what Kafka would refuse, as far as it is known here.
+        """Return the outputs of a work; raises for a value that is no record, or one that Kafka would surely refuse.
 
-        It is known before anything is sent, so a refusal of one output seldom leaves the others behind.
+        A refusal that can be known here is known before any output is sent, so it seldom leaves other outputs behind.
         """
         if returned is None:
             return []
@@ -85,7 +85,7 @@ class Outputs:
         return Letter(topic, value, key, partition, record.timestamp or 0, headers)
 
     def delivered(self, output: Output, message: Any) -> None:
-        """Tell the user's callback."""
+        """Tell the user's callback of a stored output."""
         if self._on_output is None or output.output is None:
             return
         partition, offset, timestamp = message.partition(), message.offset(), message.timestamp()[1]
@@ -122,7 +122,7 @@ def _size(field: str, written: object, topic: str) -> int:
 
 
 class _Topics:
-    """Which topics and partitions there are: asked once, since librdkafka looks for a new one for half a minute."""
+    """The known topics and their partitions, asked for once: librdkafka looks for a new topic for half a minute."""
 
     def __init__(self, client: ProducerClient) -> None:
         self._client = client
@@ -130,7 +130,7 @@ class _Topics:
         self._asking = threading.Lock()
 
     def check(self, topic: str, partition: int | None) -> None:
-        """Raises `DeliveryError` for what does not exist; what cannot be asked now, sending will show."""
+        """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
         least = (partition or 0) + 1
         if self._partitions.get(topic, 0) >= least:
             return
@@ -150,7 +150,7 @@ class _Topics:
 
 
 class Sending:
-    """Sends outputs as they come; a work is done when Kafka has acknowledged all of its own, else it has failed."""
+    """A sender of outputs as they come: a work is done if Kafka acknowledges all its outputs, else it has failed."""
 
     def __init__(self, client: ProducerClient, outputs: Outputs, dispatch: Dispatch) -> None:
         self._client = client
@@ -158,10 +158,10 @@ class Sending:
         self._dispatch = dispatch
 
     def settle(self, work: RecordWork, returned: Any) -> Job | None:
-        """Take what a handler returned; the next job, if there is one for another slot."""
+        """Take a handler's return value; return the next job, if there is one for another slot."""
         try:
             outputs = self._outputs.of(work, returned)
-        except BaseException as error:  # of a user's serialiser or iterator, too: it is that record's failure
+        except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
             return self._dispatch.failed(work, error)
         if not outputs:
             return self._dispatch.done(work)
@@ -185,7 +185,7 @@ class Sending:
 
 
 class _Pending:
-    """Counts the reports of one work's outputs, from whichever thread."""
+    """A counter of the reports of one work's outputs, for any thread."""
 
     def __init__(self, work: RecordWork, count: int, dispatch: Dispatch) -> None:
         self._work = work
@@ -226,9 +226,9 @@ def send(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], No
 
 
 def producer_for(settings: OutputSettings, connection: Config, transactional_id: str | None) -> ProducerClient:
-    """The client for outputs: idempotent, or transactional."""
+    """Return the client for outputs: idempotent, or transactional."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if transactional_id:
-        # Dead letters are among what a transaction has.
+        # A transaction holds dead letters, too.
         defaults |= {"transactional.id": transactional_id, "message.max.bytes": MOST_BYTES}
     return ProducerClient({**defaults, **connection, **settings.kafka})

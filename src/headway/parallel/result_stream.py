@@ -1,7 +1,7 @@
-"""What handlers return, as a stream for the caller to iterate over, plain or async.
+"""The handlers' results as a stream for the caller to iterate over, plain or async.
 
-A record is done when the next result is asked for, so what the caller did not get to comes again; until then it keeps
-its slot, so no more results wait than there are slots.
+A record is done when the next result is asked for. Results that the caller did not reach therefore come again. Until
+then a record keeps its slot, so no more results wait than there are slots.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _Item = tuple[RecordWork, Any] | None
 
 
 class ResultStream:
-    """An iterable and async iterable, once, of `Result`s in the order in which handlers end.
+    """An iterable and async iterable, for one iteration, of `Result`s in the order in which handlers end.
 
-    It ends when the consumer was stopped; drained, after the last was taken. Raises what ended the run, if not well.
-    Whoever leaves the iteration stops the consumer.
+    It ends after the consumer was stopped, with draining after the last result was taken. Raises the error that ended
+    the run, if one did. Leaving the iteration stops the consumer.
     """
 
     def __init__(self, handler: Handler, dispatch: Dispatch, run: Run, stop: Callable[[bool], None]) -> None:
@@ -39,7 +39,7 @@ class ResultStream:
         self._dispatch = dispatch
         self._run = run
         self._stop = stop
-        self._has_ended = False  # and what was not taken comes again
+        self._has_ended = False  # results that were not taken come again
         self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[Result]:

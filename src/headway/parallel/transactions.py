@@ -1,12 +1,15 @@
 """Outputs, dead letters and offsets in transactions: all of them, or nothing.
 
-Each transaction is carried out by a thread of its own, so that the control thread answers rebalances meanwhile.
+Each transaction runs in a thread of its own, so that the control thread answers rebalances meanwhile.
 
-Invariants: what became of a transaction is known before the next one begins, or the levels that it was about begin
-again from what Kafka has; so nothing is committed twice, whatever interrupts. The offsets go first: a level whose
-member Kafka refuses costs no outputs. They go as of the moment at which they were decided, so that a member that has
-lost its partitions since is refused. What Kafka refuses of an output for good does not keep back the others: in its
-place, and in its record's, there is a dead letter.
+Invariants:
+
+- The outcome of a transaction is known before the next one begins, or its levels begin again from Kafka's state.
+  Nothing is therefore committed twice, whatever interrupts.
+- The offsets go first: a level whose member Kafka refuses costs no outputs.
+- The offsets are sent as decided at the tick, so a member that has lost its partitions since is refused.
+- An output that Kafka refuses for good does not keep back the others. A dead letter takes the place of all outputs of
+  its record.
 
 Source: KIP-447; the group's generation fences a member that was expelled, so `transactional.id` need not tell
 partitions apart.
@@ -42,12 +45,12 @@ from headway.parallel.outputs import Output, Outputs
 from headway.runtime.wakeup import Wakeup
 
 Refusals = Mapping[int, KafkaError]
-"""Which levels keep a commit from being made, and why; none if it is made."""
+"""The levels that keep a commit from being made, each with the reason; none if the commit is made."""
 
-_NO_ANSWER_WITHIN = 10.0  # seconds: no output is acknowledged, or a level's offsets are not taken
+_NO_ANSWER_WITHIN = 10.0  # seconds without an acknowledged output, or until a level's offsets must be taken
 _LOOK_EVERY = 0.05
-_CAUSE_WITHIN = 0.5  # seconds after what was given up for its sake
-_END_WITHIN = 2.0  # seconds for an open transaction when the run ends
+_CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given up outputs because of it
+_END_WITHIN = 2.0  # seconds for an open transaction at the end of the run
 
 _REASON = "Kafka refuses an output"
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
@@ -55,20 +58,20 @@ _OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
-    """Nobody knows whether a transaction was committed, so its levels begin again from what Kafka has."""
+    """A transaction with an unknown outcome: its levels begin again from what Kafka has."""
 
 
 class _RefusedError(KafkaError):
-    """An output was refused for good: which, if that is certain, since Kafka refuses whole batches."""
+    """An output was refused for good; `index` is None if Kafka's refusal of a whole batch does not show which."""
 
     def __init__(self, index: int | None, error: str, name: str = "") -> None:
         super().__init__(error)
         self.index = index
-        self.name = name  # as librdkafka calls the error
+        self.name = name  # librdkafka's name for the error
 
 
 class _LevelsError(KafkaError):
-    """These levels keep the transaction from being committed."""
+    """The refusals of some levels, which keep the transaction from being committed."""
 
     def __init__(self, refusals: Refusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
@@ -76,7 +79,7 @@ class _LevelsError(KafkaError):
 
 
 class SentTransaction:
-    """A transaction that its thread is at."""
+    """A transaction whose thread is at work."""
 
     def __init__(self, carry_out: Callable[[threading.Event], Refusals], wake: Wakeup) -> None:
         self._given_up = threading.Event()
@@ -84,11 +87,11 @@ class SentTransaction:
         self._ended.add_done_callback(lambda _: wake.set())
 
     def answer(self, timeout: float) -> Refusals | None:
-        """Return what became of it; None if that is not known within `timeout` seconds.
+        """Return the refusals, none if it is committed; or None if that is not known within `timeout` seconds.
 
         Raises:
             TransactionError: The producer was fenced off. Nothing is committed any more.
-            HandlerError: Kafka refuses an output, and there is no dead-letter topic. Likewise.
+            HandlerError: Kafka refuses an output, and there is no dead-letter topic. Nothing is committed any more.
         """
         try:
             return self._ended.result(timeout)
@@ -98,7 +101,7 @@ class SentTransaction:
             return None
 
     def give_up(self) -> bool:
-        """Abort it, unless its end is on the way; False, for what became of it is still to be asked for."""
+        """Abort the transaction, unless its end is on the way; return False: its outcome must still be asked for."""
         self._given_up.set()
         return False
 
@@ -108,7 +111,7 @@ class SentTransaction:
 
 
 class Transactions:
-    """At each tick one transaction: the whole outputs of what is done, dead letters too, with the offsets and maps.
+    """One transaction a tick: the whole outputs and dead letters of completed records, with offsets and maps.
 
     With an `own_id`, which no other process knows, a producer that is fenced off was only away for too long.
     """
@@ -132,11 +135,11 @@ class Transactions:
         self._wake = wake
         self._dead_letter_topic = dead_letter_topic
         self._own_id = own_id
-        self._why_not = why_not  # a topic may not be written, in a sentence
+        self._why_not = why_not  # returns why a topic may not be written, in a sentence, or None
         self._sent: SentTransaction | None = None
-        self._given_up = threading.Event()  # of the one that is carried out
+        self._given_up = threading.Event()  # of the transaction under way
         self._closing = False
-        self._begun = False  # whether this producer may begin a transaction
+        self._begun = False  # True if this producer may begin a transaction
         self._committing = False
         self.over = False  # nothing is committed any more
 
@@ -148,15 +151,15 @@ class Transactions:
     # What handlers return
 
     def settle(self, work: RecordWork, returned: Any) -> Job | None:
-        """Take what a handler returned."""
+        """Take a handler's return value."""
         try:
             outputs = self._outputs.of(work, returned)
-        except BaseException as error:  # of a user's serialiser or iterator, too: it is that record's failure
+        except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
             return self._dispatch.failed(work, error)
         return self._dispatch.done(work, outputs)
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """A work's dead letter rides with its offset."""
+        """Send a work's dead letter with its offset, in the next transaction."""
         self._dispatch.stored(work, (self._letter(work, error, reason),))
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
@@ -166,16 +169,16 @@ class Transactions:
     # Committing
 
     def commit(self, tick: Tick) -> SentTransaction:
-        """Begin to commit outputs, offsets and maps together; only when what became of the one before is known."""
+        """Begin to commit outputs, offsets and maps together; the last transaction's outcome must be known."""
         parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Nothing: the client is the consumer's, which tells it."""
+        """Do nothing: the consumer tells the client, which it owns."""
 
     def close(self, timeout: float) -> None:
-        """Abort what is open, within `timeout` seconds, or a few where that is less."""
+        """Abort an open transaction, within `timeout` seconds, but at least a few."""
         self._closing = True
         if self._sent:
             self._sent.give_up()
@@ -184,7 +187,7 @@ class Transactions:
     def _carry_out(
         self, outputs: Sequence[Output], parts: Sequence[LevelOffsets], given_up: threading.Event
     ) -> Refusals:
-        """Commit all of it or nothing; in a thread."""
+        """Commit all of it or nothing; runs in a thread."""
         self._given_up = given_up
         try:
             if strangers := [part.level for part in parts if not capi.is_of_a_member(part.group_metadata)]:
@@ -192,7 +195,8 @@ class Transactions:
             if self._client.batches_of_one or not self._begun:
                 self._renew()
             while (refusal := self._attempt(outputs, parts)) is not None:
-                # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
+                # This producer cannot go on: librdkafka would leave a gap in the sequence numbers, where the refused
+                # records were.
                 self._renew(batches_of_one=True)
                 if refusal.index is not None:
                     outputs = self._without(outputs, refusal.index, refusal)
@@ -206,7 +210,7 @@ class Transactions:
         return {}
 
     def _attempt(self, outputs: Sequence[Output], parts: Sequence[LevelOffsets]) -> _RefusedError | None:
-        """Commit these; or where one was refused nothing of them."""
+        """Commit these outputs and offsets, or none of them if an output was refused; return the refusal."""
         delivered: list[tuple[Output, Any]] = []
         self._committing = False
         try:
@@ -238,7 +242,7 @@ class Transactions:
 
     def _send(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> None:
         refused: list[HeadwayError] = []
-        purged: list[float] = []  # at these times
+        purged: list[float] = []  # the times of the purged reports
         certain = self._client.batches_of_one or len(outputs) == 1
         stalled = _Stalled()
         for index, output in enumerate(outputs):
@@ -275,7 +279,7 @@ class Transactions:
             raise self._forbidden(outputs)
 
     def _forbidden(self, outputs: Sequence[Output]) -> KafkaError:
-        """Return the error for the first output whose topic may not be written: librdkafka gave all up for its sake."""
+        """Return the error for the first output whose topic may not be written, which made librdkafka give up all."""
         cause = self._client.why_aborted() or KafkaError("The transaction was aborted by the client.")
         if error_name(cause) == _FORBIDDEN:
             for topic, index in {
@@ -288,7 +292,7 @@ class Transactions:
     def _raise_if_stalled(
         self, stalled: "_Stalled", outputs: Sequence[Output], delivered: Sequence[tuple[Output, Any]]
     ) -> None:
-        """Raise for the levels whose outputs wait, if none was acknowledged for long, or it is given up."""
+        """Raise for the levels whose outputs wait, if no output was acknowledged for long or the commit is given up."""
         if not self._is_given_up() and stalled.seconds(len(delivered)) < _NO_ANSWER_WITHIN:
             return
         stored = {id(output) for output, _ in delivered}
@@ -305,18 +309,18 @@ class Transactions:
     # How a transaction ends
 
     def _finish_commit(self) -> None:
-        """See a commit through that can be aborted no more, however long the brokers are away."""
+        """Finish a commit that cannot be aborted any more, however long the brokers are away."""
         in_slices(self._client.commit_transaction, float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
-        """End what was interrupted or refused: False if nothing of it is committed, True if all is."""
+        """End an interrupted or refused transaction; return False if nothing of it is committed, True if all is."""
         if isinstance(error, KafkaError) and is_fatal(error):
             self._go_on_after(error)
             return False
         try:
             self._abort()
         except KafkaError as refused:
-            if is_out_of_place(refused):  # it had not begun, or its end has begun
+            if is_out_of_place(refused):  # the transaction had not begun, or its end has begun
                 return self._committing and self._has_finished_commit()
             self._go_on_after(refused)
         return False
@@ -332,7 +336,7 @@ class Transactions:
         try:
             self._finish_commit()
         except KafkaError as refused:
-            if not is_out_of_place(refused):  # which it is after it has succeeded
+            if not is_out_of_place(refused):  # as after a commit that has succeeded
                 self._go_on_after(refused)
         return True
 
@@ -340,7 +344,7 @@ class Transactions:
         """Have a new producer end the transaction before the next one begins.
 
         Raises:
-            OutcomeUnknownError: Its end was on the way.
+            OutcomeUnknownError: The end of the transaction was on the way.
             TransactionError: Another process may have taken the transactional id over, so nothing may go on.
         """
         self._begun = False
@@ -350,7 +354,7 @@ class Transactions:
             raise OutcomeUnknownError(f"It is not known whether a transaction was committed: {error}") from error
 
     def _renew(self, batches_of_one: bool = False) -> None:
-        """Go on with a new producer, which ends what the one before has open."""
+        """Go on with a new producer, which ends the open transaction of the last one."""
         self._begun = False
         self._client.renew(batches_of_one)
         try:
@@ -368,9 +372,9 @@ class Transactions:
         ) from error
 
     def _without(self, outputs: Sequence[Output], index: int, refusal: _RefusedError) -> Sequence[Output]:
-        """The same without the refused one: in the place of its record's outputs a dead letter.
+        """Return the outputs with a dead letter in place of all outputs of the refused one's record.
 
-        Where the whole topic is refused, this is done with all outputs for it.
+        If the whole topic is refused, all outputs for the topic are treated so.
 
         Raises:
             HandlerError: There is no dead-letter topic.
@@ -401,7 +405,7 @@ class Transactions:
 
 
 class _Stalled:
-    """For how long a count has not grown."""
+    """The time for which a count has not grown."""
 
     def __init__(self) -> None:
         self._count = 0

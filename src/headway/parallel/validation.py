@@ -1,4 +1,4 @@
-"""The options of a parallel consumer, each bound checked with a sentence."""
+"""The checks of a parallel consumer's options, each bound with a sentence for its error."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,25 +13,25 @@ from headway.parallel.commits import CommitMode
 
 
 def check_at_least(name: str, value: float, bound: int) -> None:
-    """Raises `ConfigError` below the bound."""
+    """Raise `ConfigError` below the bound."""
     if value < bound:
         raise ConfigError(f"{name} is {value}; it must be at least {bound}.")
 
 
 def check_whole(name: str, value: Any) -> None:
-    """Raises `ConfigError` for what is no whole number."""
+    """Raise `ConfigError` for a value that is no whole number."""
     if not isinstance(value, int):
         raise ConfigError(f"{name} is {value!r}; it must be a whole number.")
 
 
 def check_above_zero(name: str, value: float) -> None:
-    """Raises `ConfigError` for what is not above 0, or has no end."""
+    """Raise `ConfigError` for a value that is not above 0, or not finite."""
     if not 0 < value < math.inf:
         raise ConfigError(f"{name} is {value}; it must be above 0 and finite, or left out.")
 
 
 def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) -> None:
-    """Raises `ConfigError` for shares of more slots than are used: the highest level would never reach its own."""
+    """Raise `ConfigError` for shares of more slots than are used: the highest level would never reach its own."""
     for name, value in paced_by:
         if policy == "capacity_burst" and levels > 1 and value:
             raise ConfigError(
@@ -41,13 +41,13 @@ def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) 
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raises `ConfigError` for what is none of the choices."""
+    """Raise `ConfigError` for a value that is none of the choices."""
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
 
 
 def check_handler(handler: Callable[..., Any], executor: str | None) -> None:
-    """Raises `ConfigError` for a handler that a call would not run, or that the executor does not run."""
+    """Raise `ConfigError` for a handler that a call would not run, or that the executor does not run."""
     if is_generator_function(handler):
         raise ConfigError(
             f"The handler {getattr(handler, '__qualname__', repr(handler))} yields, and only run_and_produce takes "
@@ -60,7 +60,7 @@ def check_handler(handler: Callable[..., Any], executor: str | None) -> None:
 
 
 def check_callback(name: str, callback: Callable[..., Any] | None) -> None:
-    """Raises `ConfigError` for a callback that a call would not run."""
+    """Raise `ConfigError` for a callback that a call would not run."""
     if callback and (is_coroutine_function(callback) or is_generator_function(callback)):
         raise ConfigError(
             f"{name} is an async def, or yields: it is called in a thread, and nothing of it would run. Give a plain "
@@ -69,7 +69,7 @@ def check_callback(name: str, callback: Callable[..., Any] | None) -> None:
 
 
 def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
-    """The retries, by which what cannot be read is fatal; raises `ConfigError` if their dead letters have no place."""
+    """Return the retries, with unreadable records as fatal; raises `ConfigError` if there is no dead-letter topic."""
     if retries.max_attempts is not None and dead_letter_topic is None:
         raise ConfigError(
             f"After max_attempts={retries.max_attempts} a record goes to the dead_letter_topic, and there is none. "
@@ -80,7 +80,7 @@ def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
 
 
 def check_transactions(commit_mode: CommitMode, settings: ParallelSettings, outputs: OutputSettings) -> None:
-    """Raises `ConfigError` for settings that contradict the commit mode."""
+    """Raise `ConfigError` for settings that contradict the commit mode."""
     if commit_mode != "transactional":
         if "transactional.id" in outputs.kafka:
             raise ConfigError(f"transactional.id is for commit_mode='transactional'; it is {commit_mode!r}.")

@@ -1,7 +1,7 @@
 """The priority consumer for an event loop.
 
-Waiting is the loop's: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask Kafka
-something run on a thread, one at a time, since the clients beneath are not thread-safe.
+The event loop does the waiting: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask
+Kafka something run on a thread, one at a time, since the clients beneath are not thread-safe.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ _REQUEST_TIMEOUT = 30.0
 
 
 class AsyncPriorityConsumer:
-    """`PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
+    """A `PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
 
-    Several tasks may poll and iterate at a time: each record is one task's. A call that is cancelled has taken none.
-    Rebalance callbacks run during a poll, in the event loop's thread; what `unsubscribe` and `close` revoke is told in
-    another, while the loop goes on.
+    Several tasks may poll and iterate at a time: each record goes to one task. A cancelled call has taken no record.
+    Rebalance callbacks run during a poll, in the event loop's thread. For partitions that `unsubscribe` and `close`
+    revoke, they run in another thread, while the loop goes on.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class AsyncPriorityConsumer:
         self._consumer.subscribe(topics, on_assign, on_revoke, on_lost)
 
     async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
-        """The next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
+        """Return the next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while await self._has_turn(deadline):
             try:
@@ -67,7 +67,7 @@ class AsyncPriorityConsumer:
         return []
 
     async def _has_turn(self, deadline: float | None) -> bool:
-        """Wait until no other call is under way, and begin one; False if that is not before the deadline."""
+        """Wait until no other call is under way, and begin one; return False if the deadline comes first."""
         try:
             async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 return await self._one_at_a_time.acquire()
@@ -78,7 +78,7 @@ class AsyncPriorityConsumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Wait for the next record; one that was not handed out yet is not committed either."""
+        """Wait for the next record; a record that was not handed out yet is not committed either."""
         while True:
             async with self._one_at_a_time:
                 record = self._consumer.next_now(time.monotonic())
@@ -87,17 +87,17 @@ class AsyncPriorityConsumer:
             await self._consumer.wake.wait_async(longest_wait(0, None))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit offsets, each the next to read; without any, everything that was returned."""
+        """Commit offsets, each the next to read; without any, all records that were returned."""
         await self._call(self._consumer.commit, offsets)
 
     async def committed(
         self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """The committed offset of each partition, None where there is none."""
+        """Return the committed offset of each partition, None if it has none."""
         return await self._call(self._consumer.committed, partitions, timeout)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record of a partition that a poll returns."""
+        """Return the offset of the next record of a partition that a poll returns."""
         return await self._call(self._consumer.position, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -105,11 +105,11 @@ class AsyncPriorityConsumer:
         await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Start over with these partitions, or with all."""
+        """Start again at the beginning of these partitions, or of all."""
         await self._call(self._consumer.seek_to_beginning, partitions)
 
     async def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip what these partitions, or all, hold now."""
+        """Skip the records that these partitions, or all, hold now."""
         await self._call(self._consumer.seek_to_end, partitions)
 
     async def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
@@ -123,29 +123,29 @@ class AsyncPriorityConsumer:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
         return await self._call(self._consumer.offsets_for_times, times, timeout)
 
     async def beginning_offsets(
         self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         return await self._call(self._consumer.beginning_offsets, partitions, timeout)
 
     async def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """The offset after the last of each partition."""
+        """Return the offset after the last record of each partition."""
         return await self._call(self._consumer.end_offsets, partitions, timeout)
 
     async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """The partitions of a topic, of all levels."""
+        """Return the partitions of a topic, of all levels."""
         return await self._call(self._consumer.partitions_for, topic, timeout)
 
     async def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
-        """Kafka's topics and how many partitions each has."""
+        """Return Kafka's topics and the number of partitions of each."""
         return await self._call(self._consumer.list_topics, timeout)
 
     async def metrics(self) -> list[LevelMetrics]:
-        """What is known of each level, lowest first."""
+        """Return the state of each level, lowest first."""
         return await self._call(self._consumer.metrics)
 
     async def unsubscribe(self) -> None:
@@ -169,5 +169,5 @@ class AsyncPriorityConsumer:
             async with self._one_at_a_time:
                 return await asyncio.to_thread(function, *args)
 
-        # A thread cannot be cancelled: whoever is, leaves it the lock until it is done.
+        # A thread cannot be cancelled: a cancelled caller leaves the lock to the thread until the call is done.
         return await asyncio.shield(asyncio.ensure_future(alone()))

@@ -1,7 +1,7 @@
 """The priority producer for an event loop.
 
-Waiting is the loop's: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask Kafka
-something run on a thread.
+The event loop does the waiting: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask
+Kafka something run on a thread.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ _REQUEST_TIMEOUT = 30.0
 
 
 class _Sent:
-    """A record of an `AsyncPriorityProducer`: what the client reports of it is kept until the loop resolves it.
+    """A record of an `AsyncPriorityProducer`: it keeps the client's report until the loop resolves it.
 
-    It costs half of what a `DeliveryFuture` does that calls back.
+    It costs half of a `DeliveryFuture` with a callback.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class _Sent:
         "value",
     )
 
-    queue: Any  # the accumulator's, as in a `DeliveryFuture`
+    queue: Any  # the accumulator's queue, as in a `DeliveryFuture`
     size: int
     tally: Tally
     place: tuple[Any, Any, int]
@@ -65,7 +65,7 @@ class _Sent:
 
     @property
     def destination(self) -> Destination:
-        """Where the record goes."""
+        """The destination of the record."""
         return self.tally.destination
 
     def __call__(self, error: Any, message: Report) -> None:
@@ -82,13 +82,13 @@ class _Sent:
         self.reported.append(self)
 
     def fail(self, error: Exception) -> None:
-        """The record was not delivered; on any thread."""
+        """Take note that the record was not delivered; on any thread."""
         self.tally.count_failure()
         self.error = error
         self.reported.append(self)
 
     def resolve(self) -> None:
-        """In the loop, tell who awaits it, unless that was cancelled."""
+        """Resolve the awaited future, in the loop, unless it was cancelled."""
         if self.awaited.done():
             return
         if self.error is not None:
@@ -103,7 +103,7 @@ _Place = tuple[str, int, int | None]
 
 
 class _Waiters:
-    """Those who wait for room at the same place, in the order of their sends; who is first holds the lock."""
+    """The records that wait for room at the same place, in the order of their sends; the first holds the lock."""
 
     def __init__(self) -> None:
         self.first = asyncio.Lock()
@@ -111,11 +111,11 @@ class _Waiters:
 
 
 class AsyncPriorityProducer:
-    """`PriorityProducer` for asyncio: `await send(...)` means delivered.
+    """A `PriorityProducer` for asyncio: `await send(...)` means delivered.
 
-    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room the
-    future waits, in the order of the calls to a topic, and nothing else does; with `on_full="raise"` `send` raises
-    `NoRoomError`. It is for one event loop at a time, which also takes Kafka's reports.
+    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room only the
+    future waits, in the order of the calls to a topic. With `on_full="raise"` `send` raises `NoRoomError` instead. A
+    producer is for one event loop at a time, which also takes Kafka's reports.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class AsyncPriorityProducer:
         self._reported: deque[_Sent] = deque()
         self._room = asyncio.Event()
         self._waiters: dict[_Place, _Waiters] = {}
-        self._waiting: dict[asyncio.Task[RecordMetadata], _Sent] = {}  # for room, and then for their delivery
+        self._waiting: dict[asyncio.Task[RecordMetadata], _Sent] = {}  # first for room, then for their delivery
         self._producer = PriorityProducer(
             config, policy=policy, distributor=distributor, after_reports=self._after_reports
         )
@@ -155,8 +155,8 @@ class AsyncPriorityProducer:
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.
 
-        Records are sent in the order of the calls, whether and when their futures are awaited. Those raise
-        `DeliveryError`. To be called in the event loop.
+        Records are sent in the order of the calls, whether and when their futures are awaited. The futures raise
+        `DeliveryError`. Call `send` in the event loop.
         """
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
@@ -181,7 +181,7 @@ class AsyncPriorityProducer:
         )
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let this loop take the reports, in place of a thread, or of a loop that ended."""
+        """Let this loop take the reports, in place of a thread or of a loop that ended."""
         self._producer.check_open()
         self._producer.client.serve_in(loop)
         self._room = asyncio.Event()
@@ -190,7 +190,7 @@ class AsyncPriorityProducer:
         self._loop, self._thread = loop, threading.get_ident()
 
     def _wait_for_room(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
-        """Wait for room behind those who wait for the same already."""
+        """Wait for room behind the records that wait for the same place already."""
         if not self._waits:
             raise self._producer.no_room(record.destination)
         waiters = self._waiters.setdefault(place, _Waiters())
@@ -224,7 +224,7 @@ class AsyncPriorityProducer:
         return await record.awaited
 
     async def _have_no_waiting(self, timeout: float | None, topic: str | None = None, level: int | None = None) -> int:
-        """Wait for those that found no room, of which the producer knows nothing yet; how many there still are."""
+        """Wait for the records without room, which the producer does not know yet; return how many still wait."""
         of_these = {
             task
             for task, record in self._waiting.items()
@@ -233,7 +233,7 @@ class AsyncPriorityProducer:
         return len((await asyncio.wait(of_these, timeout=timeout))[1]) if of_these else 0
 
     def _give_up_waiting(self) -> None:
-        """Those that found no room yet are not sent any more."""
+        """Fail the records that found no room yet: they are not sent any more."""
         for record in self._waiting.values():
             record.error = record.error or DeliveryError("A record was not sent: its transaction was aborted.")
         self._room.set()
@@ -246,7 +246,7 @@ class AsyncPriorityProducer:
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
-        """In the loop, all that was reported so far: at most one wake-up a batch, not one a record."""
+        """Resolve all records reported so far, in the loop: at most one wake-up a batch, not one a record."""
         while self._reported:
             self._reported.popleft().resolve()
         self._room.set()
@@ -258,18 +258,18 @@ class AsyncPriorityProducer:
         return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """The partitions of a topic, of all levels."""
+        """Return the partitions of a topic, of all levels."""
         return await asyncio.to_thread(self._producer.partitions_for, topic, timeout)
 
     async def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
+        """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
         await asyncio.to_thread(self._producer.init_transactions, timeout)
 
     @asynccontextmanager
     async def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> AsyncIterator[None]:
-        """A transaction for the length of an `async with` block: committed at its end, aborted on an error.
+        """Run an `async with` block as a transaction: committed at its end, aborted on an error.
 
-        Cancelled while it is committed, it waits for the end of that, and is aborted only if it was refused.
+        If cancelled during the commit, it waits for the commit's end, and aborts only if the commit was refused.
         """
         self._producer.begin_transaction()
         try:
@@ -292,11 +292,11 @@ class AsyncPriorityProducer:
             raise
 
     async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
         await consumer._call(self._producer.send_offsets, consumer._consumer, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver what was sent and let go; how many records were not, after `timeout` seconds."""
+        """Deliver what was sent and let go; return how many records were not delivered within `timeout` seconds."""
         if self._producer.is_closed:
             return 0
         left_over = time_left_of(timeout)
@@ -314,12 +314,12 @@ class AsyncPriorityProducer:
 
 
 async def _awaited_later(send: Callable[[], DeliveryFuture]) -> RecordMetadata:
-    """A record with a due time: the first looks for topics, so not in the loop."""
+    """Send a record with a due time on a thread: the first such call looks up topics, which would block the loop."""
     return await asyncio.wrap_future(await asyncio.to_thread(send))
 
 
 async def _to_its_end(call: Callable[[float], None], timeout: float) -> None:
-    """Run a call in a thread and wait for its end, cancelled or not: what came beside it would be in conflict."""
+    """Run a call in a thread and wait for its end even if cancelled: a second call beside it would conflict."""
     running = asyncio.ensure_future(asyncio.to_thread(call, timeout))
     cancelled: asyncio.CancelledError | None = None
     while not running.done():

@@ -1,7 +1,8 @@
 """The priority consumer: one group member per level, one poll over all of them.
 
-A poll asks the policy what to fetch from each level, puts what comes into the level buffers, and hands out what the
-policy then splits. What is in the buffers was not returned: positions and commits stop before it.
+A poll asks the policy how much to fetch from each level and puts the fetched records into the level buffers. The policy
+then decides how many records each buffer hands out. Records in the buffers are not returned yet: positions and commits
+stop before them.
 """
 
 import contextlib
@@ -36,20 +37,20 @@ log = logging.getLogger(__name__)
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
-# A poll that waits still turns this often, so that the group sees a living member and callbacks are served.
+# A waiting poll still turns this often, so that the group sees a living member and callbacks are served.
 _LONGEST_TURN = 1.0
 _REQUEST_TIMEOUT = 30.0
-# A member that leaves does not keep its group waiting for a commit that is not answered.
+# A leaving member does not keep its group waiting for a commit that is not answered.
 _LEAVE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class LevelMetrics:
-    """What a consumer knows of one level.
+    """The state of one level, as its consumer knows it.
 
-    `share` is its part of the capacity, `demand` what the next poll fetches at most, `buffered` what was fetched and
-    not yet returned, `returned` a count since the start, `lag` what waits in Kafka as of the last fetch. `refused`
-    says which right is missing, if one is.
+    `share` is the level's part of the capacity. `demand` is how many records the next poll fetches at most. `buffered`
+    counts records fetched and not yet returned, `returned` those returned since the start. `lag` counts the records
+    that wait in Kafka, as of the last fetch. `refused` names the missing right, if one is missing.
     """
 
     level: int
@@ -63,14 +64,14 @@ class LevelMetrics:
 
 
 class PriorityConsumer:
-    """Reads the levels of its topics, and shares each poll's capacity over them.
+    """A consumer that reads all levels of its topics and shares each poll's capacity between them.
 
     Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
     `capacity_burst` (the reference client's), `fair` (work-conserving shares) or `strict` (highest first, with a
-    longest wait); `distributor` splits `max.poll.records` into the levels' shares. For the settings see
+    longest wait). `distributor` splits `max.poll.records` into the levels' shares. For the settings see
     `headway.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
 
-    Not thread-safe, but for `wakeup`. Closing it, or leaving its `with` block, leaves the groups.
+    Only `wakeup` is thread-safe. `close`, or the end of the `with` block, leaves the groups.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class PriorityConsumer:
             max_wait=settings.max_wait,
         )
         self.wake = Wakeup()
-        # What was fetched and not handed out stands in these, and nowhere else while a callback may run.
+        # While a callback may run, a record that was fetched and not handed out is in these, and nowhere else.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
-        self._batch: deque[ConsumerRecord] = deque()  # what an iteration hands out next; changed, never replaced
+        self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
@@ -117,10 +118,10 @@ class PriorityConsumer:
     ) -> None:
         """Read these topics at all levels, or each existing topic of a mapping at the priority given (KIP-349).
 
-        They take the place of those before.
-        A name that starts with `^` is a pattern. The callbacks get a list of `TopicPartition` during a poll:
-        `on_assign` may seek, `on_revoke` may commit, and `on_lost`, by default `on_revoke`, is told of partitions
-        that another member may own already. Raises `ConfigError` for a priority that is not a level.
+        They replace the earlier subscription. A name that starts with `^` is a pattern. The callbacks get a list of
+        `TopicPartition` during a poll. `on_assign` may seek and `on_revoke` may commit. `on_lost`, by default
+        `on_revoke`, gets partitions that another member may own already. Raises `ConfigError` for a priority that is
+        not a level.
         """
         self._check_open()
         self._check_not_in_callback("subscribe")
@@ -144,30 +145,31 @@ class PriorityConsumer:
         self._subscription = ()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
 
-        Connections that there are go on. From any thread. Raises `ConfigError` for what librdkafka does not take.
+        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
+        not take.
         """
         self._check_open()
         for level in self._levels:
             level.set_sasl_credentials(username, password)
 
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
-        """What was subscribed to."""
+        """Return the topics, or the mapping of topics, given to `subscribe`."""
         return self._subscription
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions of all levels that this member reads."""
+        """Return the partitions of all levels that this member reads."""
         return self._levels.assignment()
 
     # Records
 
     def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
-        """The next records, at most `max.poll.records`: highest level first, offset order within a partition.
+        """Return the next records, at most `max.poll.records`: highest level first, offset order within a partition.
 
-        Waits up to `timeout` seconds, for ever with None, until there is one. Raises `FetchError` when a level
-        could not fetch since the last poll, what a rebalance callback raised, or `WakeupError`; none of them loses
-        a record, and the next poll goes on.
+        Waits up to `timeout` seconds, for ever with None, until there is a record. Raises `FetchError` if a level could
+        not fetch since the last poll, `WakeupError`, or the error of a rebalance callback. No error loses a record, and
+        the next poll goes on.
         """
         now = time.monotonic()
         deadline = None if timeout is None else now + timeout
@@ -177,7 +179,7 @@ class PriorityConsumer:
         return records
 
     def poll_now(self, now: float) -> list[ConsumerRecord]:
-        """Poll without waiting; `now` is of `time.monotonic`."""
+        """Poll without waiting; `now` is a reading of `time.monotonic`."""
         self._begin_poll(now)
         if self._batch:
             return self._rest_of_batch()
@@ -201,7 +203,7 @@ class PriorityConsumer:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """Wait for the next record; one that was not handed out yet is not committed either."""
+        """Wait for the next record; a record that was not handed out yet is not committed either."""
         now = time.monotonic()
         while (record := self.next_now(now)) is None:
             self.wake.wait(longest_wait(now, None))
@@ -209,7 +211,7 @@ class PriorityConsumer:
         return record
 
     def next_now(self, now: float) -> ConsumerRecord | None:
-        """Return the next record, or None where one would have to wait for it."""
+        """Return the next record, or None if there is none yet."""
         if not self._batch:
             self._begin_poll(now)
             with GcPause():
@@ -219,9 +221,9 @@ class PriorityConsumer:
         return self._batch.popleft() if self._batch else None
 
     def _fetch(self, now: float) -> None:
-        """Fetch what the policy demands; all callbacks of a poll run in here, before anything is taken."""
+        """Fetch as much as the policy demands; all callbacks of a poll run in here, before any record is taken."""
         demand = self._policy.demand(self._buffers)
-        with defer_signals():  # what it struck between librdkafka and a buffer would be counted as returned
+        with defer_signals():  # a signal between librdkafka and a buffer would have records counted as returned
             for level in reversed(self._levels):
                 self._buffers[level.level].put(level.fetch(demand[level.level], now), now)
         for level in self._levels:
@@ -262,14 +264,14 @@ class PriorityConsumer:
         on_commit: OnCommit | None = None,
         timeout: float = _REQUEST_TIMEOUT,
     ) -> None:
-        """Commit offsets, each the next to read; without any, everything that was returned.
+        """Commit offsets, each the next to read; without any, all records that were returned.
 
-        In a rebalance callback everything is what was returned of that level: the group of another one may be waiting
-        for this very member, and would answer its commit after that.
+        Without offsets, a call in a rebalance callback commits only the callback's own levels. The group of another
+        level may be waiting for this very member, and would answer a commit only after that.
 
-        Synchronous, it raises `KafkaError` where Kafka refuses, or does not answer within `timeout` seconds.
-        Asynchronous, a later poll calls `on_commit(error, offsets)`, by default logs an error: a commit that was
-        sent is not yet done.
+        A synchronous commit raises `KafkaError` if Kafka refuses, or does not answer within `timeout` seconds. For an
+        asynchronous one a later poll calls `on_commit(error, offsets)`, which by default logs an error. An asynchronous
+        commit that was sent is not yet done.
         """
         self._check_open()
         offsets = self._returned_offsets(self._called_back_for) if offsets is None else offsets
@@ -280,10 +282,10 @@ class PriorityConsumer:
         sent.wait(timeout)
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
-        """Take in why a transaction refused a level's offsets: a member that was expelled joins its group again.
+        """Take in why a transaction refused a level's offsets: an expelled member joins its group again.
 
-        The answer went to the producer, so librdkafka's consumer has not heard it, and its heartbeats may not for
-        minutes. Of a refused commit of its own it has. `on_lost` is called in here.
+        The answer went to the producer. librdkafka's consumer has not heard it, and its heartbeats may not hear of it
+        for minutes. The consumer does hear a refusal of its own commit. `on_lost` is called in here.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
             log.warning("Level %d was expelled from its group, and joins again: %s", level, error)
@@ -307,7 +309,7 @@ class PriorityConsumer:
         return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
 
     def _first_unreturned(self) -> dict[TopicPartition, int]:
-        """The offset of the first record of each partition that was fetched and not handed out."""
+        """Return the offset of the first record of each partition that was fetched and not handed out."""
         first: dict[TopicPartition, int] = {}
         for record in itertools.chain(self._batch, *self._buffers):
             first.setdefault(record.topic_partition, record.offset)
@@ -316,7 +318,7 @@ class PriorityConsumer:
     # Places in the log
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record of a partition that a poll returns."""
+        """Return the offset of the next record of a partition that a poll returns."""
         self._check_open()
         self._levels.of(partition)
         known = self._returned_offsets().get(partition)
@@ -338,13 +340,13 @@ class PriorityConsumer:
         self._discard(level.level, lambda record: record.topic_partition == partition)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Start over with these partitions, or with all."""
+        """Start again at the beginning of these partitions, or of all."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.beginning_offsets([partition])[partition])
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip what these partitions, or all, hold now."""
+        """Skip the records that these partitions, or all, hold now."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.end_offsets([partition])[partition])
@@ -365,30 +367,30 @@ class PriorityConsumer:
             of_level.resume(chosen)
 
     def paused(self) -> set[TopicPartition]:
-        """The assigned partitions that are paused."""
+        """Return the assigned partitions that are paused."""
         return self._levels.paused()
 
     # What Kafka has
 
     def committed(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
-        """The committed offset of each partition, None where there is none."""
+        """Return the committed offset of each partition, None if it has none."""
         self._check_open()
         return self._levels.committed(partitions, timeout)
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
         self._check_open()
         return self._levels.offsets_for_times(times, timeout)
 
     def beginning_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         self._check_open()
         return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
 
     def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """The offset after the last of each partition."""
+        """Return the offset after the last record of each partition."""
         self._check_open()
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
@@ -398,12 +400,12 @@ class PriorityConsumer:
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
-        """Kafka's topics and how many partitions each has."""
+        """Return Kafka's topics and the number of partitions of each."""
         self._check_open()
         return self._levels[0].topics(None, timeout)
 
     def metrics(self) -> list[LevelMetrics]:
-        """What is known of each level, lowest first; asks nobody."""
+        """Return the state of each level, lowest first, without a request to Kafka."""
         demand = self._policy.demand(self._buffers)
         positions = self._returned_offsets()
         return [
@@ -421,9 +423,9 @@ class PriorityConsumer:
         ]
 
     def transaction_offsets(self) -> list[LevelOffsets]:
-        """Return per level what was returned, as a transactional producer commits it.
+        """Return each level's returned offsets, as a transactional producer commits them.
 
-        Raises `KafkaError` for a level that is between two memberships: Kafka would take its offsets unfenced.
+        Raises `KafkaError` for a level between two memberships: Kafka would take its offsets unfenced.
         """
         self._check_open()
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
@@ -435,9 +437,9 @@ class PriorityConsumer:
     # Life
 
     def close(self) -> None:
-        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups.
+        """Commit the returned records, if `enable.auto.commit` is on, and leave the groups.
 
-        Raises what a rebalance callback raised on the way, when all is closed.
+        When all is closed, raises the error of a rebalance callback that ran on the way.
         """
         if self._closed:
             return
@@ -447,7 +449,7 @@ class PriorityConsumer:
         self._commits.forget()
         try:
             for level in self._levels:
-                level.wake(None)  # all, before anything can end this: they would write to what is closed
+                level.wake(None)  # all before an error can end this: they would write to a closed wake-up
             for level in self._levels:
                 level.close()  # this revokes its partitions, and the listener commits
         finally:
@@ -469,7 +471,7 @@ class PriorityConsumer:
         self.close()
 
     def forked(self) -> None:
-        """Do nothing any more: this is the copy in a forked process, without threads."""
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -512,12 +514,12 @@ class PriorityConsumer:
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
-    """How long a poll may wait before it turns again; with a deadline of None it polls for ever."""
+    """Return the seconds that a poll may wait before it turns again; a deadline of None means for ever."""
     return _LONGEST_TURN if deadline is None else min(_LONGEST_TURN, deadline - now)
 
 
 class _Listener:
-    """Tells the user of a rebalance, and keeps the consumer's buffers in step with it."""
+    """The listener that tells the user of a rebalance and keeps the consumer's buffers in step with it."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headway.priority.consumer import PriorityConsumer
 
 _REQUEST_TIMEOUT = 30.0
-# What a record takes besides its bytes: its future, its place at librdkafka and here.
+# The bytes of a record besides its own: its future, its place at librdkafka and here.
 _RECORD_OVERHEAD = 512
 
 OnFull = Literal["block", "raise"]
@@ -36,7 +36,7 @@ OnFull = Literal["block", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """What a producer has done since its start; lists are by level, lowest first, `queued` is of all."""
+    """The counts of a producer since its start: lists are by level, lowest first; `queued` is of all levels."""
 
     sent: list[int]
     delivered: list[int]
@@ -45,7 +45,7 @@ class ProducerMetrics:
 
 
 class _BaseProducer(Closable):
-    """What the producers share: destinations, room, and the sender behind them."""
+    """The base of the producers: destinations, flow control, and the sender behind them."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class _BaseProducer(Closable):
         self.max_block = settings.max_block
         self._raises = on_full == "raise"
         self._destinations: dict[int, dict[str, Destination]] = {level: {} for level in range(settings.levels)}
-        self._open = self._destinations  # none when it is closed
+        self._open = self._destinations  # empty once the producer is closed
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
@@ -75,7 +75,7 @@ class _BaseProducer(Closable):
         )
         self.client = self._sender.client
         self.offer = self._sender.offer
-        # A schedule is stored on its own, in no transaction, and the lines say how large it may be.
+        # A schedule is stored on its own, in no transaction, and the delay lines limit its size.
         kafka = {
             key: value
             for key, value in settings.kafka.items()
@@ -88,7 +88,7 @@ class _BaseProducer(Closable):
         self._making_scheduler = threading.Lock()
         self.is_closed = self._is_forked = False
         tell_of_forks(self)
-        self._failed_before = 0  # when the transaction began
+        self._failed_before = 0  # at the transaction's beginning
 
     def _kafka_topic(self, topic: str, level: int) -> str:
         raise NotImplementedError
@@ -121,7 +121,7 @@ class _BaseProducer(Closable):
 
     @property
     def scheduler(self) -> Scheduler:
-        """Where records with a due time go; it is made when it is first asked for."""
+        """The scheduler that stores records with a due time; made at the first use."""
         with self._making_scheduler:
             self.check_open()
             if self._scheduler is None:
@@ -129,9 +129,9 @@ class _BaseProducer(Closable):
             return self._scheduler
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once where a broker has refused the ones before.
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
 
-        Connections that there are go on. Raises `ConfigError` for what librdkafka does not take.
+        Open connections go on. Raises `ConfigError` for credentials that librdkafka does not take.
         """
         self.check_open()
         self.client.set_sasl_credentials(username, password)
@@ -141,7 +141,7 @@ class _BaseProducer(Closable):
                 self._scheduler.set_sasl_credentials(username, password)
 
     def destination(self, topic: str, level: int) -> Destination:
-        """Where records of a topic and level go; raises for a level that is none."""
+        """Return where records of a topic and level go; raises `ConfigError` for a level that does not exist."""
         self._check(level)
         self.check_open()
         if known := self._destinations[level].get(topic):
@@ -152,13 +152,13 @@ class _BaseProducer(Closable):
         return self._destinations[level].setdefault(topic, new)
 
     def forked(self) -> None:
-        """Do nothing any more: this is the copy in a forked process, without threads."""
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
         self.is_closed = self._is_forked = True
         self._open = {}
         self._making_scheduler = threading.Lock()
 
     def check_open(self) -> None:
-        """Raise `ClosedError` when the producer is closed, or is the copy in a forked process."""
+        """Raise `ClosedError` if the producer is closed, or is the copy in a forked process."""
         if self._is_forked:
             raise made_before_fork("producer")
         if self.is_closed:
@@ -169,7 +169,7 @@ class _BaseProducer(Closable):
             raise no_such_priority(level, len(self._destinations))
 
     def _wait_for_room(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
-        """A record that found no room."""
+        """Wait until a record that found no room has some, or refuse the record."""
         if self._raises:
             raise self.no_room(future.destination)
         if not self._sender.offer_patiently(self.max_block, future, *record):
@@ -188,20 +188,20 @@ class _BaseProducer(Closable):
         timestamp: int | None,
         headers: Sequence[Header] | None,
     ) -> DeliveryFuture | None:
-        """A record that is sent only if there is room now."""
+        """Send a record only if there is room now."""
         future = DeliveryFuture.of(destination, on_delivery)
         headers = None if headers is None else header_list(headers)
         return future if self.offer(future, destination, value, key, partition, timestamp, headers) else None
 
     def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
-        """The error for a record that found none."""
+        """Return the error for a record that found no room."""
         return NoRoomError(
             f"No room for a record for {destination.topic}{within}: {self._queued()} records wait. Send more "
             "slowly, or raise buffer.memory or queue.buffering.max.messages."
         )
 
     def _serialize(self, future: Any) -> None:
-        """On the sender's thread."""
+        """Serialise a record's key and value, on the sender's thread."""
         kafka_topic, headers = future.destination.kafka_topic, future.headers
         headers = list(headers or ())
         if self._write_key is not None:
@@ -213,9 +213,10 @@ class _BaseProducer(Closable):
     # Waiting, and giving up
 
     def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until all that was sent before, or was to a topic or a level, is delivered or failed.
+        """Wait until all records sent before, to all topics and levels or to one, are delivered or failed.
 
-        Returns how many records are not, after `timeout` seconds. What other threads send meanwhile is not waited for.
+        Returns how many are neither after `timeout` seconds. Records that other threads send meanwhile are not waited
+        for.
         """
         if self._is_forked:
             raise made_before_fork("producer")
@@ -227,9 +228,9 @@ class _BaseProducer(Closable):
         return left + self._scheduler.flush(left_over())
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
-        """Give up what waits, all or for a topic or a level: the futures fail. How many records that are.
+        """Give up the waiting records, all or those for a topic or a level, and return how many: their futures fail.
 
-        What librdkafka has already is still sent.
+        Records that librdkafka has already are still sent.
         """
         if self._is_forked:
             raise made_before_fork("producer")
@@ -250,7 +251,7 @@ class _BaseProducer(Closable):
         ]
 
     def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """The partitions of a topic, of all levels."""
+        """Return the partitions of a topic, of all levels."""
         self.check_open()
         return [
             TopicPartition(topic, partition, level)
@@ -259,7 +260,7 @@ class _BaseProducer(Closable):
         ]
 
     def metrics(self) -> ProducerMetrics:
-        """What was done so far."""
+        """Return the counts since the start."""
         levels = [[each.counts() for each in self._those(level=level)] for level in self._destinations]
         return ProducerMetrics(
             sent=[sum(each.sent for each in level) for level in levels],
@@ -271,18 +272,18 @@ class _BaseProducer(Closable):
     # Transactions (KIP-98); they need a `transactional.id`
 
     def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Fence off earlier producers with the same `transactional.id`, once before the first transaction."""
+        """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
         self.check_open()
         self.client.init_transactions(timeout)
 
     def begin_transaction(self) -> None:
-        """Start a transaction: what is sent from now on is read all or not at all."""
+        """Start a transaction: of the records sent from now on, readers get all or none."""
         self.check_open()
         self.client.begin_transaction()
         self._failed_before = self._failed()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Commit with the transaction what the consumer has returned, in the groups of all its levels."""
+        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
         self.check_open()
         self._hand_all_over(timeout)
         for part in consumer.transaction_offsets():
@@ -293,7 +294,7 @@ class _BaseProducer(Closable):
                 raise
 
     def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Make the transaction readable; raises `KafkaError` when it must be aborted."""
+        """Make the transaction readable; raises `KafkaError` if it must be aborted."""
         self.check_open()
         self._hand_all_over(timeout)
         self.client.commit_transaction(timeout)
@@ -305,14 +306,14 @@ class _BaseProducer(Closable):
         self.client.abort_transaction(timeout)
 
     def _hand_all_over(self, timeout: float) -> None:
-        """What waits here is not part of the transaction before librdkafka has it."""
+        """Hand all waiting records to librdkafka: a record is not part of the transaction before librdkafka has it."""
         if left := self._sender.hand_all_over(timeout):
             raise DeliveryError(
                 f"{left} records of the transaction could not be handed over within {timeout:g} seconds. Abort it, or "
                 "give it more time."
             )
-        if failed := self._failed() - self._failed_before:  # librdkafka knows only of those that it was given
-            cause = self.client.why_aborted()  # where the futures only say that records were given up
+        if failed := self._failed() - self._failed_before:  # librdkafka knows only of the records that it was given
+            cause = self.client.why_aborted()  # then the futures only say that records were given up
             why = "their futures say why" if cause is None else str(cause).rstrip(".")
             raise DeliveryError(
                 f"{failed} records of the transaction were not sent: {why}. Abort it, which is all that can be done "
@@ -328,7 +329,7 @@ class _BaseProducer(Closable):
 
     @contextmanager
     def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
-        """A transaction for the length of a `with` block: committed at its end, aborted on an error."""
+        """Run a `with` block as a transaction: committed at its end, aborted on an error."""
         self.begin_transaction()
         try:
             yield
@@ -338,19 +339,22 @@ class _BaseProducer(Closable):
             raise
 
     def abort_after(self, error: BaseException, timeout: float) -> None:
-        """Drop the transaction that an error has ended; that the error is raised matters more than that this works."""
+        """Abort the transaction that an error has ended; raising that error matters more than a working abort."""
         try:
             self.abort_transaction(timeout)
         except ClosedError:
-            pass  # whoever closed the producer in the block has ended its transaction, too
+            pass  # closing the producer in the block has ended its transaction, too
         except KafkaError as refused:
-            if not is_fatal(refused):  # else the brokers have aborted it already, as they fenced this producer off
+            if not is_fatal(refused):  # else the brokers fenced this producer off and have aborted it already
                 error.add_note(f"The transaction could not be aborted: {refused}")
 
     # Life
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver what was sent and let go; how many records were not, after `timeout` seconds: their futures fail."""
+        """Deliver what was sent and let go; return how many records were not in time, whose futures fail.
+
+        `timeout` is in seconds.
+        """
         if self.is_closed:
             return 0
         self._sender.check_may_close()
@@ -370,15 +374,15 @@ class _BaseProducer(Closable):
 
 
 class PriorityProducer(_BaseProducer):
-    """Sends each record to the topic of its level: priority i of `orders` goes to the Kafka topic `orders-i`.
+    """A producer that sends each record to its level's topic: priority i of `orders` goes to `orders-i`.
 
-    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition
-    that Java's producer would choose (murmur2), others fill a batch for one partition after the other. Without room
-    `send` waits, or with `on_full="raise"` raises `NoRoomError`. Of what has to wait, levels are sent by the `policy`:
-    `fair`, by default with twice the share of the level below, or as the `distributor` says; or `strict`. Raises
-    `ConfigError` for settings out of bounds.
+    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
+    Java's producer would choose (murmur2). Others fill a batch for one partition after the other. Without room `send`
+    waits, or with `on_full="raise"` raises `NoRoomError`. The `policy` decides which waiting level is sent next. `fair`
+    gives each level twice the share of the level below, or as the `distributor` says; the other policy is `strict`.
+    Raises `ConfigError` for settings out of bounds.
 
-    Thread-safe. Closing it, or leaving its `with` block, delivers what was sent. `after_reports` is called after each
+    Thread-safe. `close`, or the end of the `with` block, delivers what was sent. `after_reports` is called after each
     batch of delivery reports, on the thread that took them.
     """
 
@@ -410,14 +414,15 @@ class PriorityProducer(_BaseProducer):
     ) -> DeliveryFuture:
         """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
-        With a `due` time (see `Scheduler.send_later`) a relay delivers it then, and the future is about its delay line.
-        `timestamp` is in milliseconds since the epoch, now by default. `on_delivery(error, metadata)` is called on
-        a thread of the producer's, or on one that sends, flushes or waits for a result, within that call: so it must
-        not wait for a lock that such a thread holds.
+        With a `due` time (see `Scheduler.send_later`) a relay delivers the record then, and the future is about its
+        delay line. `timestamp` is in milliseconds since the epoch, now by default.
+
+        `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
+        for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
 
         Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a priority that is not a level, and
-        nothing is sent; what fails later, serialisation too, fails the future. Not to be called from a signal handler,
-        which may have interrupted a `send`: have it tell a thread.
+        sends nothing then. A later failure, serialisation included, fails the future. Do not call `send` from a signal
+        handler, which may have interrupted a `send`: let the signal handler tell a thread.
         """
         if due is not None:
             return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
@@ -444,13 +449,13 @@ class PriorityProducer(_BaseProducer):
         priority: int = 0,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
-        """As `send`, but None, and nothing is sent, where there is no room now."""
+        """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         destination = self.destination(topic, priority)
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
 
 class Producer(_BaseProducer):
-    """Sends records to topics as they are, without levels; in all else as `PriorityProducer`."""
+    """A producer that sends records to topics as they are, without levels; in all else as `PriorityProducer`."""
 
     def __init__(
         self, config: Config, *, on_full: OnFull = "block", after_reports: Callable[[], None] = lambda: None
@@ -496,5 +501,5 @@ class Producer(_BaseProducer):
         timestamp: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
-        """As `send`, but None, and nothing is sent, where there is no room now."""
+        """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         return self._try(self.destination(topic, 0), on_delivery, value, key, partition, timestamp, headers)

@@ -1,10 +1,10 @@
-"""Handlers that need the processor, in processes of their own.
+"""Processes for handlers that need the processor.
 
-Records go to a process in chunks, so that the cost of pickling and of waking is shared, and a second chunk is on its
-way while it works on the first. A chunk's records are of different lanes. A process that is long at one record is asked
-for what it has done, and to give back what it has not begun, so that others may have it. Where a process dies, the
-record that it was at has failed; those that it did not report run again, unfailed.
+Records go to a process in chunks, to share the cost of pickling and of waking. A second chunk is on its way while the
+process works on the first. A chunk's records are of different lanes. A process that takes long over one record is asked
+for its outcomes. It also gives back the jobs that it has not begun, so that others may have them. If a process dies,
+the record that it worked on has failed; those that it did not report run again, unfailed.
 
-Only what this package itself wrote is unpickled, from the pipes of the pool. A process ends when the one that started
-it does, however that ended.
+Only bytes that this package itself wrote are unpickled, from the pipes of the pool. A process ends when its parent
+ends, for whatever reason.
 """

@@ -1,4 +1,4 @@
-"""What runs in a process of the pool."""
+"""The main function of a process of the pool."""
 
 import contextlib
 import math
@@ -28,12 +28,12 @@ from headway.records import ConsumerRecord, DeserializedRecord, RecordSource
 
 
 def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
-    """Load the handler and work for as long as the other end of the pipes is there."""
+    """Load the handler and work for as long as the other end of the pipes is open."""
     _take_no_signals()
     _keep_from_others(pipe, asks)
     jobs = _Jobs(pipe, at)
     threading.Thread(target=_answer, args=(asks, jobs), daemon=True).start()
-    with contextlib.suppress(EOFError, OSError):  # it has gone
+    with contextlib.suppress(EOFError, OSError):  # the parent has gone
         try:
             handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one
         except Exception as error:
@@ -46,8 +46,10 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
 
 
 def _take_no_signals() -> None:
-    """Ctrl-C and SIGTERM are for the consumer's process. They were blocked until here, and what a handler starts would
-    inherit that, as it would being ignored: a handler of Python's does not go along.
+    """Take Ctrl-C and SIGTERM without effect: they are for the consumer's process.
+
+    They were blocked until here, and a handler's own processes would inherit a block, as they would an ignored signal.
+    They do not inherit a signal handler of Python's.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -55,7 +57,7 @@ def _take_no_signals() -> None:
 
 
 def _keep_from_others(*pipes: Connection) -> None:
-    """Close the pipes in what a handler forks or starts: their end tells of the end of this process."""
+    """Close the pipes in processes that a handler forks or starts: the pipes' end tells that this process ended."""
 
     def close() -> None:
         for pipe in pipes:
@@ -67,7 +69,7 @@ def _keep_from_others(*pipes: Connection) -> None:
 
 
 def _answer(asks: Connection, jobs: "_Jobs") -> None:
-    """Give back when asked to; and when nobody can ask any more, end, whatever the handler does."""
+    """Give jobs back on request; end when the parent has gone, whatever the handler does."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             asks.recv()
@@ -89,7 +91,7 @@ class _Jobs:
         self._outcomes: list[bytes] = []
 
     def work(self, outcome_of: Callable[[bytes], bytes]) -> None:
-        """Take a chunk, and do it."""
+        """Take a chunk, and do its jobs."""
         chunk: Chunk = self._pipe.recv()
         with self._lock:
             if chunk.round == self._round:  # otherwise it is given back already
@@ -97,7 +99,7 @@ class _Jobs:
         before, began = self._begun, time.perf_counter()
         while job := self._begin():
             outcome = outcome_of(job)
-            if os.getpid() != self._process:  # the handler has forked, and this is the fork that returns from it
+            if os.getpid() != self._process:  # the handler has forked, and this is the fork
                 os._exit(0)
             with self._lock:
                 self._outcomes.append(outcome)
@@ -106,7 +108,7 @@ class _Jobs:
             self._say(seconds / count if count else math.inf, None)
 
     def give_back(self) -> None:
-        """Say what is done, and that what has not begun never will."""
+        """Send the outcomes, and the promise that jobs not begun yet never will."""
         with self._lock:
             self._jobs.clear()
             self._round += 1
@@ -134,7 +136,7 @@ def _outcome(
         records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))
         result = handler(records, contexts) if in_batches else handler(records[0], contexts[0])
         return pickle.dumps((None, result))
-    except BaseException as error:  # whatever a handler raises is that record's failure, not the process's
+    except BaseException as error:  # any error of a handler is that record's failure, not the process's
         return pickle.dumps((portable(error), None))
 
 

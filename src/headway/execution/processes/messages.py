@@ -1,4 +1,4 @@
-"""What goes through the pipes of the pool, and is unpickled from them alone."""
+"""The messages in the pipes of the pool; nothing else is unpickled."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from headway.records import ConsumerRecord, Header
 Outcome = tuple[BaseException | None, Any]
 
 NOTHING: Final = -1
-"""Where a process is while it has no job."""
+"""The place of a process while it has no job."""
 
 
 class Deserializers(NamedTuple):
-    """How a process reads keys and values; importable functions, as it gets their names only."""
+    """The functions with which a process reads keys and values; importable, as it gets only their names."""
 
     key: Callable[..., Any] | None
     value: Callable[..., Any] | None
@@ -56,7 +56,7 @@ class SentMessage(NamedTuple):
 
 
 class SentAttempt(NamedTuple):
-    """What a `Context` shows of a work."""
+    """The fields of a work that a `Context` shows."""
 
     message: tuple[Any, ...]
     suffix: str
@@ -67,7 +67,7 @@ class SentAttempt(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Jobs for a process; `round` is how often it had been seen to give back."""
+    """Jobs for a process; `round` counts how often the sender had seen it give back."""
 
     round: int
     jobs: list[bytes]
@@ -76,8 +76,8 @@ class Chunk(NamedTuple):
 class Said(NamedTuple):
     """The outcomes of the next jobs, in order.
 
-    At the end of a chunk `seconds` is how long each of its jobs took. Where it gives back, `begun` is how many jobs it
-    has begun, from its start.
+    At the end of a chunk `seconds` is how long each of its jobs took. If the process gives jobs back, `begun` is how
+    many jobs it has begun since its start.
     """
 
     outcomes: list[bytes]
@@ -86,6 +86,7 @@ class Said(NamedTuple):
 
 
 def attempts_of(job: Job) -> list[SentAttempt]:
+    """Return the attempts of a job, as they are sent to a process."""
     return [_attempt(work.record, work) for work in job]
 
 
@@ -106,7 +107,7 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error, or where it cannot be pickled and read again, one that tells of it."""
+    """Return the error, or one that tells of it if it cannot be pickled and read again."""
     try:
         if issubclass(type(error), BatchError):
             error = BatchError({index: portable(each) for index, each in error.failures.items()})  # type: ignore[attr-defined]
@@ -118,7 +119,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _stand_in(error: BaseException) -> BaseException:
-    """Says the same to the retries."""
+    """Return an error that leads the retries to the same decision."""
     text, kind = text_of(error), type(error)
     if issubclass(kind, RetryLater):
         return RetryLater(_number(error, "delay"))  # type: ignore[arg-type]
@@ -134,11 +135,13 @@ def _number(error: BaseException, name: str) -> float | None:
 
 
 def text_of(error: BaseException) -> str:
+    """Return an error's name and text."""
     text, name = said_by(error), name_of(type(error))
     return f"{name}: {text}" if text else name
 
 
 def loaded(outcome: bytes) -> Outcome:
+    """Return an outcome that a process sent; a `HandlerProcessError` in it if it cannot be read here."""
     try:
         error, result = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
     except BaseException as unread:  # of a user's class
@@ -150,6 +153,7 @@ def loaded(outcome: bytes) -> Outcome:
 
 
 def pickled(*what: Any) -> bytes:
+    """Return a process's start arguments as bytes; raises `ConfigError` if they cannot be imported elsewhere."""
     try:
         return pickle.dumps(what)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The pool: a thread for each process hands it chunks of jobs and reports what came of them."""
+"""The pool: a thread for each process hands it chunks of jobs and reports their outcomes."""
 
 import contextlib
 import signal
@@ -17,13 +17,13 @@ from headway.execution.handlers import Handlers
 from headway.execution.processes.messages import Deserializers, loaded, pickled
 from headway.execution.processes.process import Process
 
-_AHEAD = 2  # chunks that a process has, the one that it works on included
+_AHEAD = 2  # chunks that a process has, the one in work included
 _CHUNK_TIME = 0.01  # seconds of work; less is lost in waking, more makes ends ragged
 _FIRST_CHUNK = 1
 
 
 class Processes:
-    """A pool of processes, each driven by a thread that hands it chunks and reports what came of them."""
+    """A pool of processes, each driven by a thread that hands it chunks and reports their outcomes."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Processes:
             driver.start()
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run these, from any thread."""
+        """Run these jobs, from any thread."""
         for job in jobs:
             self._queue.put(job)
 
     def close(self, timeout: float) -> None:
-        """End the processes; waits up to `timeout` seconds for handlers that still run, then kills."""
+        """End the processes; waits up to `timeout` seconds for running handlers, then kills."""
         deadline = time.monotonic() + timeout
         for _ in self._drivers:
             self._queue.put(None)
@@ -79,7 +79,7 @@ class Processes:
             self._dispatch.give_up(HandlerProcessError(f"A process for the handler could not be kept: {error!r}"))
 
     def _work_with(self, child: Process) -> bool:
-        """Keep a process at work; False at the end, True if it has died and another is to take its place."""
+        """Keep a process at work; return False at the end, True if it has died and must be replaced."""
         size = _FIRST_CHUNK
         try:
             child.wait_until_ready(self._is_closing)
@@ -92,8 +92,8 @@ class Processes:
         return False
 
     def _fill(self, child: Process, size: int) -> bool:
-        """Give the child what is there; wait only while it has nothing. False at the end."""
-        # Nothing is sent behind work that takes long.
+        """Give the child the waiting jobs; wait only while it has none. Return False at the end."""
+        # No chunk is sent behind work that takes long.
         while child.chunks < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
@@ -104,20 +104,20 @@ class Processes:
         return True
 
     def _collect(self, size: int, *, wait: bool) -> list[Job] | None:
-        """A chunk; None at the end. The other processes are left their parts of what waits."""
+        """Return a chunk, or None at the end; it leaves the other processes their parts of the waiting jobs."""
         jobs: list[Job] = []
         with contextlib.suppress(Empty):
             while len(jobs) < size:
                 job = self._queue.get(block=wait and not jobs)
                 if job is None:
-                    self._queue.put(None)  # it is met again when there is nothing else
+                    self._queue.put(None)  # for the other drivers, and for this one once nothing else is left
                     return jobs or None
                 jobs.append(job)
                 size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))
         return jobs
 
     def _await(self, child: Process, size: int) -> int:
-        """Report what comes until the end of a chunk; the size of the next one."""
+        """Report outcomes until the end of a chunk; return the size of the next one."""
         while True:
             said = child.receive(self._time_limit, self._is_closing)
             for outcome in said.outcomes:
@@ -155,10 +155,10 @@ def _death_of(job: Job, how: str) -> BaseException:
 
 
 def _keep_signals_from_children() -> None:
-    """Ctrl-C and a process manager's SIGTERM are for the consumer's process, which ends the others.
+    """Block signals: Ctrl-C and a process manager's SIGTERM are for the consumer's process, which ends the others.
 
-    A child has the mask of the thread that starts it from its first moment on. Python's handlers of signals run in
-    the main thread, so this one needs none.
+    A child has the mask of the thread that starts it from its first moment on. Python's signal handlers run in the main
+    thread, so this thread needs none.
     """
-    resource_tracker.ensure_running()  # which would open the mask again
+    resource_tracker.ensure_running()  # starting it later would open the mask again
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

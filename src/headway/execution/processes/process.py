@@ -1,4 +1,4 @@
-"""One process of the pool, as the thread that drives it sees it."""
+"""One process of the pool, as seen by the thread that drives it."""
 
 import atexit
 import contextlib
@@ -29,8 +29,8 @@ class Process:
     def __init__(self, *start: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
-        self.chunks = 0  # of which it has not said that they ended
-        self._at: Any = RawValue("q", NOTHING)  # the job that it is at, counted from its start
+        self.chunks = 0  # chunks whose end it has not reported
+        self._at: Any = RawValue("q", NOTHING)  # the job in work, counted from its start
         self._reported = 0  # jobs, from its start
         self._round = 0
         self._asked = False
@@ -39,17 +39,20 @@ class Process:
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
             # A part of what the pipe takes unread, as some systems count their own overhead too.
             self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
-        self._kept: bytes | None = None  # the chunk that it gets when it has ended the one before
+        self._kept: bytes | None = None  # the chunk to be sent when the one before has ended
         their_asks, self._asks = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
-        # At the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
+        # Kill it at exit at the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
         atexit.register(self._process.kill)
         theirs.close()
         their_asks.close()
 
     def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
-        """Until it has loaded the handler; raises `HandlerProcessError` if it cannot, and `EOFError` at the end."""
+        """Wait until the process has loaded the handler.
+
+        Raises `HandlerProcessError` if it cannot load the handler, and `EOFError` at the end.
+        """
         try:
             while not self._hears(0.1):
                 if is_closing():
@@ -69,10 +72,11 @@ class Process:
             )
 
     def send(self, jobs: list[Job]) -> None:
-        """Give it another chunk; where it has died, `receive` says so.
+        """Send another chunk; if the process has died, `receive` raises.
 
-        It does not read while it works. So a chunk that might not fit into the pipe waits here: to wait for room would
-        be to wait for a handler, past its time limit, and for ever if that has to wait for us to read its outcomes.
+        The process does not read while it works, so a chunk that might not fit into the pipe waits here. To wait for
+        room would be to wait for a handler, past its time limit. It would be for ever if the process has to wait for us
+        to read its outcomes.
         """
         chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
         if self.chunks and len(chunk) > self._surely_fits:
@@ -87,7 +91,7 @@ class Process:
             self._pipe.send_bytes(chunk)
 
     def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> Said:
-        """What it says next; raises `EOFError` if it has died."""
+        """Return the process's next message; raises `EOFError` if it has died."""
         try:
             at, since = self._at.value, time.monotonic()
             while not self._hears(min(_LONG, time_limit / 10) if time_limit else _LONG):
@@ -112,18 +116,18 @@ class Process:
     def _hears(self, seconds: float) -> bool:
         """Return whether there is something to read, within so many seconds; raises `EOFError` if it has died.
 
-        The end of the pipe does not say that it has: what it forked may keep the other end open.
+        The end of the pipe does not tell its death: a process that it forked may keep the other end open.
         """
         if self._pipe.poll(seconds):
             return True
         if self._process.exitcode is None:
             return False
-        if self._pipe.poll(0):  # it said that before it died
+        if self._pipe.poll(0):  # it sent that before it died
             return True
         raise EOFError
 
     def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
-        """It has been at this job for so long."""
+        """Act on a job that has run for so long: kill the process past the time limit, or ask for jobs back."""
         if time_limit and seconds > time_limit:
             self._late = at, exceeded(time_limit)
             self._process.kill()
@@ -134,7 +138,7 @@ class Process:
             self._asked = True
 
     def given_back(self, said: Said) -> list[Job]:
-        """The jobs that it has not begun, and will not, after all that it has done was taken out of `jobs`."""
+        """Return the jobs that it gives back, after all finished ones were taken out of `jobs`."""
         if said.begun is None:
             return []
         self._asked = False
@@ -142,12 +146,12 @@ class Process:
         return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
     def death(self) -> tuple[int, TimeLimitError | str]:
-        """Return which of its jobs it died of, and how; that it took too long is a way to die."""
+        """Return the index of the job that it died of, and how it died; past its time limit counts as a way to die."""
         at, how = self._late or (self._at.value, self._how_it_ended())
         return at - self._reported, how
 
     def close(self) -> None:
-        """End it, and let go of all that it took."""
+        """End the process, and let go of its resources."""
         self._process.kill()
         self._process.join()
         atexit.unregister(self._process.kill)
@@ -156,15 +160,17 @@ class Process:
         self._asks.close()
 
     def _close_process(self) -> None:
-        """Who starts a process looks after all others as well, in whichever thread: then the end of this one may be
-        known there, and said here a moment later.
+        """Close the process, trying again for a moment.
+
+        Starting a process also polls all other processes, in any thread. The end of this one may then be known there,
+        and here only a moment later.
         """
         deadline = time.monotonic() + _NOTED_WITHIN
         while True:
             try:
                 return self._process.close()
             except ValueError:  # "still running"
-                if time.monotonic() > deadline:  # some other program part has waited for it: its end is never said
+                if time.monotonic() > deadline:  # some other program part has waited for it: its end is never reported
                     return None
             time.sleep(0.001)
 

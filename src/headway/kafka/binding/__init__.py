@@ -1,1 +1,1 @@
-"""The C library behind confluent_kafka: its clients, calls that its binding lacks, its log."""
+"""The C library behind confluent_kafka: its clients, the calls that its binding lacks, its log."""

@@ -1,9 +1,9 @@
-"""What the Python binding cannot do, through the C API of the librdkafka that it ships.
+"""Calls that the Python binding lacks, through the C API of the librdkafka that it ships.
 
 The binding ends commit metadata with a NUL byte and reads it back with `strlen`; here metadata is exact both ways.
-Every function takes the binding's own client. Its handle is the first field after the Python object's header, checked
-at each call: librdkafka's opaque pointer has to lead back to the object we came from. A client must not be closed in
-another thread during a call. ctypes releases the GIL while librdkafka works, and nothing here serves the client's own
+Every function takes the binding's own client. Its handle is the first field after the Python object's header. Each call
+checks the handle: librdkafka's opaque pointer has to lead back to the object we came from. A client must not be closed
+in another thread during a call. ctypes releases the GIL while librdkafka works. Nothing here serves the client's own
 queues, since the binding's callbacks only run inside the binding's own calls.
 """
 
@@ -117,14 +117,14 @@ _on_commit = _OnCommit(_answer)
 
 
 Explain = Callable[[KafkaError, str], KafkaError]
-"""(error, topic) -> the error in other words"""
+"""A function (error, topic) -> the error in other words."""
 
 
 class PendingCommit:
-    """A commit that was sent. It is done when the broker says so, not before.
+    """A commit that was sent. It is done only once the broker acknowledges it.
 
-    `explain` is called once for each partition that is refused, with the error and the topic, and returns it in other
-    words.
+    `explain` is called once for each partition that is refused, with the error and the topic, and returns the error in
+    other words.
     """
 
     def __init__(self, consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> None:
@@ -134,8 +134,8 @@ class PendingCommit:
         self._refused: dict[Partition, KafkaError] | None = None
         self._answers: list[tuple[int, dict[Partition, int]]] = []
         handle = _handle(consumer)
-        # A queue for this answer alone, so that waiting for it serves none of the binding's callbacks. With a callback,
-        # as librdkafka 2.16 does not free the answer where it is polled as an event.
+        # A queue for this answer alone, so that waiting for it serves none of the binding's callbacks. It uses a
+        # callback, as librdkafka 2.16 does not free an answer that is polled as an event.
         self._queue: int | None = _lib.rd_kafka_queue_new(handle)
         with _offset_list(offsets) as commit_list:
             code = _lib.rd_kafka_commit_queue(handle, commit_list, self._queue, _on_commit, self._answers)
@@ -144,13 +144,13 @@ class PendingCommit:
             raise _refusal("The commit was not sent", code)
 
     def refused(self, timeout: float = 0) -> dict[Partition, KafkaError] | None:
-        """The partitions whose commit was refused, and why: empty if all is done, None while there is no answer.
+        """Return the refused partitions and why: empty if all is done, None while there is no answer.
 
-        Waits up to `timeout` seconds. The answer stays the same once it is there. Where the broker refuses some
-        partitions of a commit, librdkafka may tell the same of the others: they count as not done and are tried again.
+        Waits up to `timeout` seconds. The answer stays the same once it is there. If the broker refuses some partitions
+        of a commit, librdkafka may report the same for the others. They count as not done and are tried again.
 
         Raises:
-            ClosedError: The consumer was closed before the answer was asked for; nobody knows what it was.
+            ClosedError: The consumer was closed before the answer was asked for; the answer is unknown.
         """
         if self._queue is not None:
             _handle(self._consumer)  # a queue must not be touched after its client's end
@@ -163,7 +163,7 @@ class PendingCommit:
         return self._refused
 
     def forget(self) -> None:
-        """Wait for the answer no more; librdkafka wants that before its consumer is closed."""
+        """Stop waiting for the answer; librdkafka wants that before its consumer is closed."""
         if getattr(self, "_queue", None) is not None and _handle_or_none(self._consumer) is not None:
             self._close_queue()
 
@@ -184,12 +184,12 @@ class PendingCommit:
 
 
 def commit(consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> PendingCommit:
-    """Send a commit of offsets with their exact metadata, and return at once what tells whether it was done.
+    """Send a commit of offsets with their exact metadata, and return at once an object that tells its outcome.
 
     Ask it, or let it go, before the consumer is closed. To wait for it: `commit(...).refused(timeout)`.
 
     Raises:
-        KafkaError: It could not be sent.
+        KafkaError: The commit could not be sent.
         ClosedError: The consumer is closed.
     """
     return PendingCommit(consumer, offsets, explain)
@@ -198,7 +198,7 @@ def commit(consumer: Consumer, offsets: Offsets, explain: Explain = lambda error
 def committed(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | None]:
-    """Return the group's committed offset of each partition and its exact metadata; None where nothing is committed.
+    """Return each partition's committed offset of the group with its exact metadata, None if it has none.
 
     Raises:
         KafkaError: The broker did not answer within `timeout` seconds, or refused for a partition.
@@ -215,7 +215,7 @@ def committed(
 def committed_each(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | KafkaError | None]:
-    """Return what `committed` does, with the error in place of the offset for each partition that is refused.
+    """Return the same as `committed`, with the error in place of the offset for each refused partition.
 
     Raises:
         ClosedError: The consumer is closed.
@@ -239,12 +239,15 @@ def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_meta
     """Make offsets with their exact metadata a part of the producer's open transaction.
 
     Args:
-        group_metadata: What the consumer's `consumer_group_metadata()` gave.
+        producer: The producer, with an open transaction.
+        offsets: The next offset to read of each partition, with its metadata.
+        group_metadata: The result of the consumer's `consumer_group_metadata()`.
         timeout: In seconds.
 
     Raises:
-        KafkaError: It was refused. Its cause is the binding's `KafkaException`, which knows whether the call may be
-            tried again (`args[0].retriable()`) or the transaction has to be aborted (`args[0].txn_requires_abort()`).
+        KafkaError: The offsets were refused. Its cause is the binding's `KafkaException`, which knows whether the call
+            may be tried again (`args[0].retriable()`) or the transaction has to be aborted
+            (`args[0].txn_requires_abort()`).
         ClosedError: The producer is closed.
     """
     handle = _handle(producer)
@@ -254,9 +257,9 @@ def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_meta
 
 
 def is_of_a_member(group_metadata: bytes) -> bool:
-    """Return whether it is of a consumer that is a member of its group now.
+    """Return whether this metadata is of a consumer that is a member of its group now.
 
-    Kafka takes the offsets of a transaction from one that is none without a question, so nothing would be fenced off.
+    Kafka accepts transaction offsets of a non-member without a check, so nothing would be fenced off.
     """
     with _group_metadata(group_metadata) as group:
         member = _lib.rd_kafka_consumer_group_metadata_member_id(group)
@@ -265,7 +268,7 @@ def is_of_a_member(group_metadata: bytes) -> bool:
 
 
 def was_connected(client: Client) -> bool:
-    """Return whether any broker has ever answered the client about the cluster; asks nobody."""
+    """Return whether any broker has ever answered the client about the cluster, without a request."""
     handle = _handle(client)
     cluster = _lib.rd_kafka_clusterid(handle, 0)
     if cluster:
@@ -285,10 +288,10 @@ def is_answered(client: Client, timeout: float) -> bool:
 def wake_on_events(client: Client, fd: int | None) -> None:
     """Write one byte to `fd` whenever the client's empty queue gets something to poll; None ends that.
 
-    A consumer's queue gets records, rebalances and errors; a producer's gets delivery reports and errors. `fd` is
-    the non-blocking write end of a pipe or socket; the caller keeps it open until it has passed None or closed the
-    client. The signal is an edge: read the pipe empty, poll until a poll returns nothing, and only then wait again.
-    Source: `rd_kafka_queue_io_event_enable`.
+    A consumer's queue gets records, rebalances and errors; a producer's gets delivery reports and errors. `fd` is the
+    non-blocking write end of a pipe or socket. The caller keeps it open until it has passed None or closed the client.
+    The signal is an edge: read the pipe empty, poll until a poll returns nothing, and only then wait again. Source:
+    `rd_kafka_queue_io_event_enable`.
     """
     of_client = _lib.rd_kafka_queue_get_consumer if isinstance(client, Consumer) else _lib.rd_kafka_queue_get_main
     queue = of_client(_handle(client))
@@ -299,10 +302,10 @@ def wake_on_events(client: Client, fd: int | None) -> None:
 
 
 def await_connection(client: Client, timeout: float) -> None:
-    """Wait until a broker has answered; of no topic, so that no right is needed.
+    """Wait until a broker has answered a request for no topic, which needs no right.
 
     Raises:
-        KafkaException: The binding's, when none did within `timeout` seconds.
+        KafkaException: The binding's, if no broker answered within `timeout` seconds.
     """
     found = c_void_p()
     code = _lib.rd_kafka_metadata(_handle(client), 0, None, byref(found), _milliseconds(timeout))
@@ -312,12 +315,12 @@ def await_connection(client: Client, timeout: float) -> None:
 
 
 def close_membership(consumer: Consumer) -> None:
-    """End what would be the member of a group in a consumer that was just made; the client itself goes on.
+    """End the group membership in a consumer that was just made; the client itself goes on.
 
     From then on librdkafka asks for no coordinator, and refuses to subscribe, assign and commit.
 
     Raises:
-        KafkaError: It did not end.
+        KafkaError: The membership did not end.
     """
     handle = _handle(consumer)
     queue = _lib.rd_kafka_queue_new(handle)
@@ -329,7 +332,7 @@ def close_membership(consumer: Consumer) -> None:
             if time.monotonic() > deadline:
                 raise KafkaError(f"The consumer was not ready within {_MEMBERSHIP_ENDS_WITHIN:g} s.")
             time.sleep(_LOOK_AGAIN_AFTER)
-        # Meanwhile the client's errors went to this queue, and go to where the binding serves them.
+        # Until now the client's errors went to this queue; from here they go to the queue that the binding serves.
         with _consumer_queue(handle) as served:
             _lib.rd_kafka_queue_forward(queue, served)
     finally:
@@ -337,20 +340,20 @@ def close_membership(consumer: Consumer) -> None:
 
 
 def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool:
-    """Let an unjoined consumer fetch a partition from an offset on; return whether that is an offset to begin at."""
+    """Let an unjoined consumer fetch a partition from an offset on; return whether that offset is possible."""
     handle = _handle(consumer)
     with _topic(handle, partition[0]) as topic, _consumer_queue(handle) as queue:
         return bool(_lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue) == 0)
 
 
 def stop_reading(consumer: Consumer, partition: Partition) -> None:
-    """End what `start_reading` began: nothing that was fetched of the partition comes any more."""
+    """End the reading that `start_reading` began: no fetched record of the partition comes any more."""
     with _topic(_handle(consumer), partition[0]) as topic:
-        _lib.rd_kafka_consume_stop(topic, partition[1])  # refused where it was not begun
+        _lib.rd_kafka_consume_stop(topic, partition[1])  # refused if it was not begun
 
 
 def _handle(client: Client) -> int:
-    """The `rd_kafka_t *` of a client, checked before it is used."""
+    """Return the `rd_kafka_t *` of a client, checked before it is used."""
     handle = _handle_or_none(client)
     if handle is None:
         raise ClosedError("The client is closed.")
@@ -374,7 +377,7 @@ def _milliseconds(timeout: float) -> int:
 
 @contextmanager
 def _consumer_queue(handle: int) -> Iterator[Any]:
-    """A reference to the queue that a consumer's `consume` polls."""
+    """Hold a reference to the queue that a consumer's `consume` polls."""
     queue = _lib.rd_kafka_queue_get_consumer(handle)
     try:
         yield queue
@@ -384,7 +387,7 @@ def _consumer_queue(handle: int) -> Iterator[Any]:
 
 @contextmanager
 def _topic(handle: int, name: str) -> Iterator[Any]:
-    """librdkafka's object for a topic; what is read of it holds another reference."""
+    """Hold librdkafka's object for a topic; a partition being read holds another reference."""
     topic = _lib.rd_kafka_topic_new(handle, name.encode(), None)
     if topic is None:
         raise KafkaError(f"{name!r} is no name of a topic.")
@@ -396,7 +399,7 @@ def _topic(handle: int, name: str) -> Iterator[Any]:
 
 @contextmanager
 def _partition_list(partitions: Sequence[Partition]) -> Iterator[Any]:
-    """A list of librdkafka's own, freed at the end."""
+    """Make a list of librdkafka's own, and free it at the end."""
     created = _lib.rd_kafka_topic_partition_list_new(len(partitions))
     try:
         for topic, partition in partitions:
@@ -440,7 +443,7 @@ def _metadata(element: Any) -> bytes:
 
 
 def _refusal(what: str, code: int, reason: bytes | None = None, *flags: bool) -> KafkaError:
-    """Our error, with the binding's as its cause, as if the binding had raised it."""
+    """Return our error, with the binding's as its cause, as if the binding had raised it."""
     sentence = (reason or _lib.rd_kafka_err2str(code)).decode()
     error = KafkaError(f"{what}: {sentence.removesuffix('.')}.")
     error.__cause__ = KafkaException(cimpl.KafkaError(code, sentence, *flags))

@@ -1,4 +1,4 @@
-"""What librdkafka's clients log, on its way to `logging`: never raw to stderr."""
+"""The log of librdkafka's clients, passed on to `logging`: never raw to stderr."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ log = logging.getLogger("headway.librdkafka")
 _PYTHON_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _DEFAULT_LEVEL = 6
 _DEBUG_LEVEL = 7
-# Why a broker closed a connection is said at this level only, as is that a heartbeat was lost.
+# Only this level tells why a broker closed a connection, and that a heartbeat was lost.
 _NEEDED_LEVEL = 6
 _AGAIN_AFTER = 10.0
 
@@ -26,11 +26,11 @@ class Logger(Protocol):
 
 
 class ClientLog:
-    """A logger for one client, which passes on what the setting `log_level` asks for.
+    """A logger for one client, which passes on the lines that the setting `log_level` asks for.
 
-    `hear(line)` is told of every line, and returns whether it is about a connection. Such lines come up to 60 times a
-    second, for each client: of all that talk to the same brokers one is passed on every ten seconds. The settings
-    `logger` and `log_level` of the client come from `settings`.
+    `hear(line)` gets every line, and returns whether it is about a connection. Such lines come up to 60 times a second,
+    for each client. Of all clients of the same brokers one such line is passed on every ten seconds. `settings` holds
+    the client's settings `logger` and `log_level`.
     """
 
     def __init__(self, config: Mapping[str, Any], hear: Callable[[str], bool]) -> None:
@@ -53,7 +53,7 @@ class ClientLog:
 
 
 class _Turns:
-    """When a line about the connections to some brokers was passed on last."""
+    """The time at which a line about the connections to some brokers was passed on last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

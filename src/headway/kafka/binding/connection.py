@@ -1,6 +1,6 @@
-"""Why a client is not connected: librdkafka tries again for ever, and says why only to `error_cb` and in its log.
+"""The reasons for which a client is not connected: librdkafka retries for ever, and tells only `error_cb` and its log.
 
-A client that no broker has ever let in learns of it within seconds. One that was let in before goes on for half a
+A client that no broker has ever let in gets an error within seconds. One that was let in before goes on for half a
 minute, as credentials are renewed in some order: the broker's, and then each client's.
 """
 
@@ -16,10 +16,10 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.client_log import ClientLog
 
 NEVER_LET_IN_AFTER = 2.5
-"""Seconds of nothing but refusals after which a client that was never connected is told."""
+"""The seconds of nothing but refusals after which a never connected client gets an error."""
 
 LET_IN_NO_MORE_AFTER = 30.0
-"""Seconds of nothing but refusals after which a client that was connected before is told."""
+"""The seconds of nothing but refusals after which a client that was connected before gets an error."""
 
 _ASK_AGAIN_AFTER = 5.0
 _ANSWER_WITHIN = 0.5
@@ -34,10 +34,10 @@ def change_credentials(config: dict[str, Any], username: str, password: str) -> 
 
 
 class Connection:
-    """What librdkafka says of one client's connections; a client is made with its `settings`.
+    """The state of one client's connections, as librdkafka reports it; a client is made with its `settings`.
 
-    `on_lost_heartbeat` is called when librdkafka gave up waiting for the answer to a heartbeat (KIP-848), which it
-    only logs. All of this comes in calls that serve the client, on the threads that make them.
+    `on_lost_heartbeat` is called after librdkafka gave up waiting for the answer to a heartbeat (KIP-848), which it
+    only logs. All reports come in calls that serve the client, on the threads that make them.
     """
 
     def __init__(self, on_lost_heartbeat: Callable[[], None] = lambda: None) -> None:
@@ -64,7 +64,7 @@ class Connection:
 
     @property
     def reason(self) -> str:
-        """Why a connection ended last, and to which broker; "no answer" if none has in the last minute."""
+        """The reason for which a connection ended last, and its broker; "no answer" if none has in the last minute."""
         return self._refusals.reason(time.monotonic()) or "no answer"
 
     def because(self) -> str:
@@ -86,7 +86,7 @@ class Connection:
         return AuthenticationError(found.sentence())
 
     def refusal(self, client: capi.Client) -> AuthenticationError | None:
-        """Return the same, or the error that brokers let this client in no more, which may take half a second."""
+        """Return that error, or the one that brokers let this client in no more, which may take half a second."""
         found = self._refusals.longest()
         if found is None or found.last - found.since < LET_IN_NO_MORE_AFTER or not capi.was_connected(client):
             return self.never_let_in(client)
@@ -99,23 +99,23 @@ class Connection:
         )
 
     def refusal_so_far(self) -> AuthenticationError | None:
-        """Return the error for who waits no longer, if brokers have refused this client twice or more."""
+        """Return the error for a caller that stops waiting, if brokers have refused this client twice or more."""
         found = self._refusals.longest()
         return AuthenticationError(found.sentence()) if found else None
 
     def check(self, client: capi.Client) -> None:
-        """Raise what `refusal` returns."""
+        """Raise the error that `refusal` returns."""
         if error := self.refusal(client):
             raise error
 
     def set_credentials(self, client: capi.Client, username: str, password: str) -> None:
-        """Have the client log in with these from now on, at once where it is not connected.
+        """Have the client log in with other credentials from now on, at once if it is not connected.
 
-        Raises `ConfigError` for what librdkafka does not take.
+        Raises `ConfigError` for credentials that librdkafka does not take.
         """
         try:
             client.set_sasl_credentials(username, password)
-        except (ck.KafkaException, TypeError) as error:  # which do not show the password
+        except (ck.KafkaException, TypeError) as error:  # these errors do not show the password
             raise ConfigError(f"Kafka's client does not take these credentials: {error}.") from error
         self.forget()
 

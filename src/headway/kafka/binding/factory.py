@@ -1,4 +1,4 @@
-"""Making confluent_kafka's clients, in spite of what their binding does with exceptions."""
+"""A factory of confluent_kafka's clients, in spite of their binding's treatment of exceptions."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -22,8 +22,11 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 FLUSH_SLICE = 0.15
-"""The longest flush, in seconds. From 0.2 the binding divides it by itself, and goes on after a fatal error: with that
-as its exception it calls the reports, in which then anything may fail."""
+"""The longest flush, in seconds.
+
+From 0.2 the binding itself divides a flush, and goes on after a fatal error. It then calls the reports with that
+exception set, and anything in them may fail.
+"""
 
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
@@ -39,9 +42,9 @@ def make_client(
     """
     guarded = {**config, **{name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}}
     guarded |= (connection or Connection()).settings(guarded)
-    guarded = with_oauth(guarded)  # last, so that all callbacks hear what is wrong with a token
+    guarded = with_oauth(guarded)  # last, so that all callbacks hear of a token's failure
     try:
-        with defer_signals():  # it would be lost: the binding takes it for a setting without a name
+        with defer_signals():  # a signal would be lost: the binding takes it for a setting without a name
             client = kind(guarded)
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config)) from error
@@ -56,9 +59,9 @@ def _close(client: Any) -> None:
 
 
 def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> list[T]:
-    """Make clients at the same time, as with an `oauth_cb` the binding takes a second for each.
+    """Make clients at the same time, as the binding takes a second for each with an `oauth_cb`.
 
-    Raises what the first of them raises that fails, and closes the others.
+    Raises the error of the first one that fails, and closes the others.
     """
     threads = ThreadPoolExecutor(len(makes), "headway-making")
     made = [threads.submit(make) for make in makes]
@@ -78,12 +81,12 @@ def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
 
 
 def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:
-    """What it raises is logged: the binding would drop the records that it was fetching, and raise it anywhere."""
+    """Return a callback that logs its errors: the binding would drop fetched records, and raise the error anywhere."""
 
     def guarded(*args: Any) -> None:
         try:
             call(*args)
-        except BaseException:  # a SystemExit, too, is of the callback alone
+        except BaseException:  # a SystemExit, too, concerns the callback alone
             log.exception("The setting %s raised an error; the client goes on.", name)
 
     return guarded

@@ -1,7 +1,7 @@
-"""A client in a process that was forked from its own: an object without the threads that it had there.
+"""A client in a process that was forked from its own: an object without its threads.
 
-Calls would wait for these for ever, and so would the end of librdkafka's client. So the child's copy is told, answers
-each call with an error, and is never destroyed.
+Calls would wait for these threads for ever, and so would the end of librdkafka's client. The child's copy is therefore
+told, answers each call with an error, and is never destroyed.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ class Forkable(Protocol):
     """A client that is told that it is the copy in a forked process."""
 
     def forked(self) -> None:
-        """Let go of everything without waiting, or taking a lock: whoever held one is not in this process."""
+        """Let go of everything without waiting, or taking a lock: the thread that held one is not in this process."""
 
 
 _clients: WeakSet[Forkable] = WeakSet()

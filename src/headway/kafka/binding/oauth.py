@@ -1,8 +1,8 @@
-"""The setting `oauth_cb`: a function that fetches tokens, asked and told of as users need it.
+"""The setting `oauth_cb`: a function that fetches tokens, and the report of its failures to users.
 
-The binding asks it in a thread of librdkafka's, drops what it raises, and then gives the client up after ten seconds.
-So the first token is fetched before there is a client, where an error can be raised at once. A failure after that is
-logged, and is the reason in what the client's `error_cb` is told.
+The binding asks it in a thread of librdkafka's, drops its errors, and then gives the client up after ten seconds. The
+first token is therefore fetched before there is a client, so that an error can be raised at once. A later failure is
+logged, and is the reason in the errors that the client's `error_cb` gets.
 """
 
 import importlib
@@ -29,7 +29,7 @@ def with_oauth(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ConfigError: It is no function, nor the name of one as `module:function`; or the client would never ask it.
-        KafkaError: It raised an error, or returned something that is no token.
+        KafkaError: It raised an error, or returned an object that is no token.
     """
     given = config.get("oauth_cb")
     if given is None:
@@ -64,7 +64,7 @@ def _named(name: str) -> FetchToken:
 
 
 class _Tokens:
-    """Asks a user's function for tokens; the first is there already."""
+    """The tokens of a user's function; the first one is fetched at the start."""
 
     def __init__(self, fetch: FetchToken, argument: Any) -> None:
         self._fetch = fetch
@@ -79,12 +79,12 @@ class _Tokens:
             ) from error
 
     def __call__(self, argument: Any) -> Any:
-        """Return a token. Raise what the function raises, for librdkafka to ask again ten seconds later."""
+        """Return a token. Raise the function's error, so that librdkafka asks again ten seconds later."""
         if self._first:
             return self._first.pop()
         try:
             token = _checked(self._fetch(argument))
-        except BaseException as error:  # a SystemExit, too, is of the function alone
+        except BaseException as error:  # a SystemExit, too, concerns the function alone
             self._failure = f"the setting oauth_cb {_what(error)}"
             self._say(error)
             raise
@@ -92,7 +92,7 @@ class _Tokens:
         return token
 
     def explaining(self, error_cb: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return an `error_cb` that is told what the function has raised, where the binding says only that it did."""
+        """Return an `error_cb` that gets the function's error; the binding only reports that there was one."""
 
         def explained(error: Any) -> None:
             if self._failure and _WHAT_THE_BINDING_SAYS in error.str():
@@ -110,11 +110,11 @@ class _Tokens:
 
 
 class _NoTokenError(Exception):
-    """What a function has returned is no token."""
+    """The object that a function has returned is no token."""
 
 
 def _checked(token: Any) -> Any:
-    """Return a token; the binding would wait for another for ever after something that is none."""
+    """Return a token, or raise; the binding would wait for ever for a token after another object."""
     if (
         not isinstance(token, tuple)
         or not 2 <= len(token) <= 4

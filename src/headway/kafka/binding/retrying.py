@@ -14,7 +14,7 @@ _NOT_NOW = {
     ck.KafkaError._TRANSPORT,
     ck.KafkaError._TIMED_OUT,
     ck.KafkaError._ALL_BROKERS_DOWN,
-    # What librdkafka knows of leaders, and what their brokers know, may be of different moments.
+    # librdkafka's and the brokers' knowledge of leaders may be of different moments.
     ck.KafkaError._NOENT,
     ck.KafkaError.LEADER_NOT_AVAILABLE,
     ck.KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -34,16 +34,16 @@ COORDINATOR_MOVES = {
 
 
 def passes(error: ck.KafkaError) -> bool:
-    """Return whether an error may be gone when the same is asked again: a broker restarts, or another takes over."""
+    """Return whether an error may be gone if the request is repeated: a broker restarts, or another takes over."""
     return error.retriable() or error.code() in _NOT_NOW or error.code() in COORDINATOR_MOVES
 
 
 def retrying(call: Callable[[float], T], within: float, not_now: Collection[int] = ()) -> T:
-    """`call(seconds)`, again and again while there is no answer, or one that says that it may be made again.
+    """Call `call(seconds)` again and again while there is no answer, or one that allows another call.
 
-    The error codes `not_now` say so too.
+    The error codes `not_now` allow another call, too.
 
-    Raises the last `KafkaException` when `within` seconds are over, and any other at once.
+    Raises the last `KafkaException` once `within` seconds are over, and any other at once.
     """
     deadline = time.monotonic() + within
     while True:

@@ -1,4 +1,4 @@
-"""Serving admin clients: what librdkafka reports of them would pile up, since nothing that they are asked serves it."""
+"""A server for admin clients: their reports would pile up, since no request to them serves them."""
 
 import os
 import threading
@@ -11,19 +11,19 @@ _EVERY = 0.2
 
 
 class Server:
-    """A thread that takes what admin clients report, their errors and their log, while there are any."""
+    """A thread that takes the reports of admin clients, errors and log, while there are any clients."""
 
     def __init__(self) -> None:
         self.forked()
 
     def forked(self) -> None:
-        """Leave the clients of the process before to it."""
+        """Leave the clients of the parent process to it."""
         self._lock = threading.Lock()
         self._clients: WeakSet[AdminClient] = WeakSet()
         self._thread: threading.Thread | None = None
 
     def serve(self, client: AdminClient) -> None:
-        """Take what this client reports until it is gone."""
+        """Take this client's reports until it is gone."""
         with self._lock:
             self._clients.add(client)
             if self._thread is None:

@@ -1,4 +1,4 @@
-"""Whether rights that Kafka has refused are granted again: librdkafka says a refusal once, and asks on in silence."""
+"""The watch for rights that Kafka has refused: librdkafka reports a refusal once, and asks on in silence."""
 
 import logging
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _SAY_EVERY = 10.0
 
 
 class AccessWatch:
-    """Asks now and then, from a first refusal on, until nothing is refused any more; never waits for an answer.
+    """A watch that asks for refused rights now and then until none is refused; never waits for an answer.
 
     Without a refusal it asks nothing and keeps no connection.
     """
@@ -34,15 +34,15 @@ class AccessWatch:
 
     @property
     def is_on(self) -> bool:
-        """Whether something was refused and is not known to be granted since."""
+        """True if a right was refused and is not known to be granted since."""
         return self.missing is not None
 
     def sentence(self) -> str | None:
-        """Return which right is missing and what to do, None if none is."""
+        """Return a sentence with the missing right and what to do, None if none is missing."""
         return self.missing.missing(self._config) if self.missing else None
 
     def refused(self, right: Right, now: float) -> str | None:
-        """Note a refusal; return the sentence about it, if that is due to be said."""
+        """Note a refusal; return the sentence about it, if it is due to be reported."""
         self._rights[right] = None
         if self.missing is None:
             self.missing = right
@@ -50,7 +50,7 @@ class AccessWatch:
         return self._due(now)
 
     def look(self, now: float) -> str | None:
-        """Find out whether the rights are there again; return the sentence, if it is due to be said again."""
+        """Find out if the rights are there again; return the sentence, if it is due to be reported again."""
         if self.missing is None:
             return None
         if self._asked is None:

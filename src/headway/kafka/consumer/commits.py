@@ -1,4 +1,4 @@
-"""Commits in the groups of several levels: sent together, and done when Kafka says so."""
+"""Commits in the groups of several levels: sent together, and done on Kafka's answer."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ class SentCommit:
         self._parts = parts
 
     def error(self) -> KafkaError | None:
-        """Why it was refused; None when it is done. Raises `TimeoutError` while there is no answer."""
+        """Return why it was refused, None if it is done. Raises `TimeoutError` while there is no answer."""
         for part in self._parts:
             refused = part.refused()
             if refused is None:
@@ -39,7 +39,7 @@ class SentCommit:
         return None
 
     def wait(self, timeout: float) -> None:
-        """Wait for the answers of all levels; raises `KafkaError` when one is refused, or is not there in time."""
+        """Wait for the answers of all levels; raises `KafkaError` if one is refused, or does not come in time."""
         deadline = time.monotonic() + timeout
         try:
             for part in self._parts:
@@ -51,23 +51,23 @@ class SentCommit:
                         )
         finally:
             for part in self._parts:
-                part.forget()  # whoever keeps what is raised keeps these too, and their consumer could not be closed
+                part.forget()  # an owner of the raised error keeps these too, and their consumer could not be closed
         if error := self.error():
             raise error
 
 
 class AsyncCommits:
-    """Commits that nobody waits for, and whom to tell when they are answered."""
+    """The asynchronous commits under way, each with its callback for the answer."""
 
     def __init__(self) -> None:
         self._sent: deque[tuple[SentCommit, Offsets, OnCommit]] = deque()
 
     def add(self, sent: SentCommit, offsets: Offsets, on_commit: OnCommit | None) -> None:
-        """Tell `on_commit(error, offsets)` of it; without one, errors are logged."""
+        """Add a commit: `on_commit(error, offsets)` is called with its outcome; without one, errors are logged."""
         self._sent.append((sent, offsets, on_commit or log_failure))
 
     def settle(self) -> None:
-        """Tell of those that were answered, in the order in which they were sent."""
+        """Report the commits that were answered, in the order in which they were sent."""
         while self._sent:
             sent, offsets, on_commit = self._sent[0]
             try:
@@ -78,17 +78,17 @@ class AsyncCommits:
             on_commit(error, offsets)
 
     def forget(self) -> None:
-        """Let go of those that were not answered; librdkafka wants that before its consumer is closed."""
+        """Let go of unanswered commits; librdkafka wants that before its consumer is closed."""
         self._sent.clear()
 
 
 def metadata_is_too_large(error: HeadwayError) -> bool:
-    """Return whether a commit was refused for its metadata: the brokers' `offset.metadata.max.bytes` is smaller."""
+    """Return whether a commit's metadata was too large: the brokers' `offset.metadata.max.bytes` is smaller."""
     cause = cause_of(error)
     return cause is not None and cause.code() == ck.KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
 def log_failure(error: Exception | None, offsets: Offsets) -> None:
-    """Say that a commit failed, but for want of a right, which a poll tells now and then."""
+    """Log that a commit failed, but not for want of a right, which a poll reports now and then."""
     if error is not None and not isinstance(error, AuthorizationError):
         log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)

@@ -1,4 +1,4 @@
-"""Commits for a level group that nobody is a member of: tools that show lag read them."""
+"""Commits for a level group without members: tools that show lag read them."""
 
 import logging
 from collections import defaultdict
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class ExternalCommits:
-    """Commits offsets to the level groups of `group`. Nothing waits for an answer; a refusal is logged once."""
+    """The commits of offsets to the level groups of `group`; nothing waits, and a refusal is logged once."""
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
         self._config = {"log_level": 2, **config}
@@ -29,7 +29,7 @@ class ExternalCommits:
         """Send a commit, and look at the answers of earlier ones."""
         self._sent.settle()
         for consumer in self._consumers.values():
-            consumer.poll(0)  # what it reports of itself would pile up
+            consumer.poll(0)  # else its own reports would pile up
         by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
         for (topic, partition, level), offset in offsets.items():
             by_level[level][level_topic(topic, level), partition] = offset, b""
@@ -37,7 +37,7 @@ class ExternalCommits:
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
     def close(self) -> None:
-        """Close the connections; what was not answered may be done or not."""
+        """Close the connections; an unanswered commit may be done or not."""
         self._sent.forget()
         for consumer in self._consumers.values():
             consumer.close()

@@ -1,7 +1,7 @@
-"""Whether a member has missed what its group's coordinator told it (KIP-848).
+"""The watch for news of a group's coordinator that a member has missed (KIP-848).
 
-An answer to a heartbeat that comes later than the heartbeat interval is lost for good in librdkafka 2.16: "give up p"
-is never heard of again, nor is "p is yours". The coordinator believes that it was, and the group looks stable.
+In librdkafka 2.16 an answer to a heartbeat that comes later than the heartbeat interval is lost for good. Neither "give
+up p" nor "p is yours" is ever heard of again. The coordinator believes that it was heard, and the group looks stable.
 """
 
 import logging
@@ -24,10 +24,10 @@ _QUIET_LOOKS = 2
 
 
 class GroupWatch:
-    """Compares what a member reads with what its coordinator says, after a heartbeat's answer was lost.
+    """A comparison of the partitions that a member reads with the coordinator's, after a lost heartbeat answer.
 
-    It asks until it has found twice in a row that both agree, or twice that the member is behind by the same; a
-    rebalance that is under way passes meanwhile. Without a lost answer it asks nothing and keeps no connection.
+    It asks until both have agreed twice in a row, or the member was behind by the same partitions twice. A rebalance
+    under way passes meanwhile. Without a lost answer it asks nothing and keeps no connection.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -40,13 +40,13 @@ class GroupWatch:
         self._quiet = 0
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Ask with these from the next time on."""
+        """Ask with other credentials from the next time on."""
         change_credentials(self._config, username, password)
         self._admin = None
 
     @property
     def is_on(self) -> bool:
-        """Whether an answer was lost and it is not known yet what of it."""
+        """True if an answer was lost and its consequence is not known yet."""
         return self._look_at is not None
 
     def suspect(self) -> None:
@@ -55,7 +55,7 @@ class GroupWatch:
         self._quiet = 0
 
     def finds_behind(self, member_id: str | None, ours: Collection[Partition], now: float) -> bool:
-        """Return whether the member, which reads `ours`, has missed something and has to join anew; never waits."""
+        """Return whether the member, which reads `ours`, has missed news and must join anew; never waits."""
         if self._look_at is None or now < self._look_at:
             return False
         if self._asked is None:
@@ -83,12 +83,12 @@ class GroupWatch:
     def _gap_of(
         self, asked: Future[Any], member_id: str | None, ours: frozenset[Partition]
     ) -> frozenset[Partition] | None:
-        """Return the partitions of which the member has not heard that it has them, or has them no more."""
+        """Return the partitions whose gain or loss the member has not heard of."""
         try:
             members = asked.result().members
         except ck.KafkaException as error:
             log.debug("The group %s could not be described yet: %s", self._group, error.args[0].str())
-            self._admin = None  # it would ask the same broker again, though another one coordinates the group by now
+            self._admin = None  # it would ask the same broker again, though another one may coordinate the group by now
             return None
         me = next((member for member in members if member.member_id == member_id), None)
         if me is None:

@@ -1,7 +1,7 @@
 """One level's member of its consumer group: a thin driver of confluent_kafka's consumer.
 
-It speaks Headway's addresses, turns errors that Kafka hands over as messages into `FetchError`s, and lets no
-exception out of a rebalance callback: the binding would drop what the same call has fetched.
+It speaks Headway's addresses and turns errors that Kafka hands over as messages into `FetchError`s. It lets no
+exception out of a rebalance callback: the binding would drop the records that the same call has fetched.
 """
 
 import contextlib
@@ -36,15 +36,15 @@ from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-# librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves.
-# With 1 ms a small queue is as fast as one of 64 MB. It must hold about a fetch of 1 MB for each partition, though, or
-# whichever partition answers first fills it again and again, and others get nothing (seen with 2 MB and 6 partitions).
+# librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves. With
+# 1 ms a small queue is as fast as one of 64 MB. But the queue must hold about a fetch of 1 MB for each partition. Else
+# the partition that answers first fills it again and again, and others get nothing (seen with 2 MB and 6 partitions).
 _FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16_384}
 
-# A level asked for nothing this long is paused, so that its callbacks can be served without its records. Waking
-# it costs a refetch, of about 10 ms where the broker is near.
+# A level asked for no records this long is paused, so that its callbacks can be served without its records. Waking it
+# costs a refetch, of about 10 ms if the broker is near.
 _PARK_AFTER = 0.5
-_MOST_AT_ONCE = 1_000_000  # records that the binding gives
+_MOST_AT_ONCE = 1_000_000  # records that the binding returns
 _SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
@@ -54,11 +54,11 @@ _LOOK_WITHIN = 1.0
 
 _GROUP_REFUSED = "Group authorization failed"
 
-# A partition that has just begun may still be stopping what it did before, or a rebalance pauses it amid the seek.
+# A new partition may still be stopping its last work, or a rebalance pauses it amid the seek.
 _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
 
-# Of consumers that nobody has closed yet: a collector could close the sockets before librdkafka has let go of them, and
-# it would write into whatever has their numbers next.
+# The wake-ups of consumers that are not closed yet. A collector could close the sockets before librdkafka has let go of
+# them, and librdkafka would write to the next owner of their numbers.
 _wakes: dict[int, Wakeup] = {}
 
 _message_error = ck.Message.error
@@ -66,7 +66,7 @@ _message_value = ck.Message.value
 
 
 class RebalanceListener(Protocol):
-    """Who is told what a level gains and loses, during `fetch`."""
+    """The receiver of a level's gained and lost partitions, told during `fetch`."""
 
     def assigned(self, partitions: list[TopicPartition]) -> None: ...
     def revoked(self, partitions: list[TopicPartition]) -> None: ...
@@ -74,7 +74,7 @@ class RebalanceListener(Protocol):
 
 
 class LevelConsumer:
-    """Fetches one level's records; not thread-safe, like the consumer that it drives."""
+    """The consumer of one level's records; not thread-safe, like the client that it drives."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class LevelConsumer:
         self.errors: deque[BaseException] = deque()
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
-        self.ends: dict[TopicPartition, int] = {}  # where the log ended when it was reached, if that is asked for
+        self.ends: dict[TopicPartition, int] = {}  # the log's end when it was reached, if asked for
         self._readers = readers
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
         self._source = RecordSource(level, "", *readers)
         self._subscription = LevelSubscription([], "")
-        self._begun: set[TopicPartition] = set()  # those of `assigned` that librdkafka reads
-        self._start: dict[TopicPartition, int] = {}  # where each began, or was sought last
+        self._begun: set[TopicPartition] = set()  # the partitions of `assigned` that librdkafka reads
+        self._start: dict[TopicPartition, int] = {}  # the offset at which each began, or was sought last
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
-        self._can_begin = False  # the start of some is known that librdkafka does not read yet
+        self._can_begin = False  # True if librdkafka does not read a partition yet whose start is known
         self._rebalanced = False
         self._rejoining = False
         self._member_id = ""  # as it was at the last assignment
@@ -119,12 +119,12 @@ class LevelConsumer:
 
     @property
     def group_metadata(self) -> bytes:
-        """What a transactional producer needs to commit this level's offsets."""
+        """The group's metadata, which a transactional producer needs to commit this level's offsets."""
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
 
     def wake(self, wake: Wakeup | None) -> None:
-        """Set this whenever something arrives to fetch; None ends that."""
+        """Set the wake-up that is set whenever records or events arrive; None ends that."""
         self._wake = wake
         capi.wake_on_events(self._consumer, wake.fd if wake else None)
         if wake:
@@ -149,12 +149,15 @@ class LevelConsumer:
         self._set_wake()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with these from now on; from any thread. Raises `ConfigError` for what librdkafka does not take."""
+        """Log in with other credentials from now on; from any thread.
+
+        Raises `ConfigError` for credentials that librdkafka does not take.
+        """
         self._connection.set_credentials(self._consumer, username, password)
         self._watch.set_sasl_credentials(username, password)
 
     def _is_refused(self, topic: str | None, error: ck.KafkaError | None) -> bool:
-        """Return whether this says that a right is missing, and if so, say it when it is due."""
+        """Return whether this error says that a right is missing; if so, report it when due."""
         right = error and right_for(error.name(), "Read", topic=topic, group=self._group)
         if not right:
             return False
@@ -169,34 +172,34 @@ class LevelConsumer:
         self._say_refused(self._access.look(now))
         if self._access.is_on:
             return
-        # librdkafka itself would ask again some seconds later, and for topics that it could not see minutes later.
+        # librdkafka itself would ask again some seconds later, and minutes later for topics that it could not see.
         if not self.assigned and self._listener and self._subscription.topics:
             with contextlib.suppress(ck.KafkaException):
-                self._consumer.list_topics(timeout=_LOOK_WITHIN)  # only one of all topics has it subscribe anew
+                self._consumer.list_topics(timeout=_LOOK_WITHIN)  # only a list of all topics makes it subscribe anew
         elif not self._parked:
             self._fetch_again(self._begun - self.paused)
 
     @property
     def refused(self) -> str | None:
-        """Which right is missing now, and what to do; None if nothing is refused."""
+        """The missing right and what to do, as a sentence; None if nothing is refused."""
         return self._access.sentence()
 
     @property
     def was_member(self) -> bool:
-        """Whether its group has ever given it an assignment, be it of nothing."""
+        """True if its group has ever given it an assignment, even an empty one."""
         return bool(self._member_id)
 
     def rights(self) -> list[Right]:
-        """Return the rights that it needs on what it is subscribed to, but for patterns."""
+        """Return the rights that it needs for its subscription, except for patterns."""
         topics = [topic for topic in self._subscription.topics if not topic.startswith("^")]
         return [Right("Read", "Topic", topic) for topic in topics] + [Right("Read", "Group", self._group)]
 
     # Subscription
 
     def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:
-        """Join the group for the topics of this level, in place of those before; leave it, if there are none."""
+        """Join the group for this level's topics, in place of those before; without topics, leave it."""
         had = self._subscription
-        # While they are read under one suffix, partitions cannot be told by another.
+        # While partitions are read under one suffix, they cannot be named by another.
         if had.topics and (not subscription.topics or had.suffix != subscription.suffix):
             self.unsubscribe()
         if not subscription.topics:
@@ -217,8 +220,8 @@ class LevelConsumer:
     def rejoin(self) -> None:
         """Give this level's partitions up as lost: tell the listener, leave the group and join it again.
 
-        It does not wait for either; records that are on their way for these partitions are dropped. Where librdkafka
-        has heard of the loss itself, it is joining again already, and the next fetch tells the listener.
+        It waits for neither; records on their way for these partitions are dropped. If librdkafka has heard of the loss
+        itself, it is joining again already, and the next fetch tells the listener.
         """
         if self._listener is None or not self._subscription.topics or self._consumer.memberid() != self._member_id:
             return
@@ -239,25 +242,25 @@ class LevelConsumer:
         self._subscription = LevelSubscription([], "")
 
     def _has_left(self, waited: float) -> bool:
-        """Serve what is queued: an assignment from before we left may still be there, and its end then follows.
+        """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
 
-        One of no partitions too, so having none is not enough: a member of a classic group has an id until it has
-        left. But where the group waits for others to join, so would it, and then there is nothing queued.
+        An assignment may be empty, so having no partitions is not enough: a member of a classic group has an id until
+        it has left. But if the group waits for others to join, leaving would wait, too, and then nothing is queued.
         """
         may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
         is_member = bool(self.assigned or (may_be_member and self._consumer.memberid()))
         return not self._note_unwanted(self._consume(1, _SERVE_EVERY if is_member else 0)) and not is_member
 
     def _note_unwanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """These were on their way and are not wanted any more: what is committed must stop before them."""
+        """Note records that came while leaving and are not wanted: commits must stop before them."""
         for record in records:
             self._unwanted.setdefault(record.topic_partition, record.offset)
         return records
 
     def close(self) -> None:
         """Leave the group and let go of everything."""
-        # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still in
-        # there is then answered by nobody: the binding's callback waits for ever, and keeps the GIL. So the queue is
+        # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still queued
+        # is then never answered: the binding's callback waits for ever, and keeps the GIL. The queue is therefore
         # emptied first.
         if self._is_static:
             self._step_aside()
@@ -281,7 +284,7 @@ class LevelConsumer:
 
     def _step_aside(self) -> None:
         """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
-        self._consumer.pause(self._to_kafka(self._begun))  # so that what is queued are rebalances
+        self._consumer.pause(self._to_kafka(self._begun))  # the queue then only gets rebalances
         deadline = time.monotonic() + _LEAVE_WITHIN
         while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < deadline:
             pass
@@ -293,9 +296,10 @@ class LevelConsumer:
     # Records
 
     def fetch(self, count: int, now: float) -> list[ConsumerRecord]:
-        """What has arrived, at most `count` records; never waits. Callbacks run in here, errors go to `errors`.
+        """Return the records that have arrived, at most `count`; never waits.
 
-        If it gives fewer, all that has arrived is fetched, or who waits is woken.
+        Callbacks run in here, and errors go to `errors`. If it returns fewer, all that has arrived is fetched, or the
+        wake-up is set.
         """
         if not self._subscription.topics:
             return []
@@ -320,8 +324,8 @@ class LevelConsumer:
         return self._watch.finds_behind(self._consumer.memberid(), ours, now)
 
     def _fetch_nothing(self, now: float) -> list[ConsumerRecord]:
-        """Serve rebalances while nothing is wanted: a group waits for the member that does not answer."""
-        if not self.assigned:  # what comes is an assignment, and the others of the group wait for its answer
+        """Serve rebalances while no records are wanted: a group waits for a member that does not answer."""
+        if not self.assigned:  # only an assignment can come, and the rest of the group waits for its answer
             return self._consume(1)
         if now - self._asked_at < _PARK_AFTER or now - self._served_at < _SERVE_EVERY:
             return []
@@ -336,14 +340,14 @@ class LevelConsumer:
         self._fetch_again(self._begun - self.paused)
 
     def _fetch_again(self, partitions: Collection[TopicPartition]) -> None:
-        """Resume these, and seek where they are anyway.
+        """Resume partitions, and seek to the offset at which they are anyway.
 
         librdkafka's thread for a broker that has nothing to fetch sleeps for up to a second, and only a seek wakes it.
         """
         self._consumer.resume(self._to_kafka(partitions))
         for partition, offset in self._read_to(partitions).items():
             self._start[partition] = offset  # librdkafka forgets its own position in a seek
-            with contextlib.suppress(ck.KafkaException):  # it is about to be taken away
+            with contextlib.suppress(ck.KafkaException):  # the partition is about to be taken away
                 self._consumer.seek(self._starting_at(partition, offset))
 
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
@@ -362,7 +366,7 @@ class LevelConsumer:
         if self._rebalanced:
             records = self._after_rebalance(records)
         if there_may_be_more and (len(records) < count or count == _MOST_AT_ONCE) and self._wake:
-            self._wake.set()  # librdkafka says nothing of what is still there
+            self._wake.set()  # librdkafka does not report the records that are still there
         return records
 
     def _without_errors(self, messages: list[ck.Message]) -> list[ck.Message]:
@@ -372,7 +376,7 @@ class LevelConsumer:
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self.ends[self._ours(_place(message))] = _place(message).offset
-            elif error.code() == ck.KafkaError._FATAL:  # said once, and nothing is fetched any more
+            elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
             elif not self._is_refused(message.topic(), error):
                 self.errors.append(FetchError(self.level, error.str()))
@@ -380,7 +384,7 @@ class LevelConsumer:
 
     def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
         ended = f"Level {self.level} cannot go on"
-        if _GROUP_REFUSED in error.str():  # in a group of KIP-848 librdkafka takes that for fatal
+        if _GROUP_REFUSED in error.str():  # librdkafka takes that for fatal in a group of KIP-848
             right = Right("Read", "Group", self._group)
             return AuthorizationError(f"{ended}: {right.missing(self._config)} Then make a new consumer.")
         return KafkaError(
@@ -389,9 +393,9 @@ class LevelConsumer:
         )
 
     def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Drop what was fetched from partitions that were taken away in the same call."""
+        """Drop records of partitions that were taken away in the same call."""
         self._rebalanced = self._rejoining
-        if self._parked:  # until it is served again: a partition that was never fetched from is slow to be resumed
+        if self._parked:  # until it is served again: a partition never fetched from is slow to be resumed
             self._resume_parked()
         return [record for record in records if record.topic_partition in self.assigned]
 
@@ -401,9 +405,9 @@ class LevelConsumer:
         partitions = self._from_kafka(kafka_partitions)
         self._rebalanced, self._rejoining = True, False
         self._member_id = self._consumer.memberid()
-        self._answer(self._assign, [])  # the group need not wait; they begin when it is known where
+        self._answer(self._assign, [])  # the group need not wait; the partitions begin when their starts are known
         self.assigned.update(partitions)
-        self._guard(listener.assigned, partitions)  # which may say where to start
+        self._guard(listener.assigned, partitions)  # the listener may set a start
         self._starts.ask([self._name(partition) for partition in self.assigned - self._start.keys()])
 
     def _note_starts(self, found: Mapping[capi.Partition, int]) -> None:
@@ -412,7 +416,7 @@ class LevelConsumer:
         self._can_begin = True
 
     def _begin(self) -> None:
-        """Have librdkafka read those whose start is known."""
+        """Have librdkafka read the partitions whose start is known."""
         self._can_begin = False
         partitions = self.assigned & self._start.keys() - self._begun
         if not partitions:
@@ -440,16 +444,16 @@ class LevelConsumer:
     ) -> None:
         partitions = [each for each in self._from_kafka(kafka_partitions) if each in self.assigned]
         self._rebalanced = True
-        # While it closes, on another thread, the listener knows already; so it does of what was given up as lost.
+        # While it closes, on another thread, the listener knows already; it also knows of partitions given up as lost.
         if partitions and not self._closing:
             self._guard(tell, partitions)
         self._answer(self._unassign, kafka_partitions)
         self._forget(partitions)
 
     def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
-        """Tell librdkafka what became of a rebalance; what it refuses leaves no callback.
+        """Answer a rebalance; an error of librdkafka does not leave the callback.
 
-        It refuses that of a client which cannot go on at all, and says that as well.
+        librdkafka refuses the answer of a client that cannot go on at all, and reports that as well.
         """
         try:
             call(partitions)
@@ -457,7 +461,7 @@ class LevelConsumer:
             self.errors.append(FetchError(self.level, f"a rebalance was not answered: {error.args[0].str()}"))
 
     def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
-        """Say that these are let go of; librdkafka takes none that it was not given."""
+        """Let go of partitions; librdkafka takes only those that it was given."""
         if not self._incremental:
             self._consumer.unassign()
             return
@@ -487,18 +491,18 @@ class LevelConsumer:
     # Places in the log
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch nothing from these until they are resumed."""
+        """Fetch nothing from these partitions until they are resumed."""
         self.paused.update(partitions)
         self._consumer.pause(self._to_kafka(self._begun.intersection(partitions)))
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch from these again."""
+        """Fetch from these partitions again."""
         self.paused.difference_update(partitions)
         if not self._parked:
             self._fetch_again(self._begun.intersection(partitions))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from this offset on; logical offsets (beginning, end) are as librdkafka numbers them."""
+        """Fetch from this offset on; logical offsets (beginning, end) have librdkafka's numbers."""
         self.ends.pop(partition, None)
         before = self._start.get(partition)
         self._start[partition] = offset
@@ -516,12 +520,12 @@ class LevelConsumer:
             raise
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset to be fetched of each assigned partition of which it is known where to begin."""
+        """Return the next offset to fetch of each assigned partition whose start is known."""
         positions = self._read_to(self.assigned) | self._unwanted
         return {partition: offset for partition, offset in positions.items() if offset >= 0}
 
     def _read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return how far each was read: librdkafka knows, unless nothing came since it began or was sought."""
+        """Return the offset to which each was read: librdkafka's, or its start if nothing came since."""
         known = {each: self._start[each] for each in partitions if each in self._start}
         begun = self._begun.intersection(partitions)
         for place in self._consumer.position(self._to_kafka(begun)) if begun else ():
@@ -536,16 +540,16 @@ class LevelConsumer:
         return self.commit_with_metadata({partition: (offset, "") for partition, offset in offsets.items()})
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
-        """Send a commit of each partition's next offset to read and the exact metadata that rides with it."""
+        """Send a commit of each partition's next offset to read with its exact metadata."""
         return capi.commit(self._consumer, self.as_native(commits), self._explain)
 
     def hear_refusal(self, error: KafkaError) -> None:
-        """Take in why offsets were refused to a producer: the group's refusal may reach this member much later."""
+        """Take in why a producer's offsets were refused: the group's refusal may reach this member much later."""
         if is_of_the_group(error):
             self._is_refused(None, cause_of(error))
 
     def _explain(self, error: KafkaError, topic: str) -> KafkaError:
-        """Return why a commit was refused; if for want of a right, it is asked for, and said, until that is granted."""
+        """Return why a commit was refused; a missing right is reported, and asked for until it is granted."""
         cause = cause_of(error)
         if cause is None or not self._is_refused(topic, cause):
             return error
@@ -554,21 +558,21 @@ class LevelConsumer:
     def committed_with_metadata(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> dict[TopicPartition, tuple[int, bytes] | None]:
-        """The committed offset of each with its exact metadata, None where there is none."""
+        """Return the committed offset of each partition with its exact metadata, None if it has none."""
         names = {(self.kafka_topic(each.topic), each.partition): each for each in partitions}
         answers = capi.committed(self._consumer, list(names), timeout)
         return {names[name]: answer for name, answer in answers.items()}
 
     def committed(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
-        """The committed offset of each, None where there is none."""
+        """Return the committed offset of each partition, None if it has none."""
         return self._offsets(self._call(self._consumer.committed, self._to_kafka(partitions), timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset at or after a time in milliseconds since the epoch, None where there is none.
+        """Return each first offset at or after a time in milliseconds since the epoch, None if there is none.
 
-        Raises `KafkaError` where Kafka does not say it: below `NONE_THAT_LATE` an offset is not known.
+        Raises `KafkaError` if Kafka does not answer: below `NONE_THAT_LATE` an offset is not known.
         """
         found = self._call(self._consumer.offsets_for_times, self.at_offsets(times), timeout)
         for each in found:
@@ -585,31 +589,31 @@ class LevelConsumer:
         return watermarks(self._consumer, self._name(partition), timeout)
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """Return the offset after the last, as the latest fetch said; None if it did not. Asks nobody."""
+        """Return the offset after the last, as in the latest fetch, without a request; None if that had none."""
         return fetched_end(self._consumer, self._name(partition))
 
     def topics(self, topic: str | None, timeout: float) -> dict[str, int]:
-        """The topics in Kafka and how many partitions each has."""
+        """Return the topics in Kafka and the number of partitions of each."""
         metadata = self._call(self._consumer.list_topics, topic, timeout)
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
     def partition_count(self, topic: str, timeout: float) -> int:
-        """Return how many partitions this level of a topic has; 0 if it does not exist, or this level reads others."""
+        """Return the number of partitions of this level of a topic; 0 if it does not exist or is another level's."""
         if not self.reads(topic):
             return 0
         name = self.kafka_topic(topic)
         return self.topics(name, timeout).get(name, 0)
 
     def reads(self, topic: str) -> bool:
-        """Return whether a topic can be this level's, as it is subscribed now."""
+        """Return whether a topic can be this level's, by its subscription."""
         return self._subscription.reads(topic)
 
     def kafka_topic(self, topic: str) -> str:
-        """The Kafka topic that holds this level of a topic."""
+        """Return the Kafka topic that holds this level of a topic."""
         return self._subscription.kafka_topic(topic)
 
     def at_offsets(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
-        """Offsets as the binding takes them."""
+        """Return offsets as the binding takes them."""
         return [
             ck.TopicPartition(self.kafka_topic(topic), partition, offset)
             for (topic, partition, _), offset in offsets.items()
@@ -618,7 +622,7 @@ class LevelConsumer:
     # Addresses
 
     def as_native(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> capi.Offsets:
-        """Offsets and metadata under the names that Kafka knows."""
+        """Return offsets and metadata under the names that Kafka knows."""
         return {
             (self.kafka_topic(topic), partition): (offset, metadata.encode())
             for (topic, partition, _), (offset, metadata) in commits.items()
@@ -657,6 +661,6 @@ def _place(message: Any) -> ck.TopicPartition:
 
 
 def _is_incremental(config: Mapping[str, Any]) -> bool:
-    """Whether assignments come as differences (KIP-429, KIP-848)."""
+    """Return whether assignments come as differences (KIP-429, KIP-848)."""
     strategy = str(config.get("partition.assignment.strategy", ""))
     return "cooperative" in strategy or config.get("group.protocol") == "consumer"

@@ -1,4 +1,4 @@
-"""The members of all levels' groups together: what is asked of partitions goes to the level that has them."""
+"""The members of all levels' groups together: a call about partitions goes to the level that has them."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -14,7 +14,7 @@ Partitions = Iterable[TopicPartition]
 
 
 class LevelOffsets(NamedTuple):
-    """Offsets of one level as a transactional producer commits them, and the metadata of the level's group."""
+    """The offsets of one level as a transactional producer commits them, and the metadata of the level's group."""
 
     level: int
     offsets: Offsets
@@ -42,7 +42,7 @@ class LevelConsumers:
         return self._levels[level]
 
     def of(self, partition: TopicPartition) -> LevelConsumer:
-        """The level that an assigned partition belongs to; raises `ConfigError` for one that is not assigned."""
+        """Return the level of an assigned partition; raises `ConfigError` for a partition that is not assigned."""
         level = self[partition.level]
         if partition not in level.assigned:
             raise ConfigError(
@@ -52,15 +52,15 @@ class LevelConsumers:
         return level
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions of all levels."""
+        """Return the partitions of all levels."""
         return set().union(*(level.assigned for level in self._levels))
 
     def paused(self) -> set[TopicPartition]:
-        """The paused partitions of all levels."""
+        """Return the paused partitions of all levels."""
         return set().union(*(level.paused for level in self._levels))
 
     def chosen(self, partitions: Partitions | None, level: int | None) -> dict[LevelConsumer, set[TopicPartition]]:
-        """These partitions, or a level's, or all, by level."""
+        """Return these partitions, or a level's, or all, by level."""
         if partitions is None:
             levels = self._levels if level is None else [self[level]]
             return {each: set(each.assigned) for each in levels}
@@ -70,7 +70,7 @@ class LevelConsumers:
         return by_level
 
     def positions(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
-        """The next offset to be fetched of each partition, of these levels or of all."""
+        """Return the next offset to be fetched of each partition, of these levels or of all."""
         positions: dict[TopicPartition, int] = {}
         for level in self._levels:
             if levels is None or level.level in levels:
@@ -80,22 +80,22 @@ class LevelConsumers:
     # What Kafka has
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
-        """Send a commit to the groups of all levels concerned; raises `ConfigError` for what a level does not read."""
+        """Send a commit to the groups of its levels; raises `ConfigError` for a topic that a level does not read."""
         self._require_read(offsets)
         return SentCommit([level.commit(of_level) for level, of_level in self._by_level(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
-        """The committed offset of each partition, None where there is none."""
+        """Return the committed offset of each partition, None if it has none."""
         return self._ask(dict.fromkeys(partitions, 0), lambda level, of_level: level.committed(of_level, timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time in milliseconds since the epoch, None where there is none."""
+        """Return each first offset at or after a time in milliseconds since the epoch, None if there is none."""
         return self._ask(times, lambda level, of_level: level.offsets_for_times(of_level, timeout))
 
     def bounds(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each partition and the one after its last."""
+        """Return the first offset of each partition and the one after its last."""
         return {each: self[each.level].bounds(each, timeout) for each in partitions}
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
@@ -104,7 +104,7 @@ class LevelConsumers:
         return [TopicPartition(topic, partition, level) for level, count in counts for partition in range(count)]
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[LevelOffsets]:
-        """Return per level what a transactional producer commits; raises `ConfigError` for what it does not read."""
+        """Return each level's offsets for a transactional producer; raises `ConfigError` for topics not read."""
         self._require_read(commits)
         return [
             LevelOffsets(level.level, level.as_native(of_level), level.group_metadata)
@@ -112,7 +112,7 @@ class LevelConsumers:
         ]
 
     def _require_read(self, partitions: Partitions) -> None:
-        """Refuse what would be stored in the group of a level for a topic that it never reads."""
+        """Raise `ConfigError` for offsets that a level's group would store for a topic that the level does not read."""
         for topic, partition, level in partitions:
             if not self[level].reads(topic):
                 raise ConfigError(

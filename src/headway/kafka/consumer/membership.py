@@ -1,8 +1,8 @@
-"""What the answer to a commit says of the group's member that sent it.
+"""The standing of a group's member, as the answer to its commit tells.
 
-Kafka knows three kinds of refusal. The member was expelled: others have its partitions, and it has to join again. It
-was replaced by another one with the same `group.instance.id`, and must not come back. Or it is behind: the group meets,
-or has met again, and the commit may succeed when the member has heard of that.
+Kafka knows three kinds of refusal. The member was expelled: others have its partitions, and it has to join again. Or
+the member was replaced by another one with the same `group.instance.id`, and must not come back. Or it is behind: the
+group meets, or has met again, and the commit may succeed once the member has heard of that.
 """
 
 from enum import Enum
@@ -14,7 +14,7 @@ from headway.kafka.producer.client import cause_of
 
 
 class Standing(Enum):
-    """Where a member stands with its group."""
+    """The standing of a member in its group."""
 
     UNKNOWN = "unknown"
     BEHIND = "behind"
@@ -34,13 +34,13 @@ _STANDINGS = {
 
 
 def standing(error: HeadwayError) -> Standing:
-    """Return what this refusal of a commit says of the member, `UNKNOWN` if nothing."""
+    """Return the member's standing by this refusal of a commit, `UNKNOWN` if it does not tell."""
     cause = cause_of(error)
     return Standing.UNKNOWN if cause is None else _STANDINGS.get(cause.code(), Standing.UNKNOWN)
 
 
 def not_a_member(who: str) -> KafkaError:
-    """Return the error for one that is between two memberships, for which nothing may be committed."""
+    """Return the error for a consumer between two memberships, for which nothing may be committed."""
     error = KafkaError(f"{who} is not a member of its group now.")
     error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.ILLEGAL_GENERATION))
     return error

@@ -1,7 +1,7 @@
 """A relay's member of its group: reads the partitions of one number of all of a scheduler's topics.
 
-Where to begin is not what the group has committed but what the relay has stored, so an assignment is only noted, and
-read from when `begin` says where.
+The start is the offset that the relay has stored, not the one that the group has committed. An assignment is therefore
+only noted, and read once `begin` gives the starts.
 """
 
 import logging
@@ -38,7 +38,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "heartbeat.interval.ms": 1000,
     "fetch.queue.backoff.ms": 1,
     "queued.max.messages.kbytes": 16_384,
-    # What a window has no room for is fetched again; so little at a time.
+    # Records that find no room in a window are fetched again, so only little at a time.
     "fetch.message.max.bytes": 131_072,
     "fetch.wait.max.ms": 100,
 }
@@ -48,7 +48,7 @@ NOT_DELETED = "What has left the delay lines is not deleted, and takes room for 
 
 
 class RelayConsumer:
-    """Fetches from the lines, and tells when the partitions that are ours have changed."""
+    """A consumer of the lines, which also tells when its own partitions have changed."""
 
     def __init__(self, config: Mapping[str, Any], wake: Wakeup) -> None:
         self._connection = Connection()
@@ -60,26 +60,26 @@ class RelayConsumer:
         self._config = config
         self.assigned: set[Partition] = set()
         self.rebalanced = False
-        self.refusal: AuthorizationError | None = None  # for want of a right nothing is read, until it is set to None
-        self.ends: dict[Partition, int] = {}  # partitions of which everything was fetched, up to these offsets
+        self.refusal: AuthorizationError | None = None  # a missing right: nothing is read until it is set to None
+        self.ends: dict[Partition, int] = {}  # partitions that were fetched to their ends, with these end offsets
         wake_on_events(self._consumer, wake.fd)
 
     @property
     def group_metadata(self) -> bytes:
-        """What a transactional producer needs to be fenced with this member."""
+        """The group's metadata, which fences a transactional producer with this member."""
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
 
     def subscribe(self, topics: list[str], before_leaving: Callable[[], None]) -> None:
         """Join the group for these topics, or change them.
 
-        `before_leaving` is called while partitions that others will have are still ours; not if they are lost already.
+        `before_leaving` is called while revoked partitions are still ours; not if they are lost already.
         """
 
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
-            # Who assigns within this callback, as to read nothing after a failure, is not given leave by the binding,
-            # and the group would wait for ever: so leave is asked for here.
+            # An assignment within this callback, as to read nothing after a failure, keeps the binding from giving
+            # leave. The group would then wait for ever, so leave is asked for here.
             consumer.unassign()
             self._on_leave(consumer, partitions)
 
@@ -116,19 +116,19 @@ class RelayConsumer:
         self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
 
     def fetch(self, most: int) -> list[ck.Message]:
-        """What has come; never waits. Rebalances happen in here."""
+        """Return the records that have come; never waits. Rebalances happen in here."""
         try:
             messages = self._consumer.consume(most, 0)
         except ck.KafkaException as error:
             log.warning("Fetching failed, and goes on: %s", error.args[0].str())
             return []
-        if self.rebalanced:  # what came is of the assignment before
+        if self.rebalanced:  # these messages are of the assignment before
             return []
         records = [message for message in messages if message.error() is None]
         if len(records) < len(messages):
             self._note_events(messages)
             if len(messages) == most:
-                self._wake.set()  # librdkafka says nothing of what is still there
+                self._wake.set()  # librdkafka does not report the records that are still there
         return records
 
     def _note_events(self, messages: list[ck.Message]) -> None:
@@ -146,11 +146,11 @@ class RelayConsumer:
                 log.warning("Fetching failed, and goes on: %s", error.str())
 
     def check(self) -> None:
-        """Raise `AuthenticationError` when no broker lets this member in, or none does any more."""
+        """Raise `AuthenticationError` if no broker lets this member in, or none does any more."""
         self._connection.check(self._consumer)
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Fetch nothing from these, and from all others again."""
+        """Fetch nothing from these partitions, and from all others again."""
         wanted = self._paused.difference(partitions)
         unwanted = set(partitions).difference(self._paused)
         if unwanted:
@@ -175,7 +175,7 @@ class RelayConsumer:
 
 
 class Deletion:
-    """Deletes the beginnings of partitions, so that records that have left a line take no room.
+    """The deletion of the beginnings of partitions, so that records that have left a line take no room.
 
     `refused` is the right that was missing by the latest answers, None if none was.
     """
@@ -186,7 +186,7 @@ class Deletion:
         self.refused: Right | None = None
 
     def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
-        """Ask for it, and do not wait: what is refused is asked for again with the next. Raises `KafkaError`."""
+        """Ask for a deletion without waiting: a refused one is asked for again with the next. Raises `KafkaError`."""
         self._take_answers()
         fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
         if not fresh:

@@ -1,7 +1,7 @@
 """The offsets at which newly assigned partitions begin: read in a thread of ours, never by librdkafka.
 
-Asked to read committed offsets itself, librdkafka 2.16 never reads a partition whose OffsetFetch goes wrong at a bad
-moment, and then swallows later revocations. So it gets every partition with the offset at which to begin.
+If librdkafka 2.16 reads committed offsets itself and an OffsetFetch fails at a bad moment, it never reads that
+partition. It then also swallows later revocations. Headway therefore gives it every partition with its start offset.
 """
 
 import threading
@@ -17,14 +17,14 @@ from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.retrying import passes
 
 _ANSWER_TIMEOUT = 5.0
-_LEADERS_TIMEOUT = 1.0  # of all partitions together: one without a leader holds up all that are asked with it
+_LEADERS_TIMEOUT = 1.0  # of all partitions together: one without a leader holds up all others asked for with it
 _LEADER_TIMEOUT = 0.2  # of one alone
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-_SILENT_FOR = 5.0  # a broker that restarts is nothing to tell of
+_SILENT_FOR = 5.0  # a broker that restarts is not worth a report
 _TELL_AGAIN_AFTER = 10.0
 
-# What auto.offset.reset means, as the time that a ListOffsets request asks for.
+# The meaning of auto.offset.reset, as the time that a ListOffsets request asks for.
 _RESET_TIMES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("smallest", "earliest", "beginning"), ck.OFFSET_BEGINNING),
     **dict.fromkeys(("largest", "latest", "end"), ck.OFFSET_END),
@@ -32,15 +32,15 @@ _RESET_TIMES: Final[Mapping[str, int]] = {
 
 
 OnFailure = Callable[[str, str | None, ck.KafkaError | None], None]
-"""(reason, topic, librdkafka's error), called in the thread of `StartOffsets`."""
+"""The callback for a failure: (reason, topic, librdkafka's error), called in the thread of `StartOffsets`."""
 
 
 class StartOffsets:
-    """The committed offset of each partition asked for, or where `reset` says to begin without one.
+    """The start of each partition asked for: its committed offset, or without one the offset that `reset` says.
 
-    Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and
-    a partition that gets none holds up no other. `on_answer` is called in that thread, as is `on_failure`: at once for
-    a refusal, after some seconds for what may pass, and not more often than every ten seconds.
+    Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
+    partition without an answer holds up no other. `on_answer` and `on_failure` are called in that thread. `on_failure`
+    is called at once for a refusal, after some seconds for an error that may pass, and at most every ten seconds.
     """
 
     def __init__(self, consumer: ck.Consumer, reset: str, on_answer: Callable[[], None], on_failure: OnFailure) -> None:
@@ -59,7 +59,7 @@ class StartOffsets:
         self._told_at = 0.0
 
     def ask(self, partitions: Collection[Partition]) -> None:
-        """Find out where these begin; an answer to an earlier question about them does not count any more."""
+        """Look up the starts of partitions; an answer to an earlier question about them does not count any more."""
         with self._lock:
             if self._closed or not partitions:
                 return
@@ -73,7 +73,7 @@ class StartOffsets:
                 self._thread.start()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Ask no longer about these."""
+        """Ask no longer about these partitions."""
         with self._lock:
             for partition in partitions:
                 self._asked.pop(partition, None)
@@ -88,7 +88,7 @@ class StartOffsets:
             return found
 
     def close(self) -> threading.Thread | None:
-        """Ask nothing more; return the thread that may still wait for an answer, and uses the consumer until then."""
+        """Ask nothing more; return the thread, which may wait for an answer and use the consumer until then."""
         with self._lock:
             self._closed = True
             self._asked.clear()
@@ -114,7 +114,7 @@ class StartOffsets:
             return dict(self._asked)
 
     def _look_up(self, asked: Mapping[Partition, int]) -> bool:
-        """Answer what can be answered now; return whether that was all."""
+        """Answer the questions that can be answered now; return whether these were all."""
         try:
             committed = capi.committed_each(self._consumer, list(asked), _ANSWER_TIMEOUT)
         except ClosedError:
@@ -165,7 +165,7 @@ class StartOffsets:
         if refused := next((each for each in answers if each.error), None):
             error = _explained("The offset at which a partition begins", ck.KafkaException(refused.error))
             self._fail(error, refused.topic)
-        # Below 0 without an error is what a broker says that does not know yet.
+        # An offset below 0 without an error comes from a broker that does not know it yet.
         return {(each.topic, each.partition): each.offset for each in answers if not each.error and each.offset >= 0}
 
     def _fail(self, error: KafkaError, topic: str) -> None:

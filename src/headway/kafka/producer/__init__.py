@@ -1,1 +1,1 @@
-"""From `send` to librdkafka's producer, and its delivery reports."""
+"""The way from `send` to librdkafka's producer, and its delivery reports."""

@@ -1,4 +1,4 @@
-"""librdkafka's producer with a thread that serves its delivery reports."""
+"""A librdkafka producer with a thread that serves its delivery reports."""
 
 import asyncio
 import contextlib
@@ -36,20 +36,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# librdkafka also warns of what it tries again: in a new cluster each producer's first question for its id.
+# librdkafka also warns of requests that it tries again: in a new cluster each producer's first one for its id.
 _DEFAULTS = {"log_level": 3}
 
 _BATCHES_OF_ONE = {"batch.num.messages": 1}
 
 SERVE_AFTER = 100
-"""A thread that calls `produce` serves the reports at each so many records."""
-# A stream of sends serves the reports so often (seconds), since many at a time are quicker and Ctrl-C takes a
-# microsecond or ten to put off; after so long without, who sends is thought to have paused.
+"""The number of records after which a thread that calls `produce` serves the reports."""
+# A stream of sends serves the reports so often (seconds): many at a time are quicker, and deferring Ctrl-C takes one to
+# ten microseconds. After so long without a send, the sending thread counts as paused.
 _SERVE_EVERY = 0.002
 _QUIET = 0.01
 _LONGEST_WAIT = 0.1
 _A_MOMENT = 0.01
-_SHORT_TURN = 0.05  # whoever takes reports for longer is held up by a callback
+_SHORT_TURN = 0.05  # a thread that takes reports for longer is held up by a callback
 
 _WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 SLICE = 0.5
@@ -57,7 +57,7 @@ SLICE = 0.5
 _AGAIN_AFTER = 0.05
 _LOOK_EVERY = 0.05
 HANGS_AFTER = 10.0
-"""After so many seconds a call that was to take `SLICE` is thought never to return."""
+"""The seconds after which a call that was to take `SLICE` is thought never to return."""
 
 # Asking for such a topic again does not help.
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION}
@@ -95,15 +95,15 @@ _THE_RECORDS_OWN = {
 
 
 class ProducerClient:
-    """Hands records to librdkafka, and serves its delivery reports.
+    """A client that hands records to librdkafka, and serves its delivery reports.
 
-    Each report takes the GIL once; served by a thread beside one that sends without a pause, they would take turns
-    with it at every record (a sixth of the speed, measured). So a stream of sends serves the reports itself, and
-    the thread does when it is quiet, woken by librdkafka at once; or an event loop does (`serve_in`). `after_reports`
-    is called after each batch.
+    Each report takes the GIL once. A serving thread beside one that sends without a pause would take turns with it at
+    every record (a sixth of the speed, measured). A stream of sends therefore serves the reports itself. When it is
+    quiet, a thread serves them, woken by librdkafka at once, or an event loop does (`serve_in`). `after_reports` is
+    called after each batch.
 
-    While no broker lets it in, all that is queued fails every few seconds. `on_refused(reason)` is called then, on the
-    thread that takes the reports; calls that ask brokers raise `AuthenticationError`.
+    While no broker lets the client in, all queued records fail every few seconds. `on_refused(reason)` is called then,
+    on the thread that takes the reports. Calls that ask brokers raise `AuthenticationError`.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class ProducerClient:
         wake_on_events(self._producer, self._wake.fd)
         self._after_reports = after_reports
         self._produced = 0
-        self._served_at = self._served_before = -math.inf  # by who sends: the last time, and the one before
+        self._served_at = self._served_before = -math.inf  # by sending threads: the last time, and the one before
         self._serving = threading.Lock()
         self._server: int | None = None
         self._serves_itself = False
-        self._awaits_reports = False  # whose turn it is: it takes not only those that are there
+        self._awaits_reports = False  # the thread whose turn it is also waits for further reports
         self._turns_are_short = True
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
@@ -157,8 +157,8 @@ class ProducerClient:
     ) -> None:
         """Queue a record.
 
-        Raises `BufferError` when the queue is full, and `DeliveryError` or `SerializationError` for a record that
-        cannot be sent.
+        Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` for a record that cannot
+        be sent.
         """
         self._check_process()
         self._produced += 1
@@ -171,21 +171,21 @@ class ProducerClient:
             self.raw_produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
         except BufferError:
             raise
-        # What no field can hold raises errors of many kinds, and a closed producer one of its own.
+        # A value that no field can hold raises errors of many kinds, and a closed producer one of its own.
         except Exception as error:
             raise refusal(topic, error) from error
 
     @property
     def serves_here(self) -> bool:
-        """Whether this is called from within a report: nobody else would take the next ones meanwhile."""
+        """True if called from within a report: no other thread would take the next ones meanwhile."""
         return self._server == threading.get_ident()
 
     def serve_in_stream(self) -> None:
         """Take the reports that are there, on a thread that sends without a pause."""
         if time.monotonic() - self._served_at < _SERVE_EVERY or self.serves_here:
             return
-        # Whoever is at what is there is soon done, if this thread waits: beside one that sends on it would wait for the
-        # GIL at each report, some 5 ms, while thousands come.
+        # If this thread waits, the serving thread is soon done. Beside a thread that goes on sending it would wait for
+        # the GIL at each report, some 5 ms, while thousands come.
         patience = _SHORT_TURN if self._turns_are_short and not self._awaits_reports else 0
         with self._turn(patience, awaits_reports=False) as mine:
             if mine:
@@ -203,7 +203,7 @@ class ProducerClient:
 
     @contextlib.contextmanager
     def _turn(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
-        """This thread's turn to take reports, if it comes within so many seconds; -1 waits for ever."""
+        """Take this thread's turn at reports, if it comes within so many seconds; -1 waits for ever."""
         mine = not self.serves_here and self._serving.acquire(timeout != 0, timeout or -1)
         try:
             if mine:
@@ -216,8 +216,10 @@ class ProducerClient:
                 self._wake_loop()
 
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let this loop, which is running here, take the reports from now on, and no thread: one thread that resolves
-        what another awaits would take turns with it at every record.
+        """Let this loop, which is running here, take the reports from now on.
+
+        No thread takes them then: one thread that resolves the futures of another would take turns with it at every
+        record.
         """
         self.leave_loop()
         self._thread_ends = True
@@ -228,44 +230,45 @@ class ProducerClient:
         self._wake.set()
 
     def leave_loop(self) -> None:
-        """Whoever calls takes the reports from now on; called in the loop, unless that is closed."""
+        """Leave the reports to the callers from now on; called in the loop, unless the loop is closed."""
         if self._leave_loop is not None:
             self._leave_loop()
             self._leave_loop = self._loop_thread = None
 
     def _wake_loop(self) -> None:
-        """What came while another thread served has woken the loop in vain."""
+        """Wake the loop again: events during another thread's turn have woken it in vain."""
         if self._loop_thread not in (None, threading.get_ident()):
             self._wake.set()
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Take reports until something is so, unless another thread is at it: for one that would only wait.
+        """Take reports until `done`, unless another thread takes them: for a thread that would only wait.
 
-        Raises `ClosedError` in a forked process, where none come.
+        Raises `ClosedError` in a forked process, to which no reports come.
         """
         self._check_process()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # Our own thread is soon done with what there is. Left to it, the next reports would cost a turn each.
+        # Our own thread is soon done with the reports that are there. Left to it, the next reports would cost a turn
+        # each.
         with self._turn(_A_MOMENT if self._serves_itself else 0) as mine:
             while mine and not done() and (left := deadline - time.monotonic()) > 0:
                 self._poll(min(_LONGEST_WAIT, left))
 
     def _poll(self, timeout: float) -> None:
-        with defer_signals():  # within a report it would lose that
+        with defer_signals():  # within a report a signal would lose that report
             self._server = threading.get_ident()
             try:
                 if self._producer.poll(max(0.0, timeout)):
                     self._after_reports()
                 self._heed_refusal()
-            except ck.KafkaException as error:  # it cannot go on, which the calls say that need it to
+            except ck.KafkaException as error:  # it cannot go on, which the calls report that need it to
                 self._remember(error)
                 log.debug("Kafka's producer cannot go on: %s", error)
-                self._wake.set()  # for the reports behind it, of which nobody is told again
+                self._wake.set()  # for the reports behind it, which wake no thread again
             finally:
                 self._server = None
 
     def _heed_refusal(self) -> None:
-        """Fail what is queued of a client that was never let in: nothing of it is on its way."""
+        """Fail all queued records of a client that was never let in: none of them is on its way."""
         refusal = self._connection.never_let_in(self._producer)
         if refusal is None:
             return
@@ -275,17 +278,17 @@ class ProducerClient:
         self._wake.set()  # for the reports
 
     def because(self) -> str:
-        """Return why the last connection ended, as the end of a sentence; empty where that is not known."""
+        """Return why the last connection ended, as the end of a sentence; empty if that is not known."""
         return self._connection.because()
 
     def reason_of(self, error: ck.KafkaError) -> str:
-        """Return what the error of a report says, with its cause where that is known."""
+        """Return the text of a report's error, with its cause if that is known."""
         if is_purged(error) and (refusal := self._still_refused()):
             return _within(refusal)
         return error.str() + (self.because() if error.code() in _NO_ANSWER or is_purged(error) else "")
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with these from now on; raises `ConfigError` for what librdkafka does not take."""
+        """Log in with other credentials from now on; raises `ConfigError` for those that librdkafka refuses."""
         with self._asking:  # another thread may `renew`
             self._connection.set_credentials(self._producer, username, password)
             change_credentials(self._config, username, password)
@@ -295,11 +298,11 @@ class ProducerClient:
         return self._refusal if self._refusal and not was_connected(self._producer) else None
 
     def queued(self) -> int:
-        """How many records are not yet reported on."""
+        """Return the number of records that are not yet reported on."""
         return len(self._producer)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait until all is reported on; how many are not, when the time is up. Within a report it does not wait."""
+        """Wait until all is reported on; return how many are not in time. Within a report it does not wait."""
         self._check_process()
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         with self._turn(-1 if timeout is None else timeout) as mine:
@@ -322,7 +325,7 @@ class ProducerClient:
                 self._server = None
 
     def await_reports(self, over: Callable[[], bool], within: float) -> None:
-        """Wait until all is reported on, or what was reported makes that it is over; raises `KafkaError` if too late.
+        """Wait until all is reported on, or `over` says so; raises `KafkaError` after `within` seconds.
 
         After a refusal in a transaction librdkafka may keep a batch that it will never send, until that times out.
         """
@@ -334,16 +337,16 @@ class ProducerClient:
     def partitions(self, topic: str, timeout: float) -> int:
         """Return how many partitions a Kafka topic has; 0 for one that does not exist.
 
-        Raises `DeliveryRefusedError` for a topic that this client may not see, and `KafkaError` when nobody answers.
+        Raises `DeliveryRefusedError` for a topic that this client may not see, and `KafkaError` if no broker answers.
         """
         about = self._ask(topic, timeout)
         self._raise_if_refused(topic, about.error)
         return len(about.partitions) if about.error is None else 0
 
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
-        """How many partitions a Kafka topic has, and those that have a leader; none at all if it is not there yet.
+        """Return how many partitions a Kafka topic has, and those with a leader; none if it does not exist yet.
 
-        Raises `KafkaError` when nobody answers, and `DeliveryError` when the topic's name or access is refused.
+        Raises `KafkaError` if no broker answers, and `DeliveryError` if the topic's name or access is refused.
         """
         about = self._ask(topic, timeout)
         self._raise_if_refused(topic, about.error)
@@ -367,7 +370,7 @@ class ProducerClient:
     def init_transactions(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`.
 
-        Raises `AuthorizationError` where this client may not use that.
+        Raises `AuthorizationError` if this client may not use that id.
         """
         try:
             self._in_slices(self._producer.init_transactions, timeout)
@@ -381,10 +384,10 @@ class ProducerClient:
         self._call(self._producer.begin_transaction)
 
     def why_aborted(self) -> KafkaError | None:
-        """Return why the open transaction can only be aborted, if librdkafka knows that it is so.
+        """Return why the open transaction can only be aborted, if librdkafka knows that it can.
 
-        Its reports do not say it: where a topic may not be written, all of them say "Purged in queue". It says it to
-        every later call about the transaction, of which this is the one that can do no harm.
+        Its reports do not tell: if a topic may not be written, all of them say "Purged in queue". Every later call
+        about the transaction tells, and this call can do no harm.
         """
         try:
             self._call(self._producer.begin_transaction)
@@ -395,8 +398,8 @@ class ProducerClient:
     def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction; raises `KafkaError` also if librdkafka does not return.
 
-        It ignores the timeout while it waits for the broker that it knows as the group's coordinator, and waits for
-        ever if that has left the cluster, or all brokers were away for a moment (its issues 5456 and 5511).
+        librdkafka ignores the timeout while it waits for the broker that it knows as the group's coordinator. It waits
+        for ever if that broker has left the cluster, or all brokers were away for a moment (its issues 5456 and 5511).
         """
         sent = in_background(partial(self.add_offsets, offsets, group_metadata, timeout))
         longest = max(timeout, HANGS_AFTER)
@@ -409,24 +412,24 @@ class ProducerClient:
             ) from late
 
     def add_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
-        """The same, for a thread that may hang."""
+        """Commit a consumer's offsets with the transaction, on a thread that may hang."""
         with self._calling:
             # With records on their way the broker answers "concurrent transactions", and librdkafka then sleeps.
             self.flush(timeout)
             send_offsets_to_transaction(self._producer, offsets, group_metadata, timeout)
 
     def hangs(self) -> bool:
-        """Whether `add_offsets` does not return: nothing can be done about the transaction then but to `renew`."""
+        """Return whether `add_offsets` does not return: then only `renew` can end the transaction."""
         if not self._calling.acquire(timeout=SLICE):
             return True
         self._calling.release()
         return False
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Go on with a new producer of the same settings; what the one before was at is not reported any more.
+        """Go on with a new producer of the same settings; records of the last one are not reported any more.
 
-        `raw_produce` and `purge` are new ones too. With batches of one record, what Kafka refuses is that record;
-        else it may be another beside it, or the size of all together.
+        `raw_produce` and `purge` are new, too. With batches of one record, a refusal is of that very record. Otherwise
+        it may be of another record in the batch, or of the size of all together.
         """
         with self._serving:
             before, calling = self._producer, self._calling
@@ -435,18 +438,18 @@ class ProducerClient:
             self._let_go(before, calling)
 
     def commit_transaction(self, timeout: float) -> None:
-        """End the transaction: all of it, or an error."""
+        """Commit the transaction, or raise an error."""
         self._end_transaction(self._producer.commit_transaction, timeout)
 
     def abort_transaction(self, timeout: float) -> None:
-        """End the transaction: nothing of it."""
+        """Abort the transaction."""
         self._end_transaction(self._producer.abort_transaction, timeout)
 
     def _end_transaction(self, end: Callable[[float], None], timeout: float) -> None:
-        """Both flush, so they take reports: in our turn, as the others do."""
+        """End a transaction, in this thread's turn at reports: both ways flush, and so take reports."""
         deadline = time.monotonic() + timeout
         with self._turn(timeout) as mine:
-            if self._fatal:  # librdkafka would take this call for one beside that which has failed, until it is over
+            if self._fatal:  # librdkafka would mistake this call for a second one beside the failed one
                 raise refused(self._fatal) from self._fatal
             if not mine:
                 raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
@@ -454,7 +457,7 @@ class ProducerClient:
                 pass
 
     def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
-        """Whether a transaction has ended; raises when it cannot, or not within so many seconds."""
+        """Return whether a transaction has ended; raises if it cannot, or not within so many seconds."""
         with defer_signals():
             self._server = threading.get_ident()
             try:
@@ -469,9 +472,9 @@ class ProducerClient:
                 self._server = None
 
     def close(self, timeout: float | None) -> int:
-        """Flush, fail what is left, and stop; how many records were not delivered.
+        """Flush, fail the records left, and stop; return how many were not delivered.
 
-        In a forked process it does nothing: the client is another one's.
+        In a forked process it does nothing: the client belongs to the other process.
         """
         if self._is_forked:
             return 0
@@ -485,7 +488,7 @@ class ProducerClient:
         return left
 
     def forked(self) -> None:
-        """Do nothing any more: this is the copy in a forked process, without threads."""
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
         self._is_forked = True
         keep_for_ever(self._producer)
 
@@ -503,12 +506,12 @@ class ProducerClient:
     def _let_go(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
             with calling, self._asking, warnings.catch_warnings():
-                # That a transaction cannot be aborted, for one: who has begun it knows.
+                # For example that a transaction cannot be aborted, which its owner knows.
                 warnings.simplefilter("ignore", RuntimeWarning)
-                producer.purge()  # after a refusal a batch may be stuck, for which closing would wait
+                producer.purge()  # after a refusal a batch may be stuck, and closing would wait for it
                 try:
                     producer.close()
-                except ck.KafkaException as error:  # of a transaction that the broker has not heard of, for one
+                except ck.KafkaException as error:  # for example of a transaction that the broker has not heard of
                     log.debug("A producer was closed that could not go on: %s", error)
 
         wake_on_events(producer, None)
@@ -522,7 +525,7 @@ class ProducerClient:
             self._wake.wait(_LONGEST_WAIT)
             while time.monotonic() - self._served_before < _QUIET:
                 time.sleep(_QUIET)
-            with self._serving:  # in its turn: what came while another served wakes nobody again
+            with self._serving:  # in its turn: reports during another thread's turn wake no thread again
                 self._serves_itself = True
                 self._poll(0)
                 self._serves_itself = False
@@ -536,7 +539,7 @@ class ProducerClient:
             raise refused(error, because) from error
 
     def _in_slices(self, ask: Callable[[float], T], timeout: float) -> T:
-        """Ask brokers, again while none answers; raises `AuthenticationError` once they are known to let nobody in."""
+        """Ask brokers, again while none answers; raises `AuthenticationError` once they refuse this client."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -554,7 +557,7 @@ class ProducerClient:
 
 
 def refused(error: ck.KafkaException, because: str = "") -> KafkaError:
-    """Return what librdkafka raised, in our words."""
+    """Return librdkafka's error in our words."""
     return KafkaError(f"Kafka refused: {error.args[0].str()}{because}.")
 
 
@@ -573,7 +576,7 @@ def closed_in_callback(client: str) -> HeadwayError:
 
 
 def refusal(topic: str, error: Exception) -> HeadwayError:
-    """What librdkafka's `produce` raised, in our words."""
+    """Return the error of librdkafka's `produce` in our words."""
     if isinstance(error, ck.KafkaException):
         if right := right_for(error.args[0].name(), "Write", topic=topic):
             return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing()}")
@@ -587,7 +590,7 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Whether the same call may succeed when it is made again."""
+    """Return whether the same call may succeed if it is made again."""
     cause = cause_of(error)
     return cause is not None and bool(cause.retriable())
 
@@ -598,25 +601,25 @@ def _is_unanswered(error: KafkaError) -> bool:
 
 
 def is_fatal(error: KafkaError) -> bool:
-    """Whether the producer cannot go on."""
+    """Return whether the producer cannot go on."""
     cause = cause_of(error)
     return cause is not None and bool(cause.fatal())
 
 
 def is_out_of_place(error: KafkaError) -> bool:
-    """Whether no transaction is open that the call could be about."""
+    """Return whether no transaction is open that the call could be about."""
     cause = cause_of(error)
     return cause is not None and cause.code() == ck.KafkaError._STATE
 
 
 def refuses_all(error: HeadwayError) -> bool:
-    """Whether `produce` would refuse any record: the transaction has failed, or the producer cannot go on."""
+    """Return whether `produce` would refuse any record: the transaction or the producer cannot go on."""
     cause = cause_of(error)
     return cause is not None and cause.code() in _NO_MORE_RECORDS
 
 
 def error_name(error: HeadwayError) -> str:
-    """What librdkafka calls the error that was the cause, or nothing."""
+    """Return librdkafka's name for the error that was the cause, or an empty string."""
     cause = cause_of(error)
     return "" if cause is None else str(cause.name())
 
@@ -628,27 +631,27 @@ def cause_of(error: HeadwayError) -> ck.KafkaError | None:
 
 
 def is_the_records_own(error: ck.KafkaError) -> bool:
-    """Whether a report says that Kafka refuses this very record, or one that was in its batch, now and later."""
+    """Return whether Kafka refuses this very record, or one of its batch, now and later."""
     return error.code() in _THE_RECORDS_OWN
 
 
 def is_of_the_topic(error: ck.KafkaError) -> bool:
-    """Return whether it says that a topic is not there or may not be written: with another record it would, too."""
+    """Return whether a topic is missing or may not be written: another record would be refused, too."""
     return error.code() in _THE_TOPICS
 
 
 def is_purged(error: ck.KafkaError) -> bool:
-    """Return whether a report says that a record was given up for the sake of another: it is no cause."""
+    """Return whether a record was given up because of another: this report does not name the cause."""
     return error.code() in (ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT)
 
 
 def is_too_large(error: ck.KafkaError) -> bool:
-    """Return whether a report says that this record, or the batch that it was in, is larger than its topic takes."""
+    """Return whether this record, or its batch, is larger than its topic takes."""
     return error.code() in (ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:
-    """Begin what may never return: that keeps neither the caller nor the process from its end."""
+    """Run a call that may never return on a daemon thread, which keeps neither the caller nor the process."""
     ended: Future[T] = Future()
 
     def run() -> None:
@@ -664,9 +667,9 @@ def in_background(call: Callable[[], T]) -> Future[T]:
 
 
 def in_slices(call: Callable[[float], None], within: float = _WITHIN, over: Callable[[], bool] = lambda: False) -> None:
-    """`call(seconds)`, again and again while librdkafka says that it may go on so.
+    """Call `call(seconds)` again and again while librdkafka says that it may be repeated.
 
-    Raises the last `KafkaError` after `within` seconds, or when it is `over`.
+    Raises the last `KafkaError` after `within` seconds, or once it is `over`.
     """
     deadline = time.monotonic() + within
     while True:

@@ -1,7 +1,7 @@
-"""Sends records that come as columns: at once, or in one transaction.
+"""A producer of records that come as columns: sent at once, or in one transaction.
 
-No Python code runs for a record: `map` calls the client's own method with the columns. So how much is on its way is
-bounded here, in chunks, and the client's own bound is lifted: it would stop such a loop in its midst.
+No Python code runs for a record: `map` calls the client's own method with the columns. The number of records under way
+is therefore bounded here, in chunks. The client's own bound is lifted: it would stop such a loop in its midst.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "batch.size": 1_000_000,
     "partitioner": "murmur2_random",
     "log_level": 2,
-    # Longer, and each transaction sleeps while the one before is being closed (100 ms by default).
+    # With a longer one each transaction sleeps while the one before is being closed (100 ms by default).
     "retry.backoff.ms": 1,
     # A new client connects twice; by default it waits 50 ms before the second time.
     "reconnect.backoff.ms": 1,
@@ -76,7 +76,7 @@ def _place(index: int) -> str:
 
 
 class Suspects(NamedTuple):
-    """The rows of a topic that a broker is most likely to refuse, by their names; it refuses a whole batch for one.
+    """The names of a topic's rows that a broker most likely refuses; it refuses a whole batch for one row.
 
     `longest` is the one with the longest value, of `size` bytes; `without_key` the first without a key.
     """
@@ -87,9 +87,9 @@ class Suspects(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records as columns of equal length: `rows` records that take `size` bytes in all.
+    """The records as columns of equal length: `rows` records that take `size` bytes in all.
 
-    `name_of` gives the name of the row at an index, for sentences; `suspects` are those of each topic.
+    `name_of` returns the name of the row at an index, for sentences; `suspects` are those of each topic.
     """
 
     rows: int
@@ -106,15 +106,15 @@ class Columns(NamedTuple):
 class ColumnarProducer:
     """A producer for the rows of one task. `config` is librdkafka's.
 
-    With a `transactional_id`, entering it fences off all that have used the same before, and sees their transactions
-    ended; what is sent is there when `commit` returns, and nothing of it after an error. Every method raises
-    `FencedError` when another one has done the same to this one.
+    With a `transactional_id`, entering it fences off all earlier producers with the same id and ends their
+    transactions. All rows sent are readable once `commit` returns, and none of them after an error. Every method raises
+    `FencedError` after another producer has fenced off this one.
     """
 
     def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
-        self._is_given_up = False  # what is on its way, for the sake of another
+        self._is_given_up = False  # records on their way were given up because of another one
         self._given_up_topics: set[str] = set()
         self._connection = config
         self._suspects: dict[str, Suspects] = {}
@@ -138,16 +138,16 @@ class ColumnarProducer:
     ) -> None:
         if error is not None:
             self._producer.purge()
-        with warnings.catch_warnings():  # that a transaction cannot be aborted, for one: who has begun it knows
+        with warnings.catch_warnings():  # for example that a transaction cannot be aborted, which its owner knows
             warnings.simplefilter("ignore", RuntimeWarning)
             try:
                 self._producer.close()
             except ck.KafkaException:
-                if error is None:  # else that is the reason
+                if error is None:  # else the other error is the reason
                     raise
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a Kafka topic has; 0 for one that does not exist."""
+        """Return how many partitions a Kafka topic has; 0 for one that does not exist."""
         if topic not in self._known:
             self._known[topic] = self._count_partitions(topic)
         return self._known[topic]
@@ -181,23 +181,23 @@ class ColumnarProducer:
             raise SerializationError(f"{row} was refused: {error}") from error
 
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
-        """Put a marker beside what was sent; as the last, since it keeps others' look-ups waiting until the commit."""
+        """Put a marker beside the rows; as the last record, since it delays other tasks' look-ups until the commit."""
         self.flush()
         self._call(partial(self._producer.produce, topic, value, key, partition))
 
     def flush(self) -> None:
-        """Wait until all is stored. Raises `DeliveryError` for what is not."""
+        """Wait until all is stored. Raises `DeliveryError` for a row that is not."""
         self._wait_until_at_most(0)
 
     def commit(self) -> None:
-        """End the transaction. Raises `TransactionError` if nothing of it is there, or nobody knows."""
+        """Commit the transaction. Raises `TransactionError` if nothing of it is committed, or it is unknown."""
         self.flush()
         self._while_retriable(self._producer.commit_transaction)
 
     def _wait_until_at_most(self, records: int) -> None:
         deadline, left = time.monotonic() + _WITHIN, len(self._producer)
         while left > records:
-            # A flush sends what lingers; so it is not for who only waits for room.
+            # A flush sends lingering records; a wait for room must not.
             self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
             self._connected.check(self._producer)
             if len(self._producer) < left:
@@ -211,7 +211,7 @@ class ColumnarProducer:
             self._fail(self._why_aborted())
 
     def _why_aborted(self) -> ck.KafkaException:
-        """Return why the transaction can only be aborted, which librdkafka says to any call that needs an open one."""
+        """Return why the transaction can only be aborted: librdkafka tells any call that needs an open one."""
         try:
             self._producer.begin_transaction()
         except ck.KafkaException as error:
@@ -219,7 +219,7 @@ class ColumnarProducer:
         return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were given up"))
 
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
-        if error is not None and error.code() in _PURGED:  # for the sake of another, of which librdkafka may not report
+        if error is not None and error.code() in _PURGED:  # because of another one, perhaps unreported
             self._is_given_up = True
             self._given_up_topics.add(str(message.topic()))
         elif error is not None and self._refused is None:
@@ -245,7 +245,7 @@ class ColumnarProducer:
 
     def _count_partitions(self, topic: str) -> int:
         deadline = time.monotonic() + _KNOWN_WITHIN
-        while True:  # a topic that is new is not known to all brokers at once
+        while True:  # not all brokers know a new topic at once
             about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
             error = about[topic].error
             if error and (right := right_for(error.name(), "Write", topic=topic)):
@@ -257,7 +257,7 @@ class ColumnarProducer:
     def _while_retriable(self, call: Callable[[float], T]) -> T:
         def call_if_let_in(seconds: float) -> T:
             with contextlib.suppress(ck.KafkaException):  # a fatal error is raised by the call, too
-                self._producer.poll(0)  # who asks for metadata serves no reports
+                self._producer.poll(0)  # a request for metadata serves no reports
             self._connected.check(self._producer)
             return call(seconds)
 
@@ -271,7 +271,7 @@ class ColumnarProducer:
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
         try:
-            self._producer.poll(0)  # whose reports may know more
+            self._producer.poll(0)  # its reports may know more
         except ck.KafkaException as fatal:
             error = fatal
         if self._is_transactional and error.args[0].code() == ck.KafkaError._STATE:
@@ -287,7 +287,7 @@ class ColumnarProducer:
         raise kind(f"Kafka refused to write the rows: {reason}.") from error
 
     def _forbidden(self) -> str | None:
-        """Return a sentence about the first of the topics that may not be written, if the brokers tell."""
+        """Return a sentence about the first topic that may not be written, if the brokers tell."""
         admin = Admin(self._connection)
         try:
             reasons = map(admin.why_not_writable, sorted(self._given_up_topics))
@@ -297,7 +297,7 @@ class ColumnarProducer:
 
 
 def _checked(headers: Any, topic: str) -> Any:
-    """Return a row's headers, or none; raises `SerializationError` for what the binding must not have."""
+    """Return a row's headers, or none; raises `SerializationError` for headers that the binding must not have."""
     if headers:
         size_of_headers(headers, topic)
     return headers

@@ -25,7 +25,7 @@ _counting = threading.Lock()
 
 
 def _renew_locks() -> None:
-    """In a forked process whoever held one is not there to release it."""
+    """Make the locks anew in a forked process: the thread that held one does not exist there."""
     global _making_watchers, _counting
     _making_watchers, _counting = threading.Lock(), threading.Lock()
 
@@ -43,21 +43,21 @@ class Report(Protocol):
 
 
 ServeUntil = Callable[[Callable[[], bool], float | None], None]
-"""Take the client's reports on this thread until something is so, at most so many seconds."""
+"""A function that takes reports on this thread until `done()`, for at most so many seconds."""
 
 
 class Explains(Protocol):
     """A client that knows why it is not connected."""
 
     def because(self) -> str:
-        """Return why, as the end of a sentence; empty where that is not known."""
+        """Return why, as the end of a sentence; empty if that is not known."""
 
     def reason_of(self, error: Any) -> str:
-        """Return what the error of a report says, with its cause where that is known."""
+        """Return the text of a report's error, with its cause if that is known."""
 
 
 class Tally:
-    """How many records were sent to a destination in some span of time, and how many of these delivered, or failed."""
+    """The counts of records sent to a destination in some span of time, and of those delivered or failed."""
 
     __slots__ = ("delivered", "destination", "failed", "sent")
 
@@ -67,26 +67,26 @@ class Tally:
 
     @property
     def under_way(self) -> int:
-        """How many records were neither delivered nor failed."""
+        """The number of records that were neither delivered nor failed."""
         return self.sent - self.delivered - self.failed
 
     def count_failure(self) -> None:
-        """A record failed, on whichever thread."""
+        """Count a failed record, on any thread."""
         with _counting:
             self.failed += 1
 
     def add(self, other: "Tally") -> None:
-        """Count those of the other, too."""
+        """Add the counts of another tally."""
         self.sent += other.sent
         self.delivered += other.delivered
         self.failed += other.failed
 
 
 class Destination:
-    """One level of a topic, and what became of the records sent there; `queues` is where they wait, if anywhere.
+    """One level of a topic, and the counts of its records; `queues` holds the waiting records, if any can wait.
 
-    A record counts in the tally that is the destination's when it is sent. `unsettled` begins a new one: so who
-    waits for what was sent before waits for nothing that is sent meanwhile.
+    A record counts in the tally that the destination has when it is sent. `unsettled` begins a new tally. A wait for
+    the records sent before therefore does not include records sent meanwhile.
     """
 
     __slots__ = ("_earlier", "_settled", "client", "kafka_topic", "level", "queues", "serve_until", "tally", "topic")
@@ -108,10 +108,10 @@ class Destination:
         self.kafka_topic = kafka_topic
         self.tally = Tally(self)
         self._earlier: list[Tally] = []
-        self._settled = Tally(self)  # the sum of those with nothing under way, which get no more
+        self._settled = Tally(self)  # the sum of the tallies with nothing under way, which get no more
 
     def unsettled(self) -> list[Tally]:
-        """The tallies of all that was sent so far and is under way; what is sent from now on is in none of them."""
+        """Return the tallies of records under way; records sent from now on are in none of them."""
         with _counting:
             if self.tally.under_way:
                 self._earlier.append(self.tally)
@@ -126,7 +126,7 @@ class Destination:
             return list(under_way)
 
     def counts(self) -> Tally:
-        """Of all that was sent."""
+        """Return the counts of all records sent."""
         counts = Tally(self)
         with _counting:
             for each in (self._settled, *self._earlier, self.tally):
@@ -134,14 +134,14 @@ class Destination:
         return counts
 
     def count_unsent(self) -> Tally:
-        """A record that will fail never was among those sent; where it counts."""
+        """Count a record as sent that will fail without being sent; return its tally."""
         with _counting:
             self.tally.sent += 1
             return self.tally
 
 
 def not_delivered(destination: Destination, error: Any) -> DeliveryError:
-    """What the Kafka client reported instead of a place."""
+    """Return the error for a report of a record that was not delivered."""
     topic, level = destination.topic, destination.level
     if right := right_for(error.name(), "Write", topic=destination.kafka_topic):
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
@@ -150,7 +150,7 @@ def not_delivered(destination: Destination, error: Any) -> DeliveryError:
 
 
 class _Failures:
-    """What was logged in the last seconds, so that a thousand records that fail alike are not a thousand lines."""
+    """The failures logged in the last seconds, so that a thousand equal failures are not a thousand lines."""
 
     def __init__(self) -> None:
         self._said: dict[str, float] = {}
@@ -169,7 +169,7 @@ _failures = _Failures()
 
 
 class _Watchers:
-    """What a standard future is born with: the condition of those who wait, and what is to be called."""
+    """The parts that a standard future has from the start: the waiters' condition, and the callbacks."""
 
     def __init__(self) -> None:
         self.condition = threading.Condition()
@@ -178,13 +178,13 @@ class _Watchers:
 
 
 class DeliveryFuture(Future[RecordMetadata]):
-    """A `concurrent.futures.Future` that costs little until somebody waits for it.
+    """A `concurrent.futures.Future` that costs little until a thread waits for it.
 
-    The standard one makes a lock, a condition and two lists at birth, which is as much as sending the record. Here
-    the condition is made by the first who waits or adds a callback, and the metadata by who asks for it. It cannot be
-    cancelled: what was sent is sent.
+    The standard one makes a lock, a condition and two lists at birth, which costs as much as sending the record. Here
+    the condition is made by the first waiter or callback, and the metadata on demand. The future cannot be cancelled: a
+    sent record is sent.
 
-    For the sender it is the record as well: one that waits is one object.
+    For the sender the future is the record as well: a waiting record is one object.
     """
 
     # With a dictionary for these it would be three objects, and as many places in memory to look at.
@@ -202,20 +202,20 @@ class DeliveryFuture(Future[RecordMetadata]):
     )
 
     tally: Tally
-    queue: Any  # what it counts for, in the accumulator,
-    size: int  # and how much
+    queue: Any  # the queue that it counts for, in the accumulator,
+    size: int  # and its size there
     _state: str
     _exception: BaseException | None
     _on_delivery: OnDelivery | None
     _watchers: _Watchers | None
 
     if not TYPE_CHECKING:
-        # To call one in Python costs as much again as making the object: `of` sets the fields.
+        # A call of an `__init__` in Python costs as much again as making the object: `of` sets the fields.
         __init__ = object.__init__
 
     @staticmethod
     def of(destination: Destination, on_delivery: OnDelivery | None) -> "DeliveryFuture":
-        """The future of a record that goes there."""
+        """Return the future of a record for this destination."""
         future = DeliveryFuture()
         future.tally = destination.tally
         future.queue = None
@@ -227,10 +227,10 @@ class DeliveryFuture(Future[RecordMetadata]):
 
     @property
     def destination(self) -> Destination:
-        """Where the record goes."""
+        """The destination of the record."""
         return self.tally.destination
 
-    # The standard Future's own. Not by `__getattr__`: with one, whatever else is read here takes several times as long.
+    # The standard Future's own fields. Not by `__getattr__`: with it, all other reads here take several times as long.
     _condition: Any = property(lambda self: self._watched().condition)
     _waiters: Any = property(lambda self: self._watched().waiters)
     _done_callbacks: Any = property(lambda self: self._watched().done_callbacks)
@@ -242,7 +242,7 @@ class DeliveryFuture(Future[RecordMetadata]):
                     self._watchers = _Watchers()
         return self._watchers
 
-    # The standard Future only reads it in the methods that are left to it here.
+    # The standard Future reads it only in the methods that are left to it here.
     @property
     def _result(self) -> RecordMetadata | None:  # type: ignore[override]
         if self._state != "FINISHED" or self._exception is not None:
@@ -273,9 +273,9 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._announce()
 
     def fail(self, error: Exception) -> None:
-        """The record was not delivered; without a callback the log says so, since nobody may ask the future.
+        """Note that the record was not delivered; without a callback the log tells, as the future may never be asked.
 
-        Of many that fail in the same words the log says it every ten seconds: they are counted in the metrics.
+        Of failures with the same text the log tells one every ten seconds; the metrics count them all.
         """
         self.tally.count_failure()
         self._exception = error
@@ -285,7 +285,10 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._announce()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is; waits up to `timeout` seconds. Raises what hindered its delivery, or `TimeoutError`."""
+        """Return the record's metadata, after up to `timeout` seconds.
+
+        Raises the error that hindered its delivery, or `TimeoutError`.
+        """
         left = timeout if self._state == "FINISHED" else self._wait(timeout)
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
@@ -295,7 +298,7 @@ class DeliveryFuture(Future[RecordMetadata]):
             raise self._late(error, timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What hindered the record's delivery, None if it was delivered; waits up to `timeout` seconds."""
+        """Return the error that hindered the delivery, None if it was delivered, after up to `timeout` seconds."""
         if self._state != "FINISHED":
             left = self._wait(timeout)
             if self._state != "FINISHED":
@@ -306,13 +309,13 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
-        """Help to take reports, rather than wait for the thread that does; what is left of the time."""
+        """Help to take reports, rather than wait for the thread that does; return the time left."""
         start = time.monotonic()
         self.destination.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
 
     def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
-        """Return a `TimeoutError` that says what for; an error of the record's own is raised as it is."""
+        """Return a `TimeoutError` that names the record; an error of the record's own is raised as it is."""
         if error is self._exception or timeout is None:
             return error
         to = self.destination
@@ -323,11 +326,11 @@ class DeliveryFuture(Future[RecordMetadata]):
         )
 
     def cancel(self) -> bool:
-        """A record that was sent cannot be called back."""
+        """Return False: a record that was sent cannot be called back."""
         return False
 
     def _announce(self) -> None:
-        # A condition made from here on finds the state set; one made before has somebody to wake.
+        # A condition made from here on finds the state set; one made before may have a waiter to wake.
         if self._watchers is not None:
             with self._watchers.condition:
                 for waiter in self._watchers.waiters:
@@ -342,8 +345,8 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._call_back("done callback", each, self)
 
     def _call_back(self, name: str, callback: Callable[..., Any], *args: Any) -> None:
-        # The thread is the producer's, or in a call that has nothing to do with this record, and goes on: with a
-        # SystemExit or CancelledError, too. A real Ctrl-C waits until reports are taken.
+        # The thread is the producer's, or in a call that has nothing to do with this record. It goes on even after a
+        # SystemExit or CancelledError. A real Ctrl-C waits until reports are taken.
         try:
             callback(*args)
         except BaseException:

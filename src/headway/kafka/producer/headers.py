@@ -1,7 +1,7 @@
-"""The headers and the timestamp of a record that is sent, checked before the binding has them.
+"""The headers and the timestamp of a sent record, checked before the binding has them.
 
-With a name that is not UTF-8 the binding ends the process; a name it writes up to its first NUL character, and one
-that is no string as Python would print it. A timestamp of 0 it takes for none.
+For a name that is not UTF-8 the binding ends the process. It cuts a name at its first NUL character, and writes a name
+that is no string as Python would print it. It takes a timestamp of 0 for none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ from headway.errors import SerializationError
 
 
 def header_list(headers: Any) -> Any:
-    """Return headers as a list of their own, whatever may be gone through only once or changed later.
+    """Return headers as a list of their own: the given ones may be an iterator, or change later.
 
-    What is no iterable is returned as it is: `size_of_headers` refuses it.
+    An object that is no iterable is returned as it is: `size_of_headers` refuses it.
     """
     if isinstance(headers, Mapping):
         return list(headers.items())
@@ -21,10 +21,10 @@ def header_list(headers: Any) -> Any:
 
 
 def size_of_headers(headers: Any, topic: str) -> int:
-    """Return about how many bytes headers take; `topic` is where their record goes.
+    """Return about how many bytes headers take; `topic` is the topic of their record.
 
-    Raises `SerializationError` for what is no list of pairs of a name and bytes, a string or None, for text that is not
-    UTF-8, and for a name with a NUL character.
+    Raises `SerializationError` for headers that are no list of pairs of a name and bytes, a string or None. It also
+    raises it for text that is not UTF-8, and for a name with a NUL character.
     """
     if not isinstance(headers, list):
         _refuse(topic, f"headers that are {type(headers).__name__}, not a sequence of pairs of name and value")

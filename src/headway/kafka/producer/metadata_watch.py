@@ -1,4 +1,4 @@
-"""The thread that asks for the partitions of topics, so that nobody who sends ever waits for an answer."""
+"""The thread that asks for the partitions of topics, so that no sending thread ever waits for an answer."""
 
 import logging
 import math
@@ -14,7 +14,7 @@ from headway.kafka.producer.client import ProducerClient
 log = logging.getLogger(__name__)
 
 _ANSWER_WITHIN = 0.5
-# For a topic that is not there, or a partition that has no leader: soon, and after a second less often.
+# For a missing topic, or a partition without a leader: soon, and after a second less often.
 _AGAIN_AFTER = 0.1
 _AGAIN_LATER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
@@ -24,10 +24,10 @@ Queues = TopicQueues[Any]
 
 
 class MetadataWatch:
-    """Tells `learn` the partitions of each topic and which have a leader, again whenever that may have changed.
+    """A watch that tells `learn` each topic's partitions and leaders, again whenever they may have changed.
 
-    `refuse` is told of topics that cannot be sent to, with the reason: at once where Kafka refuses the name or the
-    access, and for one that does not exist after `topic.metadata.propagation.max.ms`, as librdkafka does it.
+    `refuse` is called with topics that cannot be sent to, and the reason. It is called at once if Kafka refuses the
+    name or the access. For a missing topic it is called after `topic.metadata.propagation.max.ms`, as in librdkafka.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MetadataWatch:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread, within a second where a broker does not answer."""
+        """End the thread, within a second if a broker does not answer."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -70,7 +70,7 @@ class MetadataWatch:
             except KafkaError as error:
                 log.debug("The partitions of %s are not known yet: %s", topic.kafka_topic, error)
                 again_after = _AGAIN_AFTER
-            except Exception as error:  # one topic is not to keep all others from being asked for
+            except Exception as error:  # one topic must not keep all others from being asked for
                 log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
                 self._refuse(topic, repr(error), DeliveryError)
                 again_after = _AGAIN_LATER
@@ -78,7 +78,7 @@ class MetadataWatch:
                 self._due[topic] = time.monotonic() + again_after
 
     def _next(self) -> Queues | None:
-        """The topic that is due first, when it is due; None at the end."""
+        """Return the topic that is due first, once it is due; None at the end."""
         with self._changed:
             while not self._stopped:
                 first = min(self._due, key=self._due.__getitem__, default=None)
@@ -89,7 +89,7 @@ class MetadataWatch:
         return None
 
     def _ask(self, topic: Queues) -> float:
-        """Ask once; after how many seconds to ask again."""
+        """Ask once; return after how many seconds to ask again."""
         try:
             count, leaders = self._client.leaders(topic.kafka_topic, _ANSWER_WITHIN)
         except DeliveryError as error:

@@ -1,6 +1,6 @@
-"""Which partition a key goes to: as Java's producer computes it (murmur2), unless another `partitioner` is set.
+"""The partition of a key: as Java's producer computes it (murmur2), unless another `partitioner` is set.
 
-librdkafka's own functions, called without releasing the GIL: they take half as long as the same in Python.
+It calls librdkafka's own functions without releasing the GIL: they take half as long as the same in Python.
 """
 
 import ctypes
@@ -15,16 +15,16 @@ _library = ctypes.PyDLL(cimpl.__file__)
 
 PARTITIONER = "partitioner"
 DEFAULT = "murmur2_random"
-# What these do with keys; records without one go to any partition. Others would send those all to the same, or a key
-# to any.
+# Their functions for keys; records without a key go to any partition. Other partitioners would send all of those to the
+# same partition, or a key to any.
 _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random": "fnv1a"}
 
 PartitionOf = Callable[[str | bytes, int], int]
-"""The partition of a key, of so many."""
+"""A function (key, partition count) -> the key's partition."""
 
 
 def partitioner(config: Mapping[str, Any]) -> PartitionOf:
-    """What the `partitioner` of librdkafka's settings does with keys; raises `ConfigError` for one not to be had.
+    """Return the key function of librdkafka's setting `partitioner`; raises `ConfigError` for an unsupported one.
 
     >>> partition_of = partitioner({})
     >>> partition_of("21", 1000), partition_of(b"foobar", 1000)
@@ -52,6 +52,6 @@ def partitioner(config: Mapping[str, Any]) -> PartitionOf:
             raw = key.encode() if isinstance(key, str) else key
             return function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
         except (TypeError, ctypes.ArgumentError):
-            return 0  # `produce` will say what is wrong with such a key
+            return 0  # `produce` will report the error in such a key
 
     return partition_of

@@ -1,8 +1,9 @@
-"""From a caller's `send` to librdkafka: at once where that overtakes nobody, else by the accumulator.
+"""The way from a caller's `send` to librdkafka: at once if no record is overtaken, else by the accumulator.
 
-A record passes one queue, librdkafka's, unless it has to wait. Who serves the delivery reports hands over what they
-made room for; a thread of its own only serialises and gives up what waited too long. All under one lock, which nobody
-holds while user code runs or while anything is waited for; but who has credit needs no lock.
+A record passes one queue, librdkafka's, unless it has to wait. The thread that serves the delivery reports hands over
+the records for which they made room. A thread of its own only serialises, and gives up records that waited too long.
+All is under one lock, which no thread holds while user code runs or while it waits for anything. A queue with credit
+needs no lock.
 """
 
 import logging
@@ -24,48 +25,48 @@ from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
 
-# How much is handed over, or sorted, before others have their turn.
+# The bytes and records handed over, or sorted, before other threads have their turn.
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01
-_SLICE = 0.005  # of a flush: others who send take reports in between
+_SLICE = 0.005  # of a flush: other sending threads take reports in between
 _PURGED_WITHIN = 1.0
 _FIRST_GUESS = 1024  # bytes of a record, before any was serialised
-# What librdkafka holds is what the accumulator lets in; these are its largest values.
+# The accumulator bounds the records that librdkafka holds; these are librdkafka's largest values.
 _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
 
 
 class Sendable(Waiting, Protocol):
-    """A record that is sent, and told what became of it; the fields are set if it has to wait."""
+    """A record that is sent, and told its outcome; the fields are set if it has to wait."""
 
     key: Any
     value: Any
     headers: Any
     partition: int | None
     timestamp: int
-    tally: Any  # where it counts as sent, delivered or failed
+    tally: Any  # the tally that counts it as sent, delivered or failed
 
     def __call__(self, error: Any, message: Any) -> None: ...
     def fail(self, error: Exception) -> None: ...
 
 
 Prepare = Callable[[Any], None]
-"""Turns a record's key and value into bytes, in place."""
+"""A function that turns a record's key and value into bytes, in place."""
 
 
 Offer = Callable[[Any, Any, Any, Any, int | None, int | None, Any], bool]
-"""(record, destination, value, key, partition, timestamp, headers) -> whether it has room."""
+"""A function (record, destination, value, key, partition, timestamp, headers) -> True if it has room."""
 
 
 class Sender:
     """An accumulator before librdkafka.
 
-    `offer` takes a record; where it gives False there is no room, and nothing is kept. It neither waits nor does I/O.
+    `offer` takes a record. It returns False without room, and keeps nothing then. It neither waits nor does I/O.
 
     Args:
-        overhead: What a record counts for besides its bytes,
-        least: and what it counts for at least.
-        prepare: None where key and value are bytes already.
+        overhead: The bytes that a record counts for besides its own.
+        least: The bytes that any record counts for at least.
+        prepare: None if key and value are bytes already.
         after_reports: Called after each batch of reports, on the thread that took them.
     """
 
@@ -86,7 +87,7 @@ class Sender:
         self._mean_sizes: dict[str, float] = {}
         self._after_reports = after_reports
         self._lock = threading.Lock()
-        self._waits = False  # whether any record does
+        self._waits = False  # True if any record waits
         self._stirred = threading.Event()
         self._stopped = False
         self._partition_of = partitioner(config)
@@ -97,7 +98,7 @@ class Sender:
         self._thread.start()
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[Any]:
-        """The queues of a topic, whose partitions are asked for from now on."""
+        """Return the queues of a topic, whose partitions are asked for from now on."""
         with self._lock:
             queues = self._accumulator.topic(kafka_topic, level)
         self._watch.add(queues)
@@ -115,7 +116,7 @@ class Sender:
         timestamp: int | None,
         headers: Any,
     ) -> bool:
-        # In one piece, as it is what every record pays for.
+        # In one piece, as every record pays for it.
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
             if headers is not None or timestamp is not None:
@@ -140,7 +141,8 @@ class Sender:
                 if not admitted or self._stopped:
                     return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
         # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
-        # no other thread and no signal comes in. Who has credit overtakes nobody: whoever waits has taken it away.
+        # no other thread and no signal comes in. A record with credit overtakes no other: a waiting record has taken
+        # the credit away.
         queue.credit -= size
         record.tally = tally = destination.tally
         tally.sent += 1
@@ -162,9 +164,9 @@ class Sender:
     def _admit(
         self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int, partition: int | None
     ) -> tuple[Queue[Any], bool]:
-        """The queue for a record whose first choice has no credit, and whether it may be handed over at once.
+        """Return the queue of a record whose first choice has no credit, and whether it may be handed over at once.
 
-        One with a `partition` is for that and no other, which may be the sticky one as well.
+        A record with a `partition` is for that partition only, which may be the sticky one as well.
         """
         is_placed = partition is not None and partition >= 0
         now = time.monotonic()
@@ -210,7 +212,7 @@ class Sender:
         return True
 
     def _refuse_at_once(self, record: Any, destination: Any, error: HeadwayError) -> bool:
-        """Fail a record that nobody could send, and return that it needs no room."""
+        """Fail a record that cannot be sent, and return that it needs no room."""
         record.tally = destination.count_unsent()
         self._fail([(record, error)])
         return True
@@ -241,7 +243,7 @@ class Sender:
     def offer_patiently(self, timeout: float, *record: Any) -> bool:
         """Take a record as soon as there is room, within `timeout` seconds."""
         if self.calls_back_here:
-            return False  # a callback that sends: nobody else would make room
+            return False  # a callback that sends: no other thread would make room
         deadline = time.monotonic() + timeout
         while not self.offer(*record):
             left = deadline - time.monotonic()
@@ -253,7 +255,7 @@ class Sender:
     # Out
 
     def _settle(self) -> None:
-        """After a batch of reports, on the thread that took them: hand over what it made room for."""
+        """Take a batch of reports and hand over the records that now have room, on the thread that took them."""
         failed = list[tuple[Any, Exception]]()
         with self._lock:
             self._accumulator.settle(time.monotonic())
@@ -265,15 +267,15 @@ class Sender:
     def _tell(self) -> None:
         try:
             self._after_reports()
-        except BaseException:  # whoever takes the reports goes on
+        except BaseException:  # the thread that takes the reports goes on
             log.exception("The after_reports of a producer raised.")
 
     def _hand_over(self) -> list[tuple[Any, Exception]]:
-        """With the lock held, hand over what may go now; what librdkafka refuses, and what waited too long."""
+        """Hand over records that may go now, with the lock held; return the refused and the late ones."""
         now = time.monotonic()
         batches = self._accumulator.drain(_BITE_BYTES, now)
         if sum(batch.size for batch in batches) >= _BITE_BYTES:
-            self._stirred.set()  # there may be more
+            self._stirred.set()  # more may be waiting
         late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
         failed: list[tuple[Any, Exception]] = [
             (each, _not_delivered(each, late)) for each in self._accumulator.expired(now)
@@ -296,9 +298,9 @@ class Sender:
         return refused
 
     def _fail(self, records: list[tuple[Any, Any]]) -> None:
-        """Without the lock, since callbacks may send."""
+        """Fail records, without the lock, since callbacks may send."""
         if records:
-            with defer_signals():  # within a callback it would be taken for what that raised
+            with defer_signals():  # within a callback a signal would count as the callback's error
                 for record, reason in records:
                     record.fail(reason)
                 self._tell()
@@ -310,7 +312,7 @@ class Sender:
 
     @property
     def calls_back_here(self) -> bool:
-        """Whether this is called from a callback on a thread that the producer cannot do without."""
+        """True if called from a callback on a thread that the producer cannot do without."""
         here = threading.current_thread()
         return self.client.serves_here or here is self._thread or here is self._watch.thread
 
@@ -320,11 +322,11 @@ class Sender:
             raise closed_in_callback("producer")
 
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
-        """Wait until `waiting` gives 0; what it gives when the time is up."""
+        """Wait until `waiting` returns 0 or the time is up; return its last value."""
         if self.calls_back_here:
-            return waiting()  # nobody else would take the next reports, or serialise what waits
+            return waiting()  # no other thread would take the next reports, or serialise the waiting records
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # Below 0 for a Ctrl-C between a record's being kept and its being counted.
+        # Can be negative: Ctrl-C may strike after a record is kept and before it is counted.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
             if self._waits or not self.client.queued():  # here, or on its way to librdkafka or back
                 self.client.serve(min(_A_MOMENT, seconds))
@@ -333,7 +335,7 @@ class Sender:
         return left
 
     def hand_all_over(self, timeout: float) -> int:
-        """Wait until librdkafka has all that was sent; how many records it has not."""
+        """Wait until librdkafka has all records sent; return how many it has not."""
         return self.flush(self._waiting, timeout)
 
     def _waiting(self) -> int:
@@ -341,23 +343,23 @@ class Sender:
             return self._accumulator.waiting
 
     def purge(self, topics: list[TopicQueues[Any]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
-        """Fail what waits of some topics and was not handed over; how many records that was."""
-        with defer_signals():  # which would leave some that are forgotten here and not failed
+        """Fail the waiting records of some topics that were not handed over; return how many."""
+        with defer_signals():  # a signal would leave some that are forgotten here and not failed
             with self._lock:
                 purged = self._accumulator.purge(topics)
             self._give_up(purged, why, kind)
         return len(purged)
 
     def _give_all_up(self, why: str) -> None:
-        """Fail what waits, as no broker lets this client in: whatever waits now would wait for ever."""
+        """Fail the waiting records, as no broker lets this client in: they would wait for ever."""
         self.purge(self._accumulator.topics, why)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
-        """Send what waits, fail what is left, and stop; how many records were not delivered."""
+        """Send the waiting records, fail those left, and stop; return how many were not delivered."""
         try:
             return self.flush(waiting, timeout)
         finally:  # after Ctrl-C, too
-            with self._lock:  # nothing begins to wait from here on, or is handed over: it would not be reported
+            with self._lock:  # no record begins to wait from here on, or is handed over: it would not be reported
                 self._stopped = True
                 self._accumulator.revoke_all()
             self._stirred.set()
@@ -400,7 +402,7 @@ class Sender:
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
-            # Those that were purged meanwhile have failed already.
+            # Records that were purged meanwhile have failed already.
             refused = [(record, error) for record, error in refused if self._accumulator.drop(record)]
             refused += self._hand_over()
         self._fail(refused)
@@ -415,7 +417,7 @@ class Sender:
         return None if record.key is None else self._partition_of(record.key, topic.partition_count)
 
     def _measure(self, record: Any) -> int:
-        """What it counts for; and what the next of its topic are thought to."""
+        """Return the bytes that a record counts for, and adjust the guess for its topic's next ones."""
         topic = record.queue.topic.kafka_topic
         size = self._overhead + len(record.value or b"") + len(record.key or b"")
         size += _size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
@@ -449,6 +451,6 @@ def _no_such_partition(partition: int, count: int) -> str:
 
 
 def _size_of_rest(headers: Any, timestamp: int | None, topic: str) -> int:
-    """Return what a record takes besides key and value; raises `SerializationError` for what cannot be sent so."""
+    """Return the bytes of headers and timestamp; raises `SerializationError` for those that cannot be sent."""
     check_timestamp(timestamp, topic)
     return 0 if headers is None else size_of_headers(headers, topic)

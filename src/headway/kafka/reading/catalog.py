@@ -1,4 +1,4 @@
-"""Which level topics there are, and from which offset to which each of their partitions can be read."""
+"""The level topics in Kafka, and the offsets between which each of their partitions can be read."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,7 +22,7 @@ __all__ = ["Catalog", "TopicLevels"]
 
 K = TypeVar("K")
 
-# A request that a broker took with it when it stopped is not answered by the one that starts: short ones, often.
+# A broker that stops never answers its open requests, nor does the one that starts then: short requests, often.
 _ASK_FOR = 5.0
 _ANSWER_WITHIN = 60.0  # a restart of the broker included
 _ASK_AGAIN_AFTER = 0.2
@@ -43,11 +43,11 @@ _PASSING = (
     ck.KafkaError.REQUEST_TIMED_OUT,
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,  # we have heard of its election before it has itself
 )
-"""What a broker says, or does not say, while it restarts or another one takes over."""
+"""The answers, or missing answers, of a broker that restarts or is replaced by another one."""
 
 
 class TopicLevels(NamedTuple):
-    """The partitions of some topics at every level, and Kafka's id of each level topic where its brokers give one."""
+    """The partitions of some topics at every level, and Kafka's id of each level topic if its brokers give one."""
 
     partitions: list[TopicPartition]
     topic_ids: dict[str, str]
@@ -56,8 +56,8 @@ class TopicLevels(NamedTuple):
 class Catalog(Admin):
     """An admin client that knows levels and offsets.
 
-    Every method raises `KafkaError` when no broker answers, at once if none ever did, else in a minute. `isolation`
-    says which offsets can be read: with `read_committed` none of a transaction that is not finished, nor behind it.
+    Every method raises `KafkaError` if no broker answers, at once if none ever did, else in a minute. `isolation`
+    decides which offsets can be read: with `read_committed` none of an unfinished transaction, nor behind it.
     """
 
     def __init__(self, config: Mapping[str, Any], isolation: str = "read_committed") -> None:
@@ -66,7 +66,7 @@ class Catalog(Admin):
         self._connected = False
 
     def find(self, topics: Iterable[str], levels: int) -> TopicLevels:
-        """The topics at every level. Raises `KafkaError` when a level topic does not exist."""
+        """Return the topics at every level. Raises `KafkaError` if a level topic does not exist."""
         wanted = [(topic, level) for topic in topics for level in range(levels)]
         asked = [level_topic(topic, level) for topic, level in wanted]
         if not asked:
@@ -86,15 +86,15 @@ class Catalog(Admin):
         return TopicLevels(list(partitions), ids)
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The first offset that each partition still holds."""
+        """Return the first offset that each partition still holds."""
         return self._offsets(partitions, EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offset behind the last that can be read."""
+        """Return the offset behind the last that can be read."""
         return self._offsets(partitions, LATEST)
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
-        """The offset of the first record with this timestamp or a later one; the end where there is none."""
+        """Return each first offset with this timestamp or a later one; the end if there is none."""
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return found | self.ends([each for each, offset in found.items() if offset == NONE_THAT_LATE])
 
@@ -132,7 +132,7 @@ class Catalog(Admin):
         return metadata
 
     def _patiently(self, ask: Callable[[], dict[K, Any]]) -> dict[K, Any]:
-        """The answers, of which some can be errors that waiting does not mend; asks again after those that pass."""
+        """Return the answers, some of which can be lasting errors; asks again after errors that pass."""
         if not self._connected:
             self._ask_patiently()
         deadline = time.monotonic() + _ANSWER_WITHIN
@@ -142,7 +142,7 @@ class Catalog(Admin):
             if not passing or time.monotonic() > deadline:
                 return answers
             time.sleep(_ASK_AGAIN_AFTER)
-            # One that has lost a leader while it asked for offsets may not find it again.
+            # A client that has lost a leader while it asked for offsets may not find it again.
             self._client = make_client(AdminClient, self._settings, self._connection)
             self._none_is_up = False
 
@@ -156,7 +156,7 @@ class Catalog(Admin):
 
 
 def _settled(answers: "Mapping[K, Future[Any]]") -> dict[K, Any]:
-    """Return of each key what was answered, or the error."""
+    """Return the answer for each key, or the error."""
     return {key: _answer(future) for key, future in answers.items()}
 
 

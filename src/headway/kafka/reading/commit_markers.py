@@ -1,12 +1,12 @@
-"""Markers: which batches of a writer's tasks are in Kafka, in a topic that keeps the last of each task.
+"""Markers for the batches of a writer's tasks that are in Kafka, in a topic that keeps the last of each task.
 
-A marker is written in the same transaction as the records it stands for, so both are there or neither. Who has fenced
-off the earlier attempts at a task, and then looks for its marker, knows what became of them.
+A marker is written in the same transaction as the records it stands for, so both are there or neither. A writer that
+has fenced off earlier attempts at a task finds their outcome by its marker.
 
 A key is `writer/task`. All markers of a writer are in one partition, so a look-up sees how far its other tasks are.
 
-A topic and not a group's offsets, which could be written in a transaction too and be looked up at once: Kafka forgets
-those a week after the last commit, and a batch may be tried again after a longer stop.
+A group's offsets could be written in a transaction too, and be looked up at once. But Kafka forgets them a week after
+the last commit, and a batch may be tried again after a longer stop.
 """
 
 import logging
@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# Part of where a marker lies, so it never changes. What the topic has by now does not count: an operator may add to it.
+# Decides the partition of a marker, so it never changes. The topic's own count does not matter: an operator may add
+# partitions.
 _PARTITIONS = 16
-# Only segments that are full, or old, are compacted or deleted; this is what a look-up may have to read through.
+# Only segments that are full, or old, are compacted or deleted; a look-up may have to read through the rest.
 _SEGMENTS = {"segment.ms": "600000"}
 _COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
@@ -40,16 +41,16 @@ _ANSWER_WITHIN = 60.0
 _KNOWN_WITHIN = 10.0
 _GONE_AFTER = 1.0  # seconds in which all brokers have heard of a topic that the driver has just made
 _DECIDED_WITHIN = 90.0
-_FIRST_SPAN = 256  # offsets: most look-ups find what was written a moment ago
+_FIRST_SPAN = 256  # offsets: most look-ups find a marker of a moment ago
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
 
 
 def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> None:
-    """Create the topic, if it is not there. Raises `KafkaError`, also for one that has too few partitions.
+    """Create the topic, if it does not exist. Raises `KafkaError`, also for one with too few partitions.
 
-    It keeps the last marker of each key; if not `lasting`, all markers for a day. That is for keys that are used once,
-    of which a compacted topic would keep each for ever.
+    It keeps the last marker of each key; if not `lasting`, all markers for a day. The latter is for keys that are used
+    once, each of which a compacted topic would keep for ever.
     """
     count = admin.topics().get(topic)
     if count is None:
@@ -58,7 +59,7 @@ def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> No
 
 
 def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
-    """Create the topic and return how many partitions it has; that may be another one of this very moment."""
+    """Create the topic and return its number of partitions; another process may have created it this very moment."""
     try:
         admin.create([topic], _PARTITIONS, config=config)
     except KafkaError as error:
@@ -81,7 +82,7 @@ def _check_partitions(topic: str, count: int) -> None:
 
 
 class CommitMarkers(Closable):
-    """Looks markers up by key. `config` is librdkafka's.
+    """A reader of markers by key. `config` is librdkafka's.
 
     A topic that is gone, though it was there when the writer began, is created anew as by `create_marker_topic`. A
     leader has `patience` seconds to say where its log begins and ends. A marker for which `read` raises
@@ -123,13 +124,13 @@ class CommitMarkers(Closable):
         return crc32(_writer(key)) % _PARTITIONS
 
     def last(self, key: bytes) -> bytes | None:
-        """Return the newest committed marker with this key; waits for transactions that are open."""
+        """Return the newest committed marker with this key; waits for open transactions."""
         return self.newest(key).get(key)
 
     def newest(self, key: bytes) -> dict[bytes, bytes]:
-        """Return the newest committed markers of the key's writer, searched from the end: those of other keys as well.
+        """Return the newest committed markers of the key's writer, also for other keys, searched from the end.
 
-        Of the others those are left out that are older than this key's. Waits for transactions that are open. Raises
+        Markers of other keys that are older than this key's are left out. Waits for open transactions. Raises
         `KafkaError`.
         """
         partition, writer = self.partition_of(key), _writer(key)
@@ -143,7 +144,7 @@ class CommitMarkers(Closable):
         return {key: value for key, value in found.items() if value is not None}
 
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
-        """Return a writer's last markers in [start, stop), None for a deleted one. No `stop` is the end of the log."""
+        """Return a writer's last markers in [start, stop), None for a deleted one; no `stop` means the log end."""
         self._consumer.assign([ck.TopicPartition(self._topic, partition, start)])
         deadline = time.monotonic() + _DECIDED_WITHIN
         found: dict[bytes, bytes | None] = {}
@@ -169,7 +170,7 @@ class CommitMarkers(Closable):
         return found
 
     def _is_marker(self, message: Any) -> bool:
-        """Return whether a record is a marker, or deletes one, and not something else under a marker's key."""
+        """Return whether a record is a marker, or deletes one, and not another record under a marker's key."""
         if (value := message.value()) is None:
             return True
         try:
@@ -181,12 +182,12 @@ class CommitMarkers(Closable):
         return True
 
     def _extent(self, partition: int) -> tuple[int, int]:
-        """Return the first offset, and that behind the last which is decided."""
+        """Return the first offset, and the one behind the last decided one."""
         at = ck.TopicPartition(self._topic, partition)
 
         def ask(seconds: float) -> tuple[int, int]:
             begin, end = self._consumer.get_watermark_offsets(at, seconds)
-            if begin < 0 or end < 0:  # not known, which is not the same as empty: what is there would be written twice
+            if begin < 0 or end < 0:  # unknown is not empty: records that are there would be written twice
                 raise ck.KafkaException(ck.KafkaError(ck.KafkaError.OFFSET_NOT_AVAILABLE))
             return begin, end
 
@@ -194,7 +195,7 @@ class CommitMarkers(Closable):
 
     def _high_watermark(self, partition: int) -> int | None:
         """Return the end of the log as the last fetch had it, or None if that is not known."""
-        # Unlike the answer to a request for it, it counts what is not decided yet.
+        # Unlike the answer to a request for it, this end counts undecided records.
         return fetched_end(self._consumer, (self._topic, partition))
 
     def _await_topic(self) -> None:

@@ -1,4 +1,4 @@
-"""Seeing topics without a group: which there are, where they end, and all that a compacted one says."""
+"""Topics seen without a group: which exist, where they end, and all records of a compacted one."""
 
 import logging
 import time
@@ -32,10 +32,10 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class TopicReader(Closable):
-    """Sees which topics there are and where they end, and reads compacted ones; is a member of nothing.
+    """A reader that sees which topics exist and where they end, and reads compacted ones; it joins no group.
 
-    Its clients are kept for the next question, as with an `oauth_cb` each costs a second. `config` is librdkafka's.
-    Not thread-safe.
+    Its clients are kept for the next question, as each costs a second with an `oauth_cb`. `config` is librdkafka's. Not
+    thread-safe.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -46,21 +46,21 @@ class TopicReader(Closable):
 
     @property
     def admin(self) -> Admin:
-        """Asks which topics there are."""
+        """The admin client, which knows the topics."""
         if self._admin is None:
             self._admin = Admin(self._config)
         return self._admin
 
     def bounds(self, within: float = 30.0, isolation: str = "read_uncommitted") -> LogBounds:
-        """Return who asks for so many seconds where partitions begin and end. Raises `KafkaError` as `Admin` does."""
+        """Return a `LogBounds` that asks for at most so many seconds. Raises `KafkaError` as `Admin` does."""
         return LogBounds(self._config, isolation, within, self.admin.client)
 
     def renew(self) -> None:
-        """Ask with a new client from now on: librdkafka's may keep asking a broker that is not asked any more."""
+        """Ask with a new client from now on: the old one may keep asking a broker that is no longer the right one."""
         self._admin = None
 
     def serve(self) -> None:
-        """Let go of what the clients have to say meanwhile."""
+        """Let go of the clients' reports of the meantime."""
         self._consumer.poll(0)
         if self._admin:
             self._admin.serve()
@@ -77,22 +77,22 @@ class TopicReader(Closable):
         when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[int, dict[str, bytes]]:
-        """Of each partition the latest value of each key; keys whose latest value is none are left out.
+        """Return the latest value of each key of each partition; keys whose latest value is none are left out.
 
         Records whose key is no text are passed over, with a warning.
 
-        Transactions that are open now are waited for: what they have written is read if they are committed. After a
-        second of that `when_stuck` is called with what was read before them, to end those that nobody will. When
-        `is_over` says so, reading ends.
+        Open transactions are waited for: their records are read if they are committed. After a second of waiting
+        `when_stuck` is called with the values read before them, to end transactions that nobody will end. Reading ends
+        once `is_over` returns True.
 
         Raises:
             AuthorizationError: This client may not read the topic.
-            KafkaError: Where a partition ends is not known, or its end was not reached, within so many seconds; or it
-                is over before.
+            KafkaError: The end of a partition is not known, or was not reached, within so many seconds; or `is_over`
+                came before.
         """
         values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
         ends = self._ends(topic, partitions, within)
-        # Partitions with all that they will have said; the others are read until they have.
+        # The partitions that are not read to their ends yet.
         missing = {partition for partition, end in ends.items() if end > 0}
         try:
             self._consumer.assign([ck.TopicPartition(topic, partition, ck.OFFSET_BEGINNING) for partition in missing])
@@ -120,7 +120,7 @@ class TopicReader(Closable):
         return values
 
     def _ends(self, topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
-        """Return where the logs end, open transactions included."""
+        """Return the ends of the logs, open transactions included."""
         bounds, wanted = self.bounds(within), [(topic, partition) for partition in partitions]
         deadline = time.monotonic() + _KNOWN_WITHIN  # brokers hear of a new topic one after the other
         while len(found := bounds.ends(wanted)) < len(wanted):
@@ -141,13 +141,13 @@ def read_compacted(
     when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> dict[int, dict[str, bytes]]:
-    """Read once as `TopicReader.compacted` does, with clients that nobody needs afterwards."""
+    """Read once as `TopicReader.compacted` does, with clients that are closed afterwards."""
     with TopicReader(config) as reader:
         return reader.compacted(topic, partitions, within, when_stuck, is_over)
 
 
 def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, bytes]]) -> bool:
-    """Take in a record, or the event of an end; whether that partition has said all."""
+    """Take in a record, or the event of an end; return whether that partition is read to its end."""
     partition, error = message.partition(), message.error()
     if error is None:
         key, value = _text(message.key()), message.value()
@@ -158,7 +158,7 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
         else:
             values[partition][key] = value
         return bool(message.offset() + 1 >= ends[partition])
-    if error.code() == ck.KafkaError._PARTITION_EOF:  # only as far as transactions are decided
+    if error.code() == ck.KafkaError._PARTITION_EOF:  # the event only comes at the end of decided transactions
         return bool(message.offset() >= ends[partition])
     return False
 

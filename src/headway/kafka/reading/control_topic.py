@@ -1,7 +1,7 @@
-"""A word to processes that nobody can reach but through Kafka: records in a topic of one partition.
+"""Messages to processes that can be reached only through Kafka: records in a topic of one partition.
 
-Each listens from an offset that was noted before it was started, so none misses what is said while it starts, or while
-another takes its place.
+Each process listens from an offset that was noted before it was started. None misses a message that is sent while it
+starts, or while another process takes its place.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LOOK_EVERY = 0.2
 
 
 class ControlTopic:
-    """The topic, for who speaks. `config` is librdkafka's. Raises `KafkaError` if it can be neither found nor made."""
+    """The topic, for the sender. `config` is librdkafka's. Raises `KafkaError` if it is neither found nor made."""
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._config = config
@@ -38,14 +38,14 @@ class ControlTopic:
         try:
             admin.create([topic], 1, config=_A_DAY)
         except KafkaError:
-            if topic not in admin.topics():  # nor has anybody else created it in this moment
+            if topic not in admin.topics():  # nor has another process created it in this moment
                 raise
 
     def end(self) -> int:
-        """The offset of what is said next.
+        """Return the offset of the next message.
 
-        Raises `KafkaError` if those that listen with these settings may not read it. They would not hear of that
-        themselves: librdkafka waits for the right, and for the word.
+        Raises `KafkaError` if listeners with these settings may not read it. They would not notice that themselves:
+        librdkafka waits for the right, and for the message.
         """
         consumer = _reader(self._config)
         try:
@@ -72,16 +72,16 @@ class ControlTopic:
                 )
 
     def say(self, run: str, word: bytes) -> None:
-        """Say a word to all processes of a run.
+        """Send a message to all processes of a run.
 
-        Raises `KafkaError` if Kafka does not take it within 20 s, or those that listen may not read it any more.
+        Raises `KafkaError` if Kafka does not take it within 20 s, or the listeners may not read it any more.
         """
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
         report = lambda error, _: reports.append(error)  # noqa: E731
         producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
-        producer.flush()  # until the report comes, which says in that time what became of it
+        producer.flush()  # until the report comes, in that time, with the outcome
         producer.close()
         for error in filter(None, reports):
             raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
@@ -92,7 +92,7 @@ class ControlTopic:
 def listening(
     config: Mapping[str, Any], topic: str, since: int, run: str, hear: Callable[[bytes], None]
 ) -> Iterator[None]:
-    """Call `hear` in a thread with each word that is said to the run from offset `since` on, within this block."""
+    """Call `hear` in a thread with each message to the run from offset `since` on, within this block."""
     ended = threading.Event()
     consumer = _reader(config)
     consumer.assign([ck.TopicPartition(topic, 0, since)])
@@ -103,7 +103,7 @@ def listening(
             if message is None:
                 continue
             if error := message.error():
-                if error.code() != ck.KafkaError._PARTITION_EOF:  # librdkafka goes on, and tells of each error once
+                if error.code() != ck.KafkaError._PARTITION_EOF:  # librdkafka goes on, and reports each error once
                     log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
             elif message.key() == run.encode():
                 hear(message.value() or b"")

@@ -1,4 +1,4 @@
-"""Looking on: what a group has committed and what partitions hold, without joining the group."""
+"""An onlooker: the commits of a group and the records of partitions, without joining the group."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -41,22 +41,22 @@ _HAS_MEMBERS = (
 
 _DEFAULTS: Mapping[str, Any] = {
     "log_level": 2,
-    # The broker says at once that nothing follows: reading a partition ends with that.
+    # The broker answers at once if nothing follows: reading a partition ends with that.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 1,
 }
 _OURS: Mapping[str, Any] = {
     "enable.partition.eof": True,
-    # What ages out while it is read is passed over.
+    # Records that age out while they are read are passed over.
     "auto.offset.reset": "earliest",
 }
 
 
 class GroupInspector(Closable):
-    """Sees the commits of one group, reads partitions by offset, and is a member of nothing.
+    """An onlooker that sees the commits of one group, reads partitions by offset, and joins no group.
 
     `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
-    librdkafka does not know or take; every method raises `KafkaError` for what Kafka refuses or does not answer.
+    librdkafka does not know or take. Every method raises `KafkaError` if Kafka refuses or does not answer.
     """
 
     def __init__(self, config: Mapping[str, Any], group: str) -> None:
@@ -65,7 +65,7 @@ class GroupInspector(Closable):
         self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
         self._bounds = LogBounds(kafka)
         self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
-        self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made when that is needed
+        self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made once that is needed
         # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
         with _explained("The topics could not be listed"):
             self._admin.list_topics(timeout=_ANSWER_WITHIN)
@@ -77,19 +77,19 @@ class GroupInspector(Closable):
             self._committer.close()
 
     def groups(self) -> list[str]:
-        """The groups that Kafka knows."""
+        """Return the groups that Kafka knows."""
         with _explained("The groups could not be listed"):
             found = self._admin.list_consumer_groups(request_timeout=_ANSWER_WITHIN).result()
         return sorted(each.group_id for each in found.valid)
 
     def partitions(self) -> list[Partition]:
-        """Those of which the group has committed an offset."""
+        """Return the partitions of which the group has committed an offset."""
         self._require_right()
         found = self._asked(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
     def _committed_partitions(self) -> list[ck.TopicPartition]:
-        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_offsets(client, self.group)
         with _explained(f"What the group {self.group} has committed could not be listed"):
             try:
@@ -101,16 +101,16 @@ class GroupInspector(Closable):
                 ) from None
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
-        """The group's committed offset of each partition and its exact metadata, where there is one."""
+        """Return the group's committed offset of each partition with its exact metadata, if there is one."""
         if not partitions:
             return {}
         found = self._asked(lambda: capi.committed(self._group_client(), list(partitions), _ANSWER_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
     def _group_client(self) -> ck.Consumer:
-        """Return the client that reads and makes the group's commits; raise `KafkaError` without a right to see them.
+        """Return the client for the group's commits; raises `KafkaError` without a right to see the group.
 
-        librdkafka tells nobody of a missing right who asks for commits: it looks for the coordinator until the end.
+        librdkafka does not report a missing right to a request for commits: it looks for the coordinator until the end.
         """
         if self._committer is None:
             self._require_right()
@@ -121,34 +121,34 @@ class GroupInspector(Closable):
     def _require_right(self) -> None:
         """Raise `KafkaError` if this client may not see the group.
 
-        By its description: librdkafka 2.16 ends the process where an admin client asks for the offsets of a group whose
-        coordinator has just begun (`rd_kafka_cgrp_op`, called with no group).
+        By the group's description: librdkafka 2.16 ends the process if an admin client asks for the offsets of a group
+        whose coordinator has just begun (`rd_kafka_cgrp_op`, called with no group).
         """
-        client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
+        client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_members(client, self.group)
         try:
             answer.result(_ANSWER_WITHIN)
         except TimeoutError:
-            pass  # whoever asks next is told
+            pass  # the next request reports it
         except ck.KafkaException as error:
             if refused := why_refused(error.args[0], "Describe", self._kafka, group=self.group):
                 raise refused from error
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The first offset that each partition still holds; without the partitions that do not exist."""
+        """Return the first offset that each partition still holds, without partitions that do not exist."""
         return self._bounds.starts(partitions)
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """The offset behind the last of each partition; without the partitions that do not exist."""
+        """Return the offset behind the last of each partition, without partitions that do not exist."""
         return self._bounds.ends(partitions)
 
     def offset_at(self, partition: Partition, timestamp: int, end: int) -> int:
-        """The first offset of a record with this time, in milliseconds since the epoch, or a later one; or `end`."""
+        """Return the first offset at or after a time, in milliseconds since the epoch, or else `end`."""
         offset = self._bounds.at(timestamp, [partition]).get(partition)
         return end if offset is None else offset
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        """The records from `start` to before `end`, as far as they can be read: not into an open transaction."""
+        """Yield the readable records from `start` to before `end`: none of or behind an open transaction."""
         topic, number = partition
         self._reader.assign([ck.TopicPartition(topic, number, start)])
         moved = time.monotonic()
@@ -173,11 +173,11 @@ class GroupInspector(Closable):
                 )
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets with their exact metadata, and wait until it is done; refused while the group has members."""
+        """Commit offsets with their exact metadata, and wait for it; refused while the group has members."""
         self._asked(lambda: self._commit(offsets))
 
     def _asked(self, call: Callable[[], T]) -> T:
-        """Return what a call about the group returns; raises `AuthorizationError` where it is not this client's."""
+        """Return the result of a call about the group; raises `AuthorizationError` for want of a right on it."""
         try:
             return _patiently(call)
         except KafkaError as error:
@@ -197,7 +197,7 @@ class GroupInspector(Closable):
 
 
 def _patiently(call: Callable[[], T]) -> T:
-    """What the call returns, when the group's coordinator is ready; while Kafka starts one, it refuses."""
+    """Return the call's result, once the group's coordinator is ready; while Kafka starts one, it refuses."""
     deadline = time.monotonic() + _ANSWER_WITHIN
     while True:
         try:

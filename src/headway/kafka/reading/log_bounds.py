@@ -1,12 +1,13 @@
-"""Where partitions begin and end, by one rule: an offset below 0 means that Kafka has not said it, not an empty log.
+"""The begin and end of partitions, by one rule: an offset below 0 means unknown, not an empty log.
 
-While the leader of a partition is away and its broker is not fenced yet (some ten seconds), librdkafka 2.16 answers
-`list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the leader
-that it knows. Such an answer is asked for again, with a new client, until a bound; then there is an error.
+The leader of a partition may be away while its broker is not fenced yet (some ten seconds). librdkafka 2.16 then
+answers `list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the
+leader that it knows. Such a question is asked again, with a new client, until a bound; then an error is raised.
 
-Of a partition without a leader librdkafka says the same as of one that does not exist: only metadata tell them apart.
+librdkafka's answer for a partition without a leader is the same as for one that does not exist. Only metadata tell them
+apart.
 
-Only a look-up by time has a negative answer that means something: -1, no record is that late.
+Only a look-up by time has a negative answer with a meaning: -1, no record is that late.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +28,7 @@ EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 NONE_THAT_LATE = -1
-"""The answer to a look-up by time where all records are older."""
+"""The answer to a look-up by time if all records are older."""
 
 _TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
 _LONGEST_TIMEOUT = 5.0
@@ -45,15 +46,16 @@ _LEVELS = {
 
 
 class LogBounds:
-    """Asks where partitions begin and end; keeps a connection for it.
+    """The begin and end of partitions, asked for over a connection of its own.
 
     Args:
         config: Settings of librdkafka.
-        client: One with these settings that is connected, to begin with.
-        isolation: Whether open transactions are before the end ("read_uncommitted") or behind it ("read_committed").
-        within: Seconds to keep asking while a broker does not say it.
+        isolation: Open transactions are before the end with "read_uncommitted", behind it with "read_committed".
+        within: Seconds to keep asking while a broker does not tell.
+        client: A connected client with these settings, to begin with.
 
-    Every method leaves out partitions that do not exist, and raises `KafkaError` for what is not known in time.
+    Every method leaves out partitions that do not exist, and raises `KafkaError` for offsets that are not known in
+    time.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class LogBounds:
         return self._ask(dict.fromkeys(partitions, LATEST))
 
     def at(self, time_ms: int, partitions: Collection[Partition]) -> dict[Partition, int | None]:
-        """Return the offset of the first record with this timestamp or a later one; None where there is none."""
+        """Return each first offset with this timestamp or a later one; None if there is none."""
         found = self._ask(dict.fromkeys(partitions, OffsetSpec.for_timestamp(time_ms)))
         return {partition: None if offset == NONE_THAT_LATE else offset for partition, offset in found.items()}
 
@@ -118,10 +120,10 @@ class LogBounds:
 def list_offsets(
     client: AdminClient, wanted: Mapping[Partition, OffsetSpec], isolation: str, timeout: float
 ) -> dict[Partition, int | ck.KafkaError]:
-    """Ask once, and return of each partition its offset, or why that is not known.
+    """Ask once, and return each partition's offset, or the error for which it is not known.
 
-    An offset that is not said counts as the error LEADER_NOT_AVAILABLE. The same client may then never find the leader
-    again: ask the next time with a new one.
+    An offset that the leader does not tell counts as the error LEADER_NOT_AVAILABLE. The same client may then never
+    find the leader again: ask with a new one the next time.
     """
     names = {ck.TopicPartition(*partition): which for partition, which in wanted.items()}
     answers = client.list_offsets(names, isolation_level=_LEVELS[isolation], request_timeout=timeout)
@@ -131,10 +133,10 @@ def list_offsets(
 def watermarks(
     consumer: ck.Consumer, partition: Partition, within: float, config: Mapping[str, Any] | None = None
 ) -> tuple[int, int]:
-    """Return the first offset of a partition and the one behind the last that can be read, asked of its leader.
+    """Ask the leader for a partition's first offset and the one behind the last that can be read.
 
-    Raises `KafkaError` if that is not known within so many seconds, and `AuthorizationError` for want of a right; by
-    the consumer's `config` it knows to whom.
+    Raises `KafkaError` if they are not known within so many seconds, and `AuthorizationError` for want of a right. The
+    consumer's `config` tells the principal that lacks the right.
     """
     place = ck.TopicPartition(*partition)
 
@@ -162,20 +164,20 @@ def watermarks(
 
 
 def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
-    """Return the offset behind the last of a partition, as the latest fetch said; None if none has. Asks nobody."""
+    """Return the offset behind the last of a partition, as in the latest fetch, without a request; None if none is."""
     bounds = consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
     return bounds[1] if bounds and bounds[1] >= 0 else None
 
 
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
-    """Return whether there is such a partition, by a listing of all topics: to ask for one by name may create it.
+    """Return whether a partition exists, by a listing of all topics: asking for one by name may create it.
 
-    Raises `KafkaException` for a topic that this client may not see: asked for by name, Kafka says so.
+    Raises `KafkaException` for a topic that this client may not see; Kafka tells that if asked by name.
     """
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
     if about is not None:
         return partition[1] in about.partitions
-    if isinstance(client, ck.Consumer):  # for which brokers create nothing
+    if isinstance(client, ck.Consumer):  # for a consumer brokers create no topic
         about = client.list_topics(partition[0], timeout=timeout).topics[partition[0]]
         error = about.error
     else:

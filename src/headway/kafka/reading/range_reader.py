@@ -1,7 +1,7 @@
 """Reading by offset: the records of ranges of level topics.
 
-Progress is the caller's: no group is joined and nothing is committed. A range ends where the position has reached its
-end, not after a count of records: compaction and transaction markers leave offsets at which there is nothing.
+The caller keeps its progress: no group is joined and nothing is committed. A range ends when the position has reached
+its end, not after a count of records. Compaction and transaction markers leave offsets without a record.
 """
 
 import logging
@@ -40,13 +40,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
-"""For each partition the offset that is read next."""
+"""The next offset to read of each partition."""
 
 STALL_TIMEOUT_S = 60.0
-"""How long ranges may give nothing before reading them fails."""
+"""The seconds that ranges may give nothing before reading them fails."""
 
 TOGETHER = 5_000
-"""Ranges of so many offsets in all are read at the same time: going from one to the next would take longer."""
+"""The sum of offsets up to which ranges are read at the same time: one after the other would take longer."""
 
 HOW_TO_GO_ON = (
     "Records have aged out, or the topic was deleted and created again. Set failOnDataLoss to false to go on with what "
@@ -58,12 +58,12 @@ OURS: Mapping[str, Any] = {
     # The end of the log is the only sign that the rest of a range holds no records.
     "enable.partition.eof": True,
 }
-"""What reading by offset rests on; a caller cannot set it."""
+"""The settings that reading by offset needs; a caller cannot set them."""
 
 DEFAULTS: Mapping[str, Any] = {
     # With the default of 1,000 a full queue stops fetching for a second.
     "fetch.queue.backoff.ms": 1,
-    # The broker says at once that nothing follows: the end of a range, and the move to the next, wait for that.
+    # The broker answers at once if nothing follows: the end of a range, and the move to the next, wait for that.
     "fetch.wait.max.ms": 1,
     "queued.max.messages.kbytes": 8192,
     # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
@@ -77,10 +77,10 @@ _LOST = (
     ck.KafkaError.OFFSET_OUT_OF_RANGE,
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
 )
-"""What is said of offsets that are gone. All else, such as what may not be read, is there still."""
+"""The errors that mean that offsets are gone. After any other, such as a missing right, they are there still."""
 
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
-_LIKELY_SIZE = 64  # of a record in bytes; where they are larger, less than a range is fetched ahead
+_LIKELY_SIZE = 64  # of a record in bytes; if records are larger, less than a range is fetched ahead
 
 
 class Range(NamedTuple):
@@ -93,15 +93,15 @@ class Range(NamedTuple):
     # Not `__len__`: to pickle a tuple takes memory for as many items as its length says, and Spark pickles all ranges.
     @property
     def length(self) -> int:
-        """How many offsets there are; fewer records, where there are gaps."""
+        """The number of offsets; with gaps there are fewer records."""
         return self.end - self.start
 
 
 def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
-    """The setting for how much is fetched before it is asked for.
+    """Return the setting for how much is fetched ahead of the reader.
 
-    What is so fetched from behind the end of a range is for nothing, and costs the broker and the client as much as
-    what is read; but with too little of it a long range is waited for.
+    Records fetched from behind the end of a range are useless, and cost the broker and the client as much as those
+    that are read. But with too little fetched ahead, a long range is waited for.
 
     >>> partition = TopicPartition("orders", 0)
     >>> [fetched_ahead([Range(partition, 0, end)]) for end in (500, 30_000)]
@@ -130,10 +130,11 @@ class RangeReader(Closable):
         self._consumer.close()
 
     def read(self, wanted: Sequence[Range], batch: int = 5_000) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """The records of the ranges in batches of one partition, none of them empty, each partition in order.
+        """Yield the ranges' records in non-empty batches of one partition, each partition in order.
 
-        Raises `KafkaError` when Kafka no longer has all of a range and lost offsets are not to be skipped, or gives
-        nothing for `STALL_TIMEOUT_S`; and `AuthenticationError` when the brokers do not let this client in.
+        Raises `KafkaError` if Kafka no longer has all of a range and lost offsets must not be skipped. Also raises it
+        if Kafka gives nothing for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers do not let this client
+        in.
         """
         if sum(item.length for item in wanted) <= TOGETHER:
             yield from self._read_together(wanted, TOGETHER)
@@ -152,7 +153,7 @@ class RangeReader(Closable):
             has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(wanted) == 1):
                 if (item := unfinished.get(place)) is None:
-                    continue  # what follows a range was fetched with it
+                    continue  # records behind a range were fetched with it
                 errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
                 if self._skip_lost and (group[0].offset() or 0) > item.start:
@@ -160,7 +161,7 @@ class RangeReader(Closable):
                 if records:
                     yield item.partition, records
                 self._advance(unfinished, item, group, errors)
-                moved = time.monotonic()  # and not by what follows other ranges
+                moved = time.monotonic()  # not for messages behind other ranges
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(unfinished.values())))
 
@@ -198,13 +199,13 @@ class RangeReader(Closable):
         )
 
     def _warn_if_aged_out(self, wanted: Range) -> None:
-        """Say so if what is missing before the first record is lost; after compaction or a transaction nothing is."""
+        """Log a loss if records before the first one are gone; after compaction or a transaction none is lost."""
         begin, _ = self._bounds(wanted.partition)
         if begin > wanted.start:
             self._lost(wanted, f"it begins at {begin}")
 
     def _lost(self, wanted: Range, reason: str) -> int:
-        """Where to go on without what is lost: behind the range."""
+        """Return the offset at which to go on without the lost records: behind the range."""
         if not self._skip_lost:
             raise KafkaError(f"{no_longer_holds(wanted, reason)} {HOW_TO_GO_ON}")
         log.warning("%s What is lost is skipped.", no_longer_holds(wanted, reason))
@@ -219,12 +220,12 @@ class RangeReader(Closable):
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
-    """A partition of a level, as confluent_kafka has it."""
+    """Return a level's partition as confluent_kafka has it."""
     return ck.TopicPartition(level_topic(partition.topic, partition.level), partition.partition, offset)
 
 
 def name_of(partition: TopicPartition) -> str:
-    """A partition of a level, in a sentence.
+    """Return the name of a level's partition, for a sentence.
 
     >>> name_of(TopicPartition("orders", 3, level=2))
     'partition 3 of the Kafka topic orders-2'
@@ -233,7 +234,7 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def no_longer_holds(wanted: Range, reason: str) -> str:
-    """The sentence for a range of which Kafka does not have all."""
+    """Return the sentence for a range of which Kafka does not have all."""
     return (
         f"{_capitalised(name_of(wanted.partition))} no longer holds all offsets from {wanted.start} to before "
         f"{wanted.end} ({reason.rstrip('.')})."
@@ -245,7 +246,7 @@ def _place(item: Range) -> _Place:
 
 
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
-    """The messages of each partition, in their order; `alone` says that they all are of one."""
+    """Return the messages of each partition, in their order; `alone` means that they all are of one."""
     if not messages:
         return []
     if alone:
@@ -257,7 +258,7 @@ def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, lis
 
 
 def _records_within(wanted: Range, messages: list[Message], errors: list[Message]) -> list[Message]:
-    """Those that are records, not the end of a partition, within the range."""
+    """Return the messages within the range that are records, not the end of a partition."""
     if errors:
         messages = [message for message in messages if message.error() is None]
     offset = methodcaller("offset")

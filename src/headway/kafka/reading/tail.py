@@ -1,4 +1,4 @@
-"""Reading the answers in one partition from now on, in a thread."""
+"""The answers in one partition from now on, read in a thread."""
 
 import logging
 import threading
@@ -24,9 +24,9 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 class TailReader:
-    """Calls `answered(key, value)` for each record that comes after it was made.
+    """A reader that calls `answered(key, value)` for each record that comes after it was made.
 
-    Calls `refused` with what is missing, where answers may not be read. Raises `KafkaError`.
+    Calls `refused` with the missing right if answers may not be read. Raises `KafkaError`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TailReader:
         self._thread.start()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with these from now on."""
+        """Log in with other credentials from now on."""
         self._connection.set_credentials(self._consumer, username, password)
 
     def _read(self) -> None:

@@ -1,11 +1,11 @@
-"""A consumer without a group: it reads partitions from given offsets, and asks Kafka for no right on any group.
+"""A consumer without a group: it reads partitions from given offsets, and needs no right on any group.
 
-The binding takes no consumer without the setting `group.id`, and librdkafka asks for the coordinator of whatever it
-names: where that is denied, twice a second for as long as the client lives, each time a line in the broker's audit
-log. So the part of librdkafka that is the member of a group is closed as soon as the client is made, before any broker
-is connected. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
+The binding takes no consumer without the setting `group.id`, and librdkafka asks for the coordinator of any group
+named. If that is denied, it asks twice a second for as long as the client lives, each time a line in the broker's audit
+log. The part of librdkafka that is the group member is therefore closed once the client is made, before any broker is
+connected. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
 
-The simple consumer also looks a new topic up at once, where `assign` waits for up to a second for the next round.
+The simple consumer also looks up a new topic at once, whereas `assign` waits up to a second for the next round.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,14 +28,15 @@ OURS: Final[Mapping[str, Any]] = {
 
 
 def unjoined_consumer(config: Mapping[str, Any], connection: Connection | None = None) -> "UnjoinedConsumer":
-    """Return a consumer that is no member of a group; takes and raises what `make_client` does."""
+    """Return a consumer that is no member of a group; takes and raises the same as `make_client`."""
     return make_client(UnjoinedConsumer, {**config, **OURS}, connection)
 
 
 class UnjoinedConsumer(ck.Consumer):
     """A client of the binding that reads by offset alone; made by `unjoined_consumer`.
 
-    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the binding's. What needs a group is refused.
+    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the binding's. Calls that need a group are
+    refused.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -46,13 +47,13 @@ class UnjoinedConsumer(ck.Consumer):
     def assign(self, partitions: Collection[ck.TopicPartition]) -> None:
         """Read these partitions, each from its offset on, and no others.
 
-        Raises `KafkaError` for an offset that is none, such as a committed one.
+        Raises `KafkaError` for an offset at which no reading can begin, such as a committed one.
         """
         while self._read:
             capi.stop_reading(self, self._read.pop())
         for each in partitions:
             place = each.topic, each.partition
-            self._read.add(place)  # before, so that an interruption leaves none that is read and not known
+            self._read.add(place)  # noted first, so that an interruption leaves no partition read and unknown
             if not capi.start_reading(self, place, each.offset):
                 raise KafkaError(
                     f"Partition {place[1]} of {place[0]} cannot be read from the offset {each.offset}. Name an offset "
