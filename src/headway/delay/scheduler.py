@@ -149,7 +149,7 @@ class Scheduler(Closable):
             zone: The time zone of the cron expression, as "Europe/Berlin"; daylight saving time is taken into account.
             misfire: The policy after a time without a relay: "coalesce" delivers once for all missed times, "fire" once
                 for each missed time, "skip" drops times missed by more than `older_than` seconds.
-            older_than: The seconds by which "skip" forgives a missed time.
+            older_than: The seconds that a missed time may be in the past and still be delivered under "skip".
             headers: The record's headers.
             priority: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.

@@ -50,7 +50,7 @@ class Writable:
 
     @property
     def is_open(self) -> bool:
-        """Whether to try to write now."""
+        """Return whether to try to write now."""
         now = time.monotonic()
         if not self._breaker.allows(now):
             return False

@@ -51,7 +51,7 @@ class RelayOutput(Protocol):
 
     @property
     def wants_state(self) -> bool:
-        """Whether the next ticks are to contain the state to store."""
+        """Return whether the next ticks are to contain the state to store."""
 
     @property
     def under_way(self) -> int:

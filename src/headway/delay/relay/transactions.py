@@ -40,7 +40,7 @@ class Uncommitted(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether `result` returns without waiting."""
+        """Return whether `result` returns without waiting."""
         return self.committed.done() or time.monotonic() > self.deadline
 
     def result(self) -> Offsets:
