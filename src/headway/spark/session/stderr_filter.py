@@ -44,12 +44,12 @@ def _pass_on(readable: int) -> None:
 
 
 def worth_reading(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines without harmless ones; stack traces are held back until it is clear whether they are harmless.
+    r"""Yield the lines without harmless ones; stack traces are held back until it is clear whether they are harmless.
 
     Workers that end together mix their stack traces, and some traces are cut off.
 
-    >>> list(worth_reading(["WARNING: Using incubator modules: jdk.incubator.vector\\n", "out of memory\\n"]))
-    ['out of memory\\n']
+    >>> list(worth_reading(["WARNING: Using incubator modules: jdk.incubator.vector\n", "out of memory\n"]))
+    ['out of memory\n']
     """
     held, unended = "", 0
     dropped = chained = False  # chained: to a stack trace that was passed on
