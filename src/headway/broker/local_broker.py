@@ -111,7 +111,7 @@ class LocalBroker:
 
     @property
     def secure(self) -> bool:
-        """Whether clients need TLS, a login and rights."""
+        """Return whether clients need TLS, a login and rights."""
         return self._security is not None
 
     @property
@@ -192,7 +192,7 @@ class LocalBroker:
 
     @property
     def running(self) -> bool:
-        """Whether any node runs."""
+        """Return whether any node runs."""
         return any(node.running for node in self.nodes)
 
     def start(self, timeout: float = 60) -> Self:

@@ -1,4 +1,4 @@
-"""`headway levels`: who would get what."""
+"""`headway levels`: the division of a capacity over levels."""
 
 import json
 from typing import Any
