@@ -1,7 +1,7 @@
 """The `headway` command.
 
-Each subcommand lives in a module of its own, imported only when it is called, so that `headway --help` is quick
-and an extra is missed only by the command that needs it.
+Each subcommand lives in a module of its own, imported only when it is called. So `headway --help` is quick, and only
+the command that needs an extra misses it.
 """
 
 import contextlib

@@ -33,7 +33,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
 
 
 def whole_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
-    """Return a whole number from `least` to `most`; `meaning` says what it is, or the reason for its bound."""
+    """Return a whole number from `least` to `most`; `meaning` is its meaning, or the reason for its bound."""
     number = _number(value)
     if number is None or number < least:
         raise ConfigError(

@@ -17,7 +17,7 @@ _NAMED = {"exponential": exponential, "linear": linear}
 
 
 class DistributorType(click.ParamType[Distributor]):
-    """`exponential`, `linear`, or `weighted:` with a weight for each level, lowest first."""
+    """A distributor: `exponential`, `linear`, or `weighted:` with a weight for each level, lowest first."""
 
     name = "distributor"
 

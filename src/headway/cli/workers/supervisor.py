@@ -1,4 +1,4 @@
-"""The supervisor of a process for each member, until SIGTERM, Ctrl-C, or an error that a restart does not cure."""
+"""The supervisor: it keeps a process alive for each member, until SIGTERM, Ctrl-C, or an incurable error."""
 
 import asyncio
 import contextlib

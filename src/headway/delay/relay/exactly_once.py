@@ -233,7 +233,7 @@ class ExactlyOnce:
             self._close(_A_MOMENT)
 
     def _close(self, within: float) -> None:
-        """End what is under way, if anything is; what was committed stays so. One that fails keeps no other."""
+        """Abort the open transactions and close all clients; an error of one client stops no other."""
         with ExitStack() as all_of_them:
             for client in self._clients:
                 all_of_them.callback(client.close, within)

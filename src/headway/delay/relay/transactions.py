@@ -23,7 +23,7 @@ from headway.kafka.producer.client import HANGS_AFTER, ProducerClient, in_slices
 _A_MOMENT = 0.1
 _AT_A_TIME = 8
 _DEFAULTS: Mapping[str, Any] = {
-    # For so long a killed relay delays its partitions' next relay, and the consumers of its targets.
+    # A killed relay delays its partitions' next relay, and the consumers of its targets, for so long.
     "transaction.timeout.ms": 10_000,
     # The broker asks to try again while it writes the markers of the previous transaction.
     "retry.backoff.ms": 1,

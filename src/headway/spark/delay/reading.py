@@ -34,9 +34,9 @@ _AT_A_TIME = 5_000
 def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
     """Return a row for each schedule that is not delivered yet; each action reads the lines anew.
 
-    `handle` is the text by which the schedule is cancelled, `due` the time after all changes, `line_ms` its line (0 for
-    memory), `topic` its target Kafka topic; `partition` is null if the key decides. There is a task for each partition
-    of the scheduler's topics.
+    `handle` is the text by which the schedule is cancelled, `due` the time after all changes. `line_ms` is its line (0
+    for memory), `topic` its target Kafka topic; `partition` is null if the key decides. There is a task for each
+    partition of the scheduler's topics.
 
     Relays go on meanwhile: for a schedule that they move or deliver just then there can be two rows, or an outdated
     one. `config` is librdkafka's. Raises `ConfigError` if the scheduler has no topics.

@@ -21,7 +21,7 @@ _MOST = 2**64 - 1
 class RowsDigest:
     """The number of rows and a digest of them, in any order.
 
-    Two rows have the same hash once in 2**32: CRC-32 is what Python has for a tenth of a microsecond.
+    Two rows have the same hash once in 2**32: Python computes a CRC-32 in a tenth of a microsecond.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ transactional id of its query and partition, which fences off all earlier attemp
 looks for its marker. If there is no marker of this batch or a later one, Kafka has nothing of the batch, and only this
 attempt can add it. A marker by this same run means that an earlier attempt committed and died before Spark knew. A
 marker by another run, with the same rows, means that the batch is a replay after a restart. In both cases nothing is
-written. If the rows are others, the checkpoint is an older one, and the task raises an error: to skip the rows would
+written. If the rows are others, the checkpoint is an older one, and the task raises an error. To skip the rows would
 lose them, and to write them would double others.
 
 This relies on the same rows being in the same task again. Spark provides it if the source does (ours does, and so does

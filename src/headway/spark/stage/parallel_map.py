@@ -41,12 +41,12 @@ def parallel_map(
     `format("headway")` are, since it never divides a partition of Kafka. A micro-batch ends when all its rows are done,
     so the order holds across micro-batches.
 
-    The columns added are `result`; `outcome`, which is `ok`, `failed`, or `parked` for a row that was not handled
-    since an earlier row of its key failed in the same task; `attempts`; `error`, with `exception`, `message` and
-    `reason`; and `started` and `done`, the times of the last attempt. `outputs` makes records of all rows, with dead
-    letters for rows that are not ok.
+    The columns added are `result`, `outcome`, `attempts`, `error`, `started` and `done`. `outcome` is `ok`, `failed`,
+    or `parked`: a parked row was not handled, since an earlier row of its key failed in the same task. `error` has
+    `exception`, `message` and `reason`; `started` and `done` are the times of the last attempt. `outputs` makes
+    records of all rows, with dead letters for rows that are not ok.
 
-    No row fails its task, whatever its content: a result that is not of the schema's type makes its row a failed one,
+    No row fails its task, whatever its content. A result that is not of the schema's type makes its row a failed one,
     and so does a value that its handler reads and Python cannot represent.
 
     Spark tries a failed task again with all its rows: handlers are called at least once.

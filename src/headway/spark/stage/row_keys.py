@@ -1,7 +1,7 @@
 """The keys of rows: keys are equal if Spark's values are, whatever the values hold.
 
-The values that handlers read do not serve: bytes that are no text, a year beyond 9999 or a time zone that Python does
-not know would fail a whole task, and NaN is not equal to itself.
+The values that handlers read do not serve as keys, since NaN is not equal to itself. And bytes that are no text, a year
+beyond 9999 or a time zone that Python does not know would fail a whole task.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

@@ -70,7 +70,7 @@ class RunningCalls:
                 return None
             del self._running[work]
             _stuck.add(work)
-        if call.task:  # of one that ends with its run nothing is said any more
+        if call.task:  # if it ends together with the run, `end` is not called
             call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _stuck.discard(work))
         if len(_stuck) > _MOST_STUCK:
             raise HandlerError(
