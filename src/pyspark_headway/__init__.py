@@ -1,4 +1,4 @@
-"""How Spark finds `format("headway")`: it looks for modules named `pyspark_*` with a `DefaultSource`."""
+"""The entry for `format("headway")`: Spark looks for modules named `pyspark_*` with a `DefaultSource`."""
 
 from headway.spark.source.data_source import HeadwayDataSource as DefaultSource
 

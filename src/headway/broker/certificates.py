@@ -16,7 +16,7 @@ _BACKDATED = timedelta(minutes=5)  # containers and virtual machines beside this
 _NAMED = "-pkeyopt", "ec_param_enc:named_curve"  # LibreSSL would write the curve's numbers, which Java does not read
 _CONFIG, _KEY, _REQUEST = "openssl.cnf", "key.pem", "request.pem"
 
-# One file for all commands: what the system's own openssl.cnf says must not matter.
+# One file for all commands, so that the system's own openssl.cnf does not matter.
 _SETTINGS = """\
 [req]
 distinguished_name = name
@@ -47,7 +47,7 @@ extendedKeyUsage = serverAuth, clientAuth
 
 
 class Authority:
-    """A certificate authority whose key and certificate are files of one directory; `make` makes them."""
+    """A certificate authority with its key and certificate as files of one directory; `make` makes them."""
 
     def __init__(self, directory: Path) -> None:
         self._key = directory / "ca.key"
@@ -56,8 +56,11 @@ class Authority:
     def issue(self, name: str, file: Path, *, hosts: Sequence[str] = (), lifetime: timedelta = _LIFETIME) -> None:
         """Write a new private key and its certificate for the common name `name` into one PEM file.
 
-        hosts     the addresses and names that a server with this certificate is reached by
-        lifetime  how long from now the certificate is good, rounded down to seconds
+        Args:
+            name: The common name.
+            file: The PEM file to write.
+            hosts: The addresses and names of the server with this certificate.
+            lifetime: How long from now the certificate is valid, rounded down to seconds.
         """
         with tempfile.TemporaryDirectory(dir=file.parent) as work:
             now = datetime.now(UTC)
@@ -73,11 +76,11 @@ class Authority:
 
     @property
     def complete(self) -> bool:
-        """Whether key and certificate are there."""
+        """Return whether key and certificate exist."""
         return self._key.exists() and self.certificate.exists()
 
     def make(self) -> None:
-        """Make the authority's key and its own certificate, unless they are there."""
+        """Make the authority's key and its own certificate, unless they exist."""
         if self.complete:
             return
         with tempfile.TemporaryDirectory(dir=self._key.parent) as work:
@@ -85,7 +88,7 @@ class Authority:
             options = "-x509", "-new", "-sha256", "-extensions", "root", "-days", str(365 * _AUTHORITY_YEARS)
             certificate = _openssl(work, "req", *options, "-config", _CONFIG, "-key", _KEY)
             write_private(self._key, key)
-            write_private(self.certificate, certificate)  # last: where there is one, its key is there too
+            write_private(self.certificate, certificate)  # last: so a certificate implies its key
 
 
 def write_private(file: Path, content: bytes) -> None:
@@ -115,10 +118,10 @@ def _asn1(time: datetime) -> str:
 
 
 def _openssl(work: str, *arguments: str) -> bytes:
-    """Return what openssl prints when run in `work`; the keys that it reads are files, never arguments."""
+    """Return the output of openssl, run in `work`; it reads keys from files, never from arguments."""
     try:
         done = subprocess.run(  # noqa: S603
-            ["openssl", *arguments],  # noqa: S607 - the user's, wherever it is
+            ["openssl", *arguments],  # noqa: S607 - the user's own, on any path
             cwd=work,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -1,4 +1,4 @@
-"""The directory of a local Apache Kafka: what it holds, and who may start there."""
+"""The directory of a local Apache Kafka: its content, and the conditions for a start there."""
 
 import fcntl
 import json
@@ -19,12 +19,12 @@ from headway.errors import ConfigError, LocalBrokerError
 
 _DESCRIPTION = "broker.json"
 _START_LOCK = "start.lock"
-_FREED_WITHIN = 2.0  # a killed process is a zombie a little before its last thread lets its files go
+_FREED_WITHIN = 2.0  # a killed process is a zombie a little before its last thread releases its files
 _LOOK_AGAIN_AFTER = 0.02
 
 
 def default_data_dir(ephemeral: bool = False, secure: bool = False) -> Path:
-    """Return where `headway broker start` keeps its broker when not told otherwise."""
+    """Return the default directory of the broker of `headway broker start`."""
     name = f"{'ephemeral-' * ephemeral}{'secure-' * secure}broker"
     return platformdirs.user_data_path("headway") / name
 
@@ -35,9 +35,9 @@ def security_dir(data_dir: Path) -> Path:
 
 
 def canonical(data_dir: str | PathLike[str]) -> Path:
-    """Return the one path by which a data directory is known: absolute, without symbolic links and `..`.
+    """Return the one path that identifies a data directory: absolute, without symbolic links and `..`.
 
-    Raises `ConfigError` for a path that has none, or that Kafka cannot take.
+    Raises `ConfigError` for a path that cannot be resolved, or that Kafka does not accept.
     """
     try:
         path = Path(data_dir).resolve()
@@ -50,7 +50,7 @@ def canonical(data_dir: str | PathLike[str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """Where a node is reached."""
+    """The ports of a node."""
 
     id: int
     port: int
@@ -60,7 +60,7 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What `broker.json` says of the cluster in a data directory."""
+    """The content of `broker.json`: the cluster in a data directory."""
 
     cluster_id: str
     ephemeral: bool
@@ -69,21 +69,21 @@ class Description:
     secure: bool = False
 
     def write(self, data_dir: Path) -> None:
-        """Note it, whole or not at all."""
+        """Write the description, whole or not at all."""
         text = json.dumps(asdict(self), indent=2)
         unfinished = data_dir / f"{_DESCRIPTION}.new"
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(data_dir / _DESCRIPTION)
 
     def nodes_in(self, data_dir: Path) -> list[Node]:
-        """The nodes, with the processes that run them."""
+        """Return the nodes, with the processes that run them."""
         return [
             Node(n.id, n.port, n.controller_port, data_dir / f"node-{n.id}", tls_port=n.tls_port) for n in self.nodes
         ]
 
 
 def read_description(data_dir: Path) -> Description | None:
-    """What is known of the cluster in `data_dir`; None when there is none."""
+    """Return the description of the cluster in `data_dir`; None if there is none."""
     try:
         found = json.loads((data_dir / _DESCRIPTION).read_text(encoding="utf-8"))
         nodes = [NodeDescription(**node) for node in found.pop("nodes")]
@@ -104,18 +104,18 @@ def read_description(data_dir: Path) -> Description | None:
 
 @contextmanager
 def starting_in(data_dir: Path) -> Iterator[None]:
-    """Hold the directory while a start prepares it, or while it is deleted; raise where another process does so.
+    """Hold the directory while a start prepares it, or while it is deleted; raise if another process holds it.
 
-    A directory within that of another broker is refused: it would be deleted with it.
+    A directory within another broker's directory is refused: it would be deleted with that one.
     """
     _require_outside_of_others(data_dir)  # before anything is made there
     with _lock(data_dir):
-        _require_outside_of_others(data_dir)  # one that was started meanwhile has not seen ours, or we see its file
+        _require_outside_of_others(data_dir)  # a broker that started meanwhile has not seen ours, or we see its file
         yield
 
 
 def _lock(data_dir: Path) -> IO[str]:
-    """Return the directory's lock file, locked until it is closed; the kernel frees that of a dead process."""
+    """Return the directory's lock file, locked until it is closed; the kernel frees a dead process's lock."""
     while True:
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,7 +127,8 @@ def _lock(data_dir: Path) -> IO[str]:
         if not _try_lock(file):
             file.close()
             raise LocalBrokerError(f"Another process is starting a broker in {data_dir}. Wait for it.")
-        # An ephemeral broker's end deletes the directory with the lock in it: then a lock of that file holds nobody up.
+        # An ephemeral broker's end deletes the directory with the lock file: a lock of the deleted file holds nobody
+        # up.
         with suppress(OSError):
             if os.path.samestat(os.fstat(file.fileno()), (data_dir / _START_LOCK).stat()):
                 return file
@@ -159,14 +160,14 @@ def _is_being_started(data_dir: Path) -> bool:
 
 
 def claim(data_dir: Path, ephemeral: bool) -> Description | None:
-    """Check that a cluster may start in `data_dir`; return what an earlier one left there."""
+    """Check that a cluster may start in `data_dir`; return the description that an earlier one left there."""
     earlier = read_description(data_dir)
     if earlier is None:
         _require_unused(data_dir)
         return None
     _require_stopped(data_dir, earlier)
     _require_unheld(data_dir, earlier)
-    if earlier.ephemeral:  # whoever started it died; nothing in it is meant to be kept
+    if earlier.ephemeral:  # the process that started it died; nothing in it is meant to be kept
         for node in earlier.nodes_in(data_dir):
             remove(node.directory)
         remove(security_dir(data_dir))
@@ -180,15 +181,15 @@ def claim(data_dir: Path, ephemeral: bool) -> Description | None:
 
 
 def remove(data_dir: Path) -> None:
-    """Delete what an ephemeral broker leaves."""
+    """Delete the files of an ephemeral broker."""
     shutil.rmtree(data_dir, ignore_errors=True)
 
 
 def remove_stopped(data_dir: Path) -> None:
-    """Delete what a stopped ephemeral broker left, unless another one has begun there since."""
+    """Delete the files of a stopped ephemeral broker, unless another one has begun there since."""
     if not data_dir.exists():
         return
-    with suppress(LocalBrokerError), starting_in(data_dir):  # where another one starts, that one clears it
+    with suppress(LocalBrokerError), starting_in(data_dir):  # a broker that starts there clears the directory itself
         left = read_description(data_dir)
         if left is not None and left.ephemeral:
             _require_stopped(data_dir, left)
@@ -196,7 +197,7 @@ def remove_stopped(data_dir: Path) -> None:
 
 
 def _require_unused(data_dir: Path) -> None:
-    """Never start among files of somebody else's: an ephemeral broker deletes its directory."""
+    """Raise if there are foreign files in the directory: an ephemeral broker deletes its directory."""
     if {path.name for path in data_dir.iterdir()} - {_START_LOCK}:
         raise LocalBrokerError(
             f"{data_dir} is not empty and holds no broker of Headway's. Choose an empty or new data directory."
@@ -213,7 +214,7 @@ def _require_stopped(data_dir: Path, earlier: Description) -> None:
 
 
 def _require_unheld(data_dir: Path, earlier: Description) -> None:
-    """Raise where Kafka's own lock says that somebody uses the data, under whatever path."""
+    """Raise if Kafka's own lock shows that a process uses the data, under any path."""
     deadline = time.monotonic() + _FREED_WITHIN
     while any(node.holds_data for node in earlier.nodes_in(data_dir)):
         if time.monotonic() > deadline:

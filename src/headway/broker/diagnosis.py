@@ -1,4 +1,4 @@
-"""Why a node of a local Apache Kafka does not start, in one sentence, from what it logged."""
+"""The reason why a node of a local Apache Kafka does not start, in one sentence, from its log."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _ERROR = re.compile(r"^.* ERROR \S+ - (.+)$", re.MULTILINE)
 
 
 class Failed(Protocol):
-    """What is asked of the node."""
+    """The protocol for a failed node: what a diagnosis reads of it."""
 
     @property
     def id(self) -> int: ...
@@ -25,7 +25,7 @@ class Failed(Protocol):
 
 
 def diagnose(node: Failed) -> LocalBrokerError:
-    """The error of a node that stopped while starting."""
+    """Return the error for a node that stopped while starting."""
     log = _log(node)
     if "Address already in use" in log:
         return PortTakenError(
@@ -46,9 +46,9 @@ def _sentence(node: Failed, log: str) -> str:
 
 
 def missing_metadata(node: Failed) -> str | None:
-    """The sentence for a node that serves, but without its topics.
+    """Return the sentence for a node that serves, but without its topics; else None.
 
-    From a damaged metadata log Kafka drops what follows the damage, and goes on with the rest, be it nothing.
+    From a damaged metadata log Kafka drops all that follows the damage, and goes on with the rest, even with nothing.
     """
     topics = (path for path in node.data_dir.glob("*-*/") if not path.name.startswith("__cluster_metadata"))
     if "The metadata log appears to be empty" in _log(node) and any(topics):
@@ -65,6 +65,6 @@ def _log(node: Failed) -> str:
 
 
 def _reason(log: str) -> str:
-    """The first sentence of the innermost exception, or else the first error, or else the last line."""
+    """Return the first sentence of the innermost exception, or else the first error, or else the last line."""
     found = _EXCEPTION.findall(log)[-1:] or _ERROR.findall(log)[:1] or log.strip().splitlines()[-1:]
     return found[0].split(". ")[0].strip().rstrip(".") if found else "it logged nothing"

@@ -1,7 +1,7 @@
 """Apache Kafka's jars in the user's cache: fetched once, verified by checksum, then found without reading them.
 
-A jar counts as good when its SHA-256 is the lock's. That is checked when jars are fetched, and a marker says so; later
-starts compare sizes only, which costs a millisecond and still sees a truncated file.
+A jar counts as good when its SHA-256 is the lock's. That is checked when jars are fetched, and a marker says so. Later
+starts only compare sizes, which costs a millisecond and still detects a truncated file.
 """
 
 import fcntl
@@ -29,17 +29,17 @@ Advance = Callable[[int], None]
 
 
 def cache_dir() -> Path:
-    """Where downloads are kept: `HEADWAY_CACHE`, or else the user's cache directory."""
+    """Return the directory of downloads: `HEADWAY_CACHE`, or else the user's cache directory."""
     return Path(os.environ.get("HEADWAY_CACHE") or platformdirs.user_cache_dir("headway"))
 
 
 def class_data_dir() -> Path:
-    """Where the JVM's archives of loaded classes are kept."""
+    """Return the directory of the JVM's archives of loaded classes."""
     return cache_dir() / "class-data"
 
 
 def ensure_jars() -> list[Path]:
-    """The jars of Apache Kafka, fetched first where they are missing or damaged."""
+    """Return the jars of Apache Kafka; fetch missing or damaged ones first."""
     if not _installed():
         with _one_at_a_time():
             if not _installed():
@@ -48,7 +48,7 @@ def ensure_jars() -> list[Path]:
 
 
 def maven(progress: Any = None) -> "MavenContext":
-    """The Maven repositories as the user has configured jgo, with our own cache."""
+    """Return the Maven repositories as the user has configured jgo, with our own cache."""
     from jgo.config import GlobalSettings  # noqa: PLC0415 - not needed once the jars are here
     from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
 
@@ -87,7 +87,7 @@ def _is_good(jar: Jar) -> bool:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Keep another process from fetching into the same cache meanwhile; the kernel frees a dead process's lock."""
+    """Keep other processes from fetching into the same cache meanwhile; the kernel frees a dead process's lock."""
     cache_dir().mkdir(parents=True, exist_ok=True)
     with (cache_dir() / "install.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -96,7 +96,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _install() -> None:
     _marker().unlink(missing_ok=True)
-    shutil.rmtree(class_data_dir(), ignore_errors=True)  # they are of jars with another time stamp
+    shutil.rmtree(class_data_dir(), ignore_errors=True)  # they belong to jars with another time stamp
     wanted = [jar for jar in locked_jars() if not _is_good(jar)]
     if wanted:
         with _progress_bar(sum(jar.size for jar in wanted)) as advance:
@@ -131,7 +131,7 @@ def _fetch_all(jars: list[Jar], advance: Advance) -> None:
 
 
 def _fetch(context: "MavenContext", jar: Jar) -> None:
-    """Fetch one jar; an unfinished or damaged one is fetched again from its start."""
+    """Fetch one jar; fetch an unfinished or damaged one again from its start."""
     reason = "its SHA-256 differs from the lock's"
     for _ in range(_ATTEMPTS):
         _path(jar).unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def _fetch(context: "MavenContext", jar: Jar) -> None:
 
 
 def innermost_reason(error: Exception) -> str:
-    """What a nest of errors comes down to: of a failed download, what the network said."""
+    """Return the innermost reason in a chain of errors: for a failed download, the network's message."""
     while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
         error = inner
     return str(error) or type(error).__name__

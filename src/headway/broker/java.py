@@ -1,4 +1,4 @@
-"""Find a Java, for Apache Kafka and for Spark: the system's when it is new enough, otherwise a downloaded one."""
+"""The search for a Java for Apache Kafka and Spark: the system's if it is new enough, otherwise a downloaded one."""
 
 import os
 import re
@@ -14,7 +14,7 @@ MINIMUM = 17
 
 
 def find_java(minimum: int = MINIMUM) -> Path:
-    """The `java` to run: of JAVA_HOME, then of PATH, then one that cjdk fetches; at least version `minimum`."""
+    """Return the `java` to run: from JAVA_HOME, then PATH, then cjdk's download; at least version `minimum`."""
     for java in _installed():
         version = java_version(java)
         if version is not None and version >= minimum:
@@ -23,12 +23,12 @@ def find_java(minimum: int = MINIMUM) -> Path:
 
 
 def java_home(java: Path) -> Path:
-    """The directory that JAVA_HOME should name for this `java`."""
+    """Return the directory that JAVA_HOME should name for this `java`."""
     return java.resolve().parent.parent
 
 
 def java_version(java: Path) -> int | None:
-    """The feature version of a `java`, as 17; None when it is not a working Java."""
+    """Return the feature version of a `java`, as 17; None if it is not a working Java."""
     release = java_home(java) / "release"
     try:
         text = release.read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ def java_version(java: Path) -> int | None:
 
 
 def parse_version(text: str) -> int | None:
-    """The feature version in a `release` file or in what `java -version` says.
+    """Return the feature version in a `release` file or in the output of `java -version`.
 
     >>> parse_version('openjdk version "17.0.15" 2025-04-15'), parse_version('JAVA_VERSION="1.8.0_442"')
     (17, 8)
@@ -64,10 +64,10 @@ def _ask(java: Path) -> str:
 
 def _fetch(minimum: int) -> Path:
     try:
-        import cjdk  # noqa: PLC0415 - only where there is no Java
+        import cjdk  # noqa: PLC0415 - only needed without a Java
 
         return cjdk.java_home(version=str(minimum), cache_dir=cache_dir() / "java") / "bin" / "java"
-    except Exception as error:  # cjdk's own errors, and those of the network below it
+    except Exception as error:  # cjdk's own errors, and the network's below them
         raise LocalBrokerError(
             f"No Java {minimum} or newer was found in JAVA_HOME or on PATH, and none could be downloaded "
             f"({innermost_reason(error)}). Install one (`apt install openjdk-{minimum}-jre-headless`, "

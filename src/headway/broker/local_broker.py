@@ -1,4 +1,4 @@
-"""A local Apache Kafka, started and stopped from Python."""
+"""A local Apache Kafka that Python starts and stops."""
 
 import atexit
 import tempfile
@@ -45,21 +45,22 @@ class LocalBroker:
     >>> with LocalBroker() as broker:  # doctest: +SKIP
     ...     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-    nodes        how many; each is broker and controller in one. By default as many as `data_dir` has, or else 1.
-                 With 3, topics have three replicas and survive `nodes[i].kill()`.
-    port         the first node's port; the others take the ones after it. By default free ports.
-    data_dir     where the records are. By default a temporary directory.
-    ephemeral    whether `stop` deletes the records. By default when no `data_dir` is given.
-    properties   Kafka's broker settings on top of ours, as {"message.max.bytes": "2000000"}. Topics are not
-                 created on first use ("auto.create.topics.enable" is "false").
-    java_options for the JVM, on top of ours, as ["-Xmx2g"]
-    secure       whether clients need TLS and a login (SCRAM-SHA-512, or a certificate), and rights for all they do.
-                 There are two users: `admin`, who may do everything, and `app`, who may do nothing until `grant`.
-                 `client_config` and `admin_config` are their settings. By default as `data_dir` is, or else not.
-    background   whether the broker outlives this process. By default it does not, however the process ends.
+    Args:
+        nodes: The number of nodes; each is broker and controller in one. By default as many as `data_dir` has, or 1.
+            With 3, topics have three replicas and survive `nodes[i].kill()`.
+        port: The first node's port; the others take the next ports. By default free ports.
+        data_dir: The directory of the records. By default a temporary directory.
+        ephemeral: Whether `stop` deletes the records. By default when no `data_dir` is given.
+        properties: Kafka's broker settings on top of ours, as {"message.max.bytes": "2000000"}. Topics are not created
+            on first use ("auto.create.topics.enable" is "false").
+        java_options: Options for the JVM, on top of ours, as ["-Xmx2g"].
+        secure: Whether clients need TLS and a login (SCRAM-SHA-512, or a certificate), and rights for all they do.
+            There are two users: `admin`, who may do everything, and `app`, who may do nothing until `grant`.
+            `client_config` and `admin_config` are their settings. By default as `data_dir` is, or else not.
+        background: Whether the broker outlives this process. By default it does not, however the process ends.
 
-    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. What cannot be started
-    raises LocalBrokerError with a sentence that says what to do.
+    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. A failed start raises
+    LocalBrokerError with a sentence that says what to do.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class LocalBroker:
 
     @classmethod
     def attach(cls, data_dir: str | PathLike[str]) -> Self:
-        """The broker that was started in `data_dir`, maybe by another process, to look at and to stop."""
+        """Return the broker that was started in `data_dir`, maybe by another process, to look at and to stop."""
         broker = cls(data_dir=data_dir)
         description = read_description(broker.data_dir)
         if description is None:
@@ -110,21 +111,22 @@ class LocalBroker:
 
     @property
     def secure(self) -> bool:
-        """Whether clients need TLS, a login and rights."""
+        """Return whether clients need TLS, a login and rights."""
         return self._security is not None
 
     @property
     def admin_config(self) -> dict[str, Any]:
-        """The settings of a client that may do everything; of a secured broker they hold a password."""
+        """The settings of a client that may do everything; for a secured broker they contain a password."""
         return self._security.client_config(ADMIN, self.bootstrap_servers) if self._security else self.client_config()
 
     def client_config(self, user: str | None = None, *, certificate: bool = False) -> dict[str, Any]:
         """Return the settings of a client, for the constructors of Headway's clients and librdkafka's.
 
-        user         whose login it is; by default `app` where the broker is secured
-        certificate  whether to log in by a client certificate (mutual TLS) rather than by password
+        For a secured broker they contain a password or name a file with a key.
 
-        Those of a secured broker hold a password or name a file with a key.
+        Args:
+            user: The user who logs in; by default `app` if the broker is secured.
+            certificate: Whether to log in by a client certificate (mutual TLS) rather than by password.
         """
         if not self._security:
             if user is not None or certificate:
@@ -151,18 +153,21 @@ class LocalBroker:
     def grant(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
         """Allow a user an operation, as in `grant("app", "Write", "Topic", "orders-", prefixed=True)`.
 
-        operation  Kafka's word: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, All …
-        resource   Topic, Group, TransactionalId or Cluster, whose name is kafka-cluster
-        prefixed   whether `name` is the beginning of names; "*" is all names
+        Returns when the broker knows. Raises `ConfigError` for a word that Kafka does not have.
 
-        Returns when the broker knows. Raises `ConfigError` for a word that is none of Kafka's.
+        Args:
+            user: The user who gets the right.
+            operation: Kafka's word: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, All …
+            resource: Topic, Group, TransactionalId or Cluster; the name of the cluster is kafka-cluster.
+            name: The name of the resource; "*" is all names.
+            prefixed: Whether `name` is the beginning of names.
         """
         self._for_security().grant(Acl(user, operation, resource, name, prefixed))
 
     def revoke(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
         """Take back what `grant` with the same arguments gave; return when the broker knows.
 
-        Raises `KafkaError` where the user does not have it.
+        Raises `KafkaError` if the user does not have the right.
         """
         self._for_security().revoke(Acl(user, operation, resource, name, prefixed))
 
@@ -187,7 +192,7 @@ class LocalBroker:
 
     @property
     def running(self) -> bool:
-        """Whether any node runs."""
+        """Return whether any node runs."""
         return any(node.running for node in self.nodes)
 
     def start(self, timeout: float = 60) -> Self:
@@ -207,7 +212,7 @@ class LocalBroker:
     def stop(self) -> None:
         """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records.
 
-        A broker that was never started has none: nothing is deleted.
+        Deletes nothing for a broker that was never started.
         """
         self._end()
         if self.ephemeral and self.nodes:
@@ -220,7 +225,7 @@ class LocalBroker:
         self._release_guard()
 
     def _stop_nodes(self) -> bool:
-        """Say whether all stopped in order."""
+        """Stop all nodes; return whether all stopped in order."""
         in_a_hurry = self.ephemeral and not (self._class_data and self._class_data.needed)
         for node in self.nodes:
             node.kill() if in_a_hurry else node.terminate()
@@ -268,7 +273,7 @@ class LocalBroker:
         self._security = Security(security_dir(self.data_dir)) if description.secure else None
 
     def _require_as_before(self, earlier: Description | None) -> bool:
-        """Return whether the cluster is to be secured; raise where it was the other way before."""
+        """Return whether the cluster is to be secured; raise if its earlier start decided otherwise."""
         if earlier and self._secure not in (None, earlier.secure):
             raise LocalBrokerError(
                 f"{self.data_dir} holds a cluster made with secure={earlier.secure}, and secure={self._secure} was "
@@ -310,11 +315,11 @@ class LocalBroker:
             self._release_guard()
 
     def _wait_until_it_knows_all(self, node: Node, deadline: float) -> None:
-        """A node opens its port when it has joined, and the others hear of that a little later.
+        """Wait until a node knows all others: it opens its port earlier than that.
 
-        A client that is told of fewer brokers in between gives up what it asked of the one that is missing.
+        A client that is told of fewer brokers in between gives up its requests to the missing one.
         """
-        # A client of its own for each question: one that knows more brokers would ask any of them.
+        # A new client for each question: a client that knows more brokers would ask any of them.
         while Admin({**self.admin_config, "bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
             if time.monotonic() > deadline:
                 raise LocalBrokerError(f"Node {node.id} did not find all the others in time. Its log: {node.log_file}")
@@ -334,7 +339,7 @@ def _own_data_dir(ephemeral: bool) -> Path:
 
 
 def _new_cluster_id() -> str:
-    """A random id as Kafka's own tool makes it: 16 bytes in URL-safe Base64, not beginning with a dash."""
+    """Return a random id as Kafka's own tool makes it: 16 bytes in URL-safe Base64, not beginning with a dash."""
     return "h" + urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 
@@ -346,7 +351,7 @@ def _configure(
     security: Security | None,
     properties: Mapping[str, str],
 ) -> None:
-    """Write the node's properties file and give it the commands that run it."""
+    """Write the node's properties file, and give the node the commands that run it."""
     node.directory.mkdir(exist_ok=True)
     secured = security.server_properties() if security else {}
     settings = server_properties(node, nodes, node.data_dir, {**secured, **properties})
@@ -355,6 +360,6 @@ def _configure(
     format_ = ["format", "--ignore-formatted", "-t", cluster_id]
     if security:
         format_.append(f"@{security.format_file}")
-    format_ += ["-c", file]  # the file last, by which a node knows its process
+    format_ += ["-c", file]  # the file comes last, since a node recognizes its process by it
     node.format_command = runtime.command("kafka.tools.StorageTool", *format_)
     node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

@@ -28,7 +28,7 @@ class Jar:
 
     @property
     def path(self) -> Path:
-        """Where a Maven repository keeps it."""
+        """The jar's path in a Maven repository."""
         directory = Path(*self.group.split("."), self.artifact, self.version)
         return directory / f"{self.artifact}-{self.version}.jar"
 
@@ -37,7 +37,7 @@ class Jar:
 
 
 def parse(line: str) -> Jar:
-    """The jar that a line of the lock describes.
+    """Return the jar that a line of the lock describes.
 
     >>> parse("org.slf4j:slf4j-api:1.7.36 41125 d3ef57").path.name
     'slf4j-api-1.7.36.jar'
@@ -48,24 +48,24 @@ def parse(line: str) -> Jar:
 
 
 def lock_text() -> str:
-    """The lock as it is checked in."""
+    """Return the text of the checked-in lock."""
     return resources.files(__package__).joinpath("kafka.lock").read_text(encoding="utf-8")
 
 
 @cache
 def locked_jars() -> tuple[Jar, ...]:
-    """The jars that a local broker runs on, in the order of its class path."""
+    """Return the jars that a local broker runs on, in the order of its class path."""
     return tuple(parse(line) for line in lock_text().splitlines() if not line.startswith("#"))
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 checksum of a file, in hexadecimal."""
+    """Return the SHA-256 checksum of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _resolve() -> list[Jar]:
-    from headway.broker.jars import maven  # noqa: PLC0415 - only for whoever writes a new lock
+    from headway.broker.jars import maven  # noqa: PLC0415 - only needed to write a new lock
 
     context = maven()
     roots, transitive = context.resolver.resolve([context.create_dependency(root) for root in ROOTS])
@@ -78,7 +78,7 @@ def _resolve() -> list[Jar]:
 
 
 def write_lock() -> None:
-    """Resolve the jars that Kafka's POM names, with those they need, and lock them."""
+    """Resolve the jars in Kafka's POM and their dependencies, and lock them."""
     header = "# Written by headway.broker.lock.write_lock: coordinates, size in bytes, SHA-256.\n"
     text = header + "".join(f"{jar}\n" for jar in _resolve())
     Path(__file__).with_name("kafka.lock").write_text(text, encoding="utf-8")

@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.01
 class Node:
     """A node that can be started, stopped and killed on its own; its data stay.
 
-    `port` is the clients', `tls_port` that of a secured broker for logins by certificate.
+    `port` is for clients; `tls_port` is a secured broker's port for logins by certificate.
 
     A node that another process started has no commands: it can be watched and stopped, not started.
     """
@@ -39,7 +39,7 @@ class Node:
 
     @property
     def log_file(self) -> Path:
-        """What Kafka and the JVM have to say, warnings and worse."""
+        """The file of Kafka's and the JVM's messages, warnings and worse."""
         return self.directory / "kafka.log"
 
     @property
@@ -60,12 +60,12 @@ class Node:
 
     @property
     def running(self) -> bool:
-        """Whether the node's process lives."""
+        """Return whether the node's process lives."""
         return self._running_process() is not None
 
     @property
     def holds_data(self) -> bool:
-        """Whether any process has Kafka's own lock of the data, also one that is not known as this node's."""
+        """Return whether any process holds Kafka's own lock of the data, even one that is not known as this node's."""
         try:
             with (self.data_dir / ".lock").open("r+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +76,7 @@ class Node:
         return False
 
     def start(self, timeout: float = 60) -> None:
-        """Start the node and return when it serves clients."""
+        """Start the node, and return when it serves clients."""
         self.spawn()
         self.wait_until_ready(time.monotonic() + timeout)
 
@@ -88,7 +88,7 @@ class Node:
         self._run(self.run_command)
 
     def spawn_format(self) -> None:
-        """Begin to give a new data directory its identity; `finish_format` waits for it."""
+        """Begin to give a new data directory its identity; `finish_format` waits for the end."""
         if not any(self.data_dir.glob("__cluster_metadata-*")):
             self._run(self.format_command)
 
@@ -109,7 +109,7 @@ class Node:
             raise LocalBrokerError(loss)
 
     def _has_port(self) -> bool:
-        """Whether it is this node that listens, and not another program that took the port while Java started."""
+        """Return whether this node listens, and not another program that took the port while Java started."""
         process = self._running_process()
         if process is None:
             return False
@@ -128,7 +128,7 @@ class Node:
                 process.terminate()
 
     def stop(self, timeout: float = 30) -> bool:
-        """Stop the node in order, or kill it after `timeout` seconds; say whether it was in order."""
+        """Stop the node in order, or kill it after `timeout` seconds; return whether it was in order."""
         self.terminate()
         if self._gone_before(time.monotonic() + timeout):
             return True
@@ -155,19 +155,19 @@ class Node:
         return self._process
 
     def _run(self, command: Sequence[str]) -> None:
-        # A log of its own for each run: a reason that is found in it is this run's.
+        # Each run has its own log: so a reason that is found in it is this run's.
         with self.log_file.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal is for us, and we stop the node in order.
+            # Its own session: Ctrl-C in the terminal is for us, and we stop the node in order.
             self._process = psutil.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
 
     def _recall(self) -> psutil.Process | None:
-        """The process that an earlier start noted, if it lives.
+        """Return the process that an earlier start noted, if it lives.
 
-        Its process id may be another process's by now; the last word of the command line tells. That is the
-        properties file by whatever path it was started: another spelling of it is the same file.
+        Another process may have its process id by now, so the last argument of the command line decides. That is the
+        properties file, on the path that the start used: another spelling of the path is the same file.
         """
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""The settings that a node of a local Apache Kafka runs with."""
+"""The settings of a local Apache Kafka's nodes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ HOST = "127.0.0.1"
 
 
 class Address(Protocol):
-    """What the settings need to know of a node."""
+    """The protocol for a node: what the settings need to know of it."""
 
     @property
     def id(self) -> int: ...
@@ -24,16 +24,16 @@ class Address(Protocol):
 def server_properties(
     node: Address, nodes: Sequence[Address], data_dir: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """All properties of `node` in a cluster of `nodes`, secured where they have a `tls_port`; `extra` wins."""
+    """Return all properties of `node` in a cluster of `nodes`, secured if they have a `tls_port`; `extra` wins."""
     several = _replication(len(nodes)) | _patience(len(nodes))
     return _identity(node, nodes, data_dir) | _quick_and_small() | several | dict(extra)
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """The text of a Java properties file: Latin-1, with the escapes that JSON has too.
+    r"""Return the text of a Java properties file: Latin-1, with the escapes that JSON has too.
 
     >>> print(render({"log.dirs": "/home/zoë/data", "node.id": "1"}), end="")
-    log.dirs=/home/zo\\u00eb/data
+    log.dirs=/home/zo\u00eb/data
     node.id=1
     """
     return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
@@ -56,7 +56,7 @@ def _identity(node: Address, nodes: Sequence[Address], data_dir: Path) -> dict[s
 
 
 def _replication(nodes: int) -> dict[str, str]:
-    """Three copies where there are three nodes, of which one may be missing."""
+    """Return the settings for three copies with three nodes, one of which may be missing."""
     copies, in_sync = str(min(nodes, 3)), str(min(nodes, 2))
     return {
         "default.replication.factor": copies,
@@ -70,7 +70,7 @@ def _replication(nodes: int) -> dict[str, str]:
 
 
 def _patience(nodes: int) -> dict[str, str]:
-    """Return Kafka's own heartbeat interval where a coordinator may wait for another node that fails.
+    """Return Kafka's own heartbeat interval if a coordinator may wait for another node that fails.
 
     librdkafka loses answers that come later than that (docs/design/librdkafka.md).
     """
@@ -81,7 +81,7 @@ def _quick_and_small() -> dict[str, str]:
     return {
         # A misspelt topic is an error, not a new topic.
         "auto.create.topics.enable": "false",
-        # 50 partitions by default, each with its files and its leader.
+        # The default is 50 partitions, each with its files and its leader.
         "offsets.topic.num.partitions": "8",
         "transaction.state.log.num.partitions": "8",
         "share.coordinator.state.topic.num.partitions": "8",
@@ -91,7 +91,7 @@ def _quick_and_small() -> dict[str, str]:
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
-        # … and in the newer protocol, where the broker decides, a rebalance takes a second instead of five. One node
+        # … and in the newer protocol, in which the broker decides, a rebalance takes a second instead of five. One node
         # waits for no other.
         "group.consumer.heartbeat.interval.ms": "1000",
         # The log cleaner allocates this at once: 128 MiB by default.

@@ -1,4 +1,4 @@
-"""How a node's Java process is started: which Java, on which jars, with which options."""
+"""The start of a node's Java process: the Java, the jars and the options."""
 
 import hashlib
 import uuid
@@ -11,7 +11,8 @@ from headway.broker.java import find_java
 from headway.broker.lock import lock_text
 
 # A local broker lives for minutes. With only the quick compiler it starts sooner and takes a third less of the CPU for
-# the same throughput (measured with 3 million records on two cores); the simplest collector does for its small heap.
+# the same throughput (measured with 3 million records on two cores). The simplest collector suffices for its small
+# heap.
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")
 _LOGGING = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -24,30 +25,30 @@ _LOGGING = (
 class ClassData:
     """The JVM's archive of Kafka's loaded classes, which halves the time to start.
 
-    The JVM writes it when a node stops that was started without one. It goes to a file of this cluster's own first,
-    so that another cluster never maps an unfinished one. The JVM itself ignores an archive of other jars.
+    The JVM writes the archive when a node stops that was started without one. It first goes to a file of this cluster's
+    own, so that another cluster never maps an unfinished one. The JVM itself ignores an archive of other jars.
     """
 
     unfinished: Path
 
     @property
     def archive(self) -> Path:
-        """The archive that starts use."""
+        """The archive for starts."""
         return self.unfinished.with_suffix("")
 
     @property
     def needed(self) -> bool:
-        """Whether there is none yet."""
+        """Return whether there is no archive yet."""
         return not self.archive.exists()
 
     def option(self, record: bool) -> list[str]:
-        """The JVM option that uses the archive or, if there is none and `record` is set, makes it."""
+        """Return the JVM option that uses the archive or, if there is none and `record` is set, makes it."""
         if not self.needed:
             return [f"-XX:SharedArchiveFile={self.archive}"]
         return [f"-XX:ArchiveClassesAtExit={self.unfinished}"] if record else []
 
     def keep(self, complete: bool) -> None:
-        """Take a newly written archive into use, or remove it when its node was killed while writing."""
+        """Put a newly written archive in use, or remove it if its node was killed while writing."""
         if complete and self.unfinished.exists():
             self.unfinished.replace(self.archive)
         self.unfinished.unlink(missing_ok=True)
@@ -63,14 +64,14 @@ class Runtime:
     class_data: ClassData
 
     def command(self, main: str, *arguments: str, record: bool = False) -> list[str]:
-        """The command line that runs one of Kafka's main classes."""
+        """Return the command line that runs one of Kafka's main classes."""
         options = [*_OPTIONS, *_LOGGING, *self.class_data.option(record), *self.options]
         class_path = ":".join(map(str, self.jars))
         return [str(self.java), *options, "-cp", class_path, main, *arguments]
 
 
 def find_runtime(options: Sequence[str] = ()) -> Runtime:
-    """The Java and the jars to run with, fetched where they are missing."""
+    """Return the Java and the jars to run with; fetch the missing ones."""
     java = find_java()
     jars = ensure_jars()
     class_data_dir().mkdir(parents=True, exist_ok=True)
@@ -78,5 +79,5 @@ def find_runtime(options: Sequence[str] = ()) -> Runtime:
 
 
 def _key(java: Path) -> str:
-    """Differs between the Javas of a machine, and after an update of one of them."""
+    """Return a key that differs between the Javas of a machine, and after an update of one of them."""
     return hashlib.sha256(f"{java.resolve()} {java.stat().st_mtime_ns} {lock_text()}".encode()).hexdigest()[:12]

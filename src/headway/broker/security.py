@@ -21,9 +21,9 @@ _PASSWORD_BYTES = 24
 
 
 class Security:
-    """The authority, the users and their passwords in `directory`; `make` makes those of a new cluster.
+    """The authority, the users and their passwords in `directory`; `make` makes them for a new cluster.
 
-    Every file is readable by its owner only. A user is the same one with a password (SCRAM) and with a certificate.
+    Only its owner can read each file. A user is the same one with a password (SCRAM) and with a certificate.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -31,7 +31,7 @@ class Security:
         self.authority = Authority(directory)
 
     def make(self) -> None:
-        """Make the authority, `admin` and `app`, where an interrupted start has not made them already."""
+        """Make the authority, `admin` and `app`, unless an interrupted start has made them already."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.authority.make()
         for user in (ADMIN, APP):
@@ -55,7 +55,7 @@ class Security:
             self.write_client_files(user, servers, tls_servers)
 
     def write_client_files(self, user: str, servers: str, tls_servers: str) -> None:
-        """Write a user's certificate, and its two files of settings for `--config-file`."""
+        """Write a user's certificate, and the user's two files of settings for `--config-file`."""
         self.authority.issue(user, self._certificate_of(user))
         self._write_properties(self.properties_file(user), self.client_config(user, servers))
         mutual = self.directory / f"{user}.mtls.properties"
@@ -66,7 +66,7 @@ class Security:
         return self.directory / f"{user}.properties"
 
     def client_config(self, user: str, servers: str) -> dict[str, Any]:
-        """Return librdkafka's settings of a client that logs in by password."""
+        """Return librdkafka's settings for a client that logs in by password."""
         return {
             "bootstrap.servers": servers,
             "security.protocol": "SASL_SSL",
@@ -77,7 +77,7 @@ class Security:
         }
 
     def certificate_config(self, user: str, servers: str) -> dict[str, Any]:
-        """Return librdkafka's settings of a client that logs in by certificate (mutual TLS)."""
+        """Return librdkafka's settings for a client that logs in by certificate (mutual TLS)."""
         self._password(user)
         certificate = str(self._certificate_of(user))
         return {
@@ -89,7 +89,7 @@ class Security:
         }
 
     def require_new(self, user: str) -> None:
-        """Raise for the name of a user that exists, or that cannot be a file's, a certificate's and a principal's."""
+        """Raise if a user of this name exists, or if the name does not suit a file, a certificate and a principal."""
         if not _NAME.fullmatch(user):
             raise ConfigError(
                 f"A user's name must be 1 to 60 letters, digits, - and _, the first a letter or digit; it is {user!r}."
@@ -102,7 +102,7 @@ class Security:
         write_private(self._password_file(user), password.encode())
 
     def server_properties(self) -> dict[str, str]:
-        """Return the properties that all nodes share; the passwords and keys stay in files of their own."""
+        """Return the properties that all nodes share; passwords and keys stay in files of their own."""
         return {
             "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "SSL",
@@ -130,7 +130,7 @@ class Security:
 
     @contextmanager
     def format_arguments(self) -> Iterator[None]:
-        """Keep the arguments by which Kafka's storage tool makes the users in a file: others see a command line."""
+        """Keep the storage tool's arguments that make the users in a file, since others can see a command line."""
         users = ((user, self._password(user)) for user in self.users)
         lines = (f"--add-scram\n{_MECHANISM}=[name={user},password={password}]\n" for user, password in users)
         write_private(self.format_file, "".join(lines).encode())

@@ -1,7 +1,7 @@
 """The `headway` command.
 
-Each subcommand lives in a module of its own, imported only when it is called, so that `headway --help` is quick
-and an extra is missed only by the command that needs it.
+Each subcommand lives in a module of its own, imported only when it is called. So `headway --help` is quick, and only
+the command that needs an extra misses it.
 """
 
 import contextlib
@@ -31,18 +31,18 @@ SUMMARIES = {
     "acls": "Show the smallest rights (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared over levels.",
 }
-"""The subcommands, each in the module of its name, and what the help says of them without importing them."""
+"""The subcommands, each in the module of its name, and their summaries for the help, which imports none of them."""
 
 
 class _Mistake(click.ClickException):
-    """A `HeadwayError`, as click shows and ends with it."""
+    """A `HeadwayError` as click shows it and ends with it."""
 
     def show(self, file: Any = None) -> None:
         click.echo(f"headway: {self.message}", err=True, file=file)
 
 
 def _refused(error: OSError) -> str:
-    """Return the sentence for what the operating system refuses; what has no name is a standard stream."""
+    """Return the sentence for a refusal by the operating system; an error without a file is of a standard stream."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be used: {reason}."
@@ -60,7 +60,7 @@ def _one_sentence() -> Iterator[None]:
     except HeadwayError as error:
         raise _Mistake(str(error)) from error
     except BrokenPipeError:
-        raise  # click's own: whoever read has enough
+        raise  # click handles it: the reader of the pipe has enough
     except OSError as error:
         raise _Mistake(_refused(error)) from error
     except KeyboardInterrupt:
@@ -69,7 +69,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 class _LazyGroup(click.Group):
-    """A group whose subcommands are imported when they are needed, and whose errors are one sentence."""
+    """A group that imports subcommands only when needed, and shows errors as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARIES)

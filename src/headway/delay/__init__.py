@@ -1,1 +1,1 @@
-"""Delayed delivery: `Scheduler` and the relay that moves what is due."""
+"""Delayed delivery: the `Scheduler`, and the relay that delivers records when they are due."""

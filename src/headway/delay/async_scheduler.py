@@ -1,4 +1,4 @@
-"""The scheduler's async twin."""
+"""The scheduler for asyncio."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from headway.runtime.lifecycle import time_left_of
 
 
 class RecordOptions(TypedDict, total=False):
-    """What `send_later` may be told of a record."""
+    """The options of `send_later`."""
 
     headers: Sequence[Header]
     priority: int | None
@@ -30,7 +30,7 @@ class RecordOptions(TypedDict, total=False):
 
 
 class RecurringOptions(RecordOptions, total=False):
-    """What `every` may be told."""
+    """The options of `every`."""
 
     zone: str
     misfire: Misfire
@@ -38,9 +38,9 @@ class RecurringOptions(RecordOptions, total=False):
 
 
 class AsyncScheduler:
-    """`Scheduler` for asyncio: the same promises, and `await send_later(...)` means stored.
+    """A `Scheduler` for asyncio with the same promises; `await send_later(...)` returns when the record is stored.
 
-    Make it with `async with`, or close it: it looks for its topics, and creates them, when it is entered or first used.
+    Use `async with`, or close it. On entry, or on first use, it looks for its topics and creates the missing ones.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -64,7 +64,7 @@ class AsyncScheduler:
         return await _stored(scheduler.every(rule, key, value, topic, **options))
 
     async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Do not deliver a schedule; see `Scheduler.cancel`."""
+        """Cancel a schedule; see `Scheduler.cancel`."""
         scheduler = await self._made()
         left = time_left_of(timeout)
         return await _settled(await asyncio.to_thread(scheduler.ask_to_cancel, handle, timeout), left() or 0.0)
@@ -78,8 +78,8 @@ class AsyncScheduler:
         )
 
     async def close(self) -> None:
-        """Store what was scheduled and let go."""
-        if self._making is not None:  # whoever needed it was cancelled
+        """Store all schedules and release everything."""
+        if self._making is not None:  # the caller that started the making was cancelled
             with contextlib.suppress(HeadwayError):
                 await self._made()
         if self._scheduler is not None:
@@ -95,7 +95,7 @@ class AsyncScheduler:
         await self.close()
 
     async def _made(self) -> Scheduler:
-        """Return the scheduler, which one thread makes for all who need it: cancelled, they leave it to the next."""
+        """Return the scheduler, which one thread makes for all callers; a cancelled caller leaves it to the next."""
         while self._scheduler is None:
             if self._making is None:
                 self._making = asyncio.ensure_future(asyncio.to_thread(Scheduler, self._config, name=self._name))

@@ -1,4 +1,4 @@
-"""Asking a relay to cancel or reschedule, and waiting for what it answers."""
+"""Commands to a relay, to cancel or reschedule, and the relay's answers."""
 
 import logging
 import random
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 ANSWER_WITHIN = 30.0
 
 Send = Callable[[str, bytes, str, int], Future[Any]]
-"""(topic, value, key, partition) -> when it is stored"""
+"""(topic, value, key, partition) -> a future that ends when the record is stored"""
 
 
 class Commands:
-    """Sends commands and hands out their answers; its reader and thread begin with the first command."""
+    """A sender of commands that hands out their answers; its reader and thread begin with the first command."""
 
     def __init__(self, config: Mapping[str, Any], names: TopicNames, partitions: int, send: Send) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class Commands:
     def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
         """Send a command; the future resolves when a relay has settled it."""
         with self._lock:
-            if self._reader and self._is_refused:  # librdkafka says it once: a new one finds out what is so now
+            if self._reader and self._is_refused:  # librdkafka reports a refusal once; a new reader sees if it holds
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
@@ -46,14 +46,14 @@ class Commands:
                 self._reader = TailReader(self._config, self._names.answers, self._reply, self._answered, self._refused)
         command = Command(parts.id, parts.due, parts.at, uuid.uuid4().hex, self._reply, to)
         answer: Future[Settled] = Future()
-        answer.set_running_or_notify_cancel()  # who waits for it no more (`AsyncScheduler`) cannot end it, then
+        answer.set_running_or_notify_cancel()  # so a caller that stops waiting (`AsyncScheduler`) cannot end it
         self._waiting[command.token] = answer
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
         sent.add_done_callback(lambda sent: self._failed(command.token, sent.exception()))
         return answer
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Read answers with these from now on."""
+        """Read answers with these credentials from now on."""
         with self._lock:
             if self._reader:
                 self._reader.set_sasl_credentials(username, password)
@@ -63,7 +63,7 @@ class Commands:
             answer.set_exception(error)
 
     def _refused(self, missing: AuthorizationError) -> None:
-        """Nobody here will hear of an answer: tell all who wait, rather than have them wait in vain."""
+        """Give all waiting callers the error, since no answer can be read here."""
         self._is_refused = True
         error = AuthorizationError(f"What was asked is stored, and its answer cannot be read. {missing}")
         for token in list(self._waiting):
@@ -73,14 +73,14 @@ class Commands:
         if token in self._waiting:
             try:
                 settled = read_settled(value)
-            except ScheduleError as error:  # of a newer relay, or of a stranger
+            except ScheduleError as error:  # written by a newer relay or by a stranger
                 log.warning("A record in %s is passed over: %s", self._names.answers, error)
             else:
                 if answer := self._waiting.pop(token, None):
                     answer.set_result(settled)
 
     def close(self) -> None:
-        """Nobody is answered any more."""
+        """Stop answering: fail all commands that wait."""
         if self._reader:
             self._reader.close()
         for token in list(self._waiting):
@@ -88,7 +88,7 @@ class Commands:
 
 
 def settled_within(answer: Future[Settled], timeout: float, left: float) -> Settled:
-    """The answer, waited for as long as is left of the timeout; raises `NoRelayError`."""
+    """Return the answer, within the rest of the timeout; raise `NoRelayError` if none comes."""
     try:
         return answer.result(left)
     except TimeoutError:
@@ -96,7 +96,7 @@ def settled_within(answer: Future[Settled], timeout: float, left: float) -> Sett
 
 
 def no_relay(timeout: float) -> NoRelayError:
-    """The error where nobody has answered."""
+    """Return the error for a command that no relay has answered."""
     return NoRelayError(
         f"No relay has answered within {timeout:.3g} s. What was asked is stored, and settled as soon as one runs "
         "(`headway relay`). Ask again then, to learn how."

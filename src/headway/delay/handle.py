@@ -1,13 +1,13 @@
-"""What a scheduler gives for each schedule."""
+"""The handle that a scheduler returns for each schedule."""
 
 from headway.core.delay.schedule import HandleParts, Schedule
 from headway.kafka.producer.delivery import DeliveryFuture
 
 
 class ScheduleHandle:
-    """A schedule: `str(handle)` is plain text with which any process can cancel or reschedule it.
+    """A schedule: with the plain text `str(handle)` any process can cancel or reschedule it.
 
-    It is made at once; `wait` says when the schedule is stored.
+    The handle exists at once; `wait` returns when the schedule is stored.
     """
 
     __slots__ = ("_partition", "_schedule", "future")
@@ -24,11 +24,11 @@ class ScheduleHandle:
 
     @property
     def due(self) -> float:
-        """When it is due, in seconds since the epoch."""
+        """The due time, in seconds since the epoch."""
         return self._schedule.due / 1000
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until Kafka has stored the schedule; raises `DeliveryError` if it was refused, or `TimeoutError`."""
+        """Wait until Kafka has stored the schedule; raise `DeliveryError` if Kafka refused it, or `TimeoutError`."""
         self.future.result(timeout)
 
     def __str__(self) -> str:

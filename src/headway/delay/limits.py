@@ -1,4 +1,4 @@
-"""What a client has to keep to that stores schedules in the lines: how large a record may be, how long it may take."""
+"""The limits for clients that store schedules in the lines: the size of a record, and the time to store it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from headway.core.delay.partition_relay import STORED_WITHIN
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import ConfigError
 
-# What a relay adds: another due time; or why the record is a dead letter, in headers.
+# A relay adds another due time, or headers that say why the record is a dead letter.
 _LATER_ADDED = 65_536
 _MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
 
@@ -16,7 +16,7 @@ DEFAULTS: Mapping[str, Any] = {"message.max.bytes": _MOST_BYTES, "message.timeou
 
 
 def check(config: Config) -> None:
-    """Raises `ConfigError` for settings with which a relay would miss a record, or could not move it."""
+    """Raise `ConfigError` for settings with which a relay would miss a record, or could not move it."""
     key = next((key for key in ("message.timeout.ms", "delivery.timeout.ms") if key in config), "message.timeout.ms")
     timeout = whole_number(key, config.get(key, STORED_WITHIN))
     if not 0 < timeout <= STORED_WITHIN:

@@ -1,4 +1,4 @@
-"""What is pending: read from the lines, beside the relays, without disturbing them."""
+"""Pending schedules, read from the lines beside the relays, without disturbing them."""
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +19,7 @@ _WITHIN = 75.0
 
 
 class Pending(NamedTuple):
-    """A schedule that is not delivered yet: where it is, and when it is due by all that was changed."""
+    """A schedule that is not delivered yet: its place, and its due time after all changes."""
 
     line: int
     partition: int
@@ -29,12 +29,12 @@ class Pending(NamedTuple):
 
     @property
     def handle(self) -> str:
-        """The text with which it is cancelled."""
+        """The text with which a user cancels the schedule."""
         return str(HandleParts(self.partition, self.schedule.due, self.schedule.at, self.schedule.id))
 
 
 def layout_of(config: Mapping[str, Any], name: str) -> Layout:
-    """What there is of a scheduler; raises `ConfigError` if it has no topics."""
+    """Return the layout of a scheduler's topics; raise `ConfigError` if it has no topics."""
     layout = read_layout(config, name)
     if layout is None:
         raise ConfigError(f"The scheduler {name} has no topics. Create them with `headway schedule init`.")
@@ -42,10 +42,10 @@ def layout_of(config: Mapping[str, Any], name: str) -> Layout:
 
 
 def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> Iterator[Pending]:
-    """All that is pending, or what is in some of the partitions, in no order.
+    """Yield all pending schedules, or those of some partitions, in no order.
 
-    It comes one at a time, so that it may be more than fits in memory. Relays go on meanwhile: they move records to
-    shorter lines, which are read after the longer ones, so what they move is seen in one line or in both.
+    Yields one at a time, since all of them may not fit in memory. Relays keep moving records to shorter lines
+    meanwhile. Shorter lines are read after longer ones, so a record that moves is seen in one line or in both.
     """
     layout, names = layout_of(config, name), TopicNames(name)
     numbers = range(layout.partitions) if partitions is None else partitions
@@ -62,10 +62,10 @@ def _of_line(
 ) -> Iterator[Pending]:
     place = names.line(line), number
     end, start = onlooker.ends([place]).get(place), onlooker.starts([place]).get(place)
-    if end is None or start is None:  # its topic was deleted meanwhile
+    if end is None or start is None:  # the line's topic was deleted meanwhile
         return
     start = max(start, state.mark.offset if line == MEMORY else state.line(line).offset)
-    done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets that are read
+    done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets of the records read
     for message in onlooker.read(place, start, end):
         offset = message.offset() or 0
         while done and done[0].stop <= offset:
@@ -75,7 +75,7 @@ def _of_line(
         try:
             schedule = schedule_of(message)
         except ScheduleError:
-            continue  # a relay makes a dead letter of it
+            continue  # a relay makes a dead letter of the record
         if line == MEMORY and state.mark.has_delivered(schedule, offset):
             continue
         if (due := _due(schedule, state.changes)) is not None:

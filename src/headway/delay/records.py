@@ -1,4 +1,4 @@
-"""What a relay decides, as records for Kafka, and what it has to know of a record that it reads."""
+"""A relay's decisions as records for Kafka, and the facts that a relay needs of each record it reads."""
 
 import logging
 import math
@@ -27,12 +27,12 @@ _NOW = 0
 _ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 1.0
 _OVERHEAD = 1000  # bytes of a record's objects, about
-_MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record may be
+_MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 _NO_MOVE = "no delay line takes the record"
 
-# What librdkafka calls the refusal of a record that is wrong in itself: "" is what the client does not even send.
+# librdkafka's names for the refusal of a record that is wrong in itself. The client does not even send one with "".
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
 _LETTER = "dead-letter-"
@@ -53,8 +53,8 @@ _NO_ANSWERS = "Commands are carried out, and nobody is told what became of them.
 class OutgoingRecord(msgspec.Struct, gc=False):
     """A record as the client takes it.
 
-    `source` is what it was made of; None for what a relay stores. `line` is where it moves, if it does. `letter` is the
-    dead letter that waits in a line, as `Writing.instead_of` says.
+    `source` is the record it was made of; None for a relay's state. `line` is the line that it moves to, if it moves.
+    `letter` is the dead letter that waits in a line, as `Writing.instead_of` says.
     """
 
     topic: str
@@ -69,11 +69,11 @@ class OutgoingRecord(msgspec.Struct, gc=False):
 
 
 class Writing:
-    """Turns the ticks of one partition number into records.
+    """The converter of one partition number's ticks into records.
 
     Args:
         names: The scheduler's.
-        ladder: The lines in use, in which dead letters wait that cannot be stored.
+        ladder: The lines in use; dead letters that cannot be stored wait there.
         partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
         why_not: Returns a sentence about what keeps records out of a topic, or None.
     """
@@ -99,9 +99,9 @@ class Writing:
         self._now = 0
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[OutgoingRecord]:
-        """Everything that a tick writes.
+        """Yield all records that a tick writes.
 
-        What is stored comes first: so a transaction knows all its partitions early, and asks the broker for them once.
+        State comes first: so a transaction knows all its partitions early, and asks the broker for them once.
         """
         self._now = now
         for key, value in tick.state.items():
@@ -113,7 +113,7 @@ class Writing:
         for answer in tick.answers:
             if self._targets.have(self._names.answers, answer.command.reply) and self._answers.is_open:
                 yield self._answer(answer)
-            else:  # whoever asks there is of a scheduler that was deleted since, or is none; or it may not be written
+            else:  # the command comes from a deleted or unknown scheduler, or the answers may not be written
                 log.warning("Nobody is told what became of the command %s.", answer.command.token)
 
     def _move(self, partition: int, write: Write) -> OutgoingRecord:
@@ -125,7 +125,7 @@ class Writing:
     def _delivery(self, write: Write, now: int) -> OutgoingRecord:
         message, schedule = write.record, write.schedule
         if schedule.topic == self._names.dead and _is_letter(message):
-            headers = list(headers_of(message))[:-1]  # the last one is that of its wait
+            headers = list(headers_of(message))[:-1]  # the last one is the header of its wait
             letter = OutgoingRecord(
                 self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message
             )
@@ -140,14 +140,14 @@ class Writing:
             return self.dead_letter(message, missing, _REFUSED)
         partition = _ANY_PARTITION if schedule.partition is None else schedule.partition
         headers = own_headers(message)
-        # By the clock that says that it is due: this machine's own may be behind it.
+        # By the clock that decided that the record is due: this machine's own clock may be behind it.
         timestamp = max(schedule.due, now)
         return OutgoingRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 
     def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> OutgoingRecord:
-        """Return a record in a line, where it waits for the right to write it to its target; or its dead letter.
+        """Return a record that waits in a line for the right to write it to its target; or its dead letter.
 
-        A right that is away for a moment costs nothing but that, and one that was never given makes no pile of work.
+        A right that is missing for a moment costs only that moment. A right that was never given makes no pile of work.
         """
         if target.refused_for > _WAIT_FOR_A_RIGHT:
             return self.dead_letter(message, DeliveryError(target.reason), _REFUSED)
@@ -161,7 +161,7 @@ class Writing:
         return OutgoingRecord(topic, message.value(), message.key(), partition or 0, _NOW, headers, message, line)
 
     def _forbid(self, topic: str, reason: str) -> Writable:
-        """Note that a target refuses this relay's records for want of a right."""
+        """Note that a target refuses this relay's records because a right is missing."""
         if (target := self._forbidden.get(topic)) is None:
             target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, _LOOK_FOR_A_RIGHT_EVERY)
             self._forbidden[topic] = target
@@ -176,7 +176,7 @@ class Writing:
         return OutgoingRecord(self._names.answers, settled.value, command.token, command.reply, _NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> OutgoingRecord:
-        """The record as it lies in its line, and why it cannot be delivered."""
+        """Return the dead letter of a record: the record as it is in its line, and why it cannot be delivered."""
         error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
@@ -190,9 +190,9 @@ class Writing:
         return self._now_or_later(letter)
 
     def _now_or_later(self, letter: OutgoingRecord) -> OutgoingRecord:
-        """Return a dead letter if it can be stored now; else itself in a line, as a schedule for its own topic.
+        """Return a dead letter if it can be stored now; else the same letter in a line, scheduled for its own topic.
 
-        There it survives whatever ends the relay, keeps no record waiting, and comes again when it is to be tried.
+        In the line the letter survives the relay's end, delays no other record, and comes again for the next try.
         """
         return letter if self._dead.is_open else self._later(letter)
 
@@ -213,16 +213,16 @@ class Writing:
         )
 
     def instead_of(self, refused: OutgoingRecord, error: str, reason: str) -> OutgoingRecord | None:
-        """Return what is written in place of a record that Kafka refuses for good; None where nobody misses it.
+        """Return the replacement for a record that Kafka refuses for good; None if no replacement is needed.
 
-        A dead letter is halved where it is too large; for any other reason it waits in a line.
+        A dead letter is halved if it is too large; for any other reason it waits in a line.
 
         Args:
             refused: The record.
-            error: What librdkafka calls the refusal; empty for one of the client's own.
-            reason: The same for people.
+            error: librdkafka's name of the refusal; empty for one of the client's own.
+            reason: The reason for people.
 
-        Raises `KafkaError` where the relay cannot go on without the record, `AuthorizationError` for want of a right.
+        Raises `KafkaError` if the relay cannot go on without the record, `AuthorizationError` if a right is missing.
         """
         said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
         if refused.topic == self._names.answers:
@@ -256,7 +256,7 @@ class Writing:
             return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
         try:
             known = self._why_not(refused.topic)
-        except HeadwayError:  # what cannot be asked now
+        except HeadwayError:  # the brokers do not answer now
             known = None
         raise AuthorizationError(known or said)
 
@@ -274,7 +274,7 @@ def _with_parts(letter: OutgoingRecord, parts: Parts) -> OutgoingRecord:
 
 
 class Targets:
-    """Which topics and partitions there are: asked once, since librdkafka looks for a new one for half a minute."""
+    """The topics and partitions that exist: asked once, since librdkafka looks for a new topic for half a minute."""
 
     def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
         self._partitions_of = partitions_of
@@ -282,7 +282,7 @@ class Targets:
         self._asked_at: dict[str, float] = {}
 
     def error(self, schedule: Schedule) -> DeliveryError | None:
-        """Why a schedule's target cannot take it; what cannot be asked now, sending will show."""
+        """Return why a schedule's target cannot take it; None if that cannot be asked now: a send will show it."""
         topic = schedule.topic
         if self.have(topic, schedule.partition or 0):
             return None
@@ -291,10 +291,10 @@ class Targets:
         return DeliveryError(f"A schedule is for partition {schedule.partition} of {topic}, which has {count}.")
 
     def have(self, topic: str, partition: int) -> bool:
-        """Return whether there is this partition of a topic, as far as that can be asked."""
+        """Return whether a topic has this partition; True if that cannot be asked now."""
         if self._partitions.get(topic, 0) > partition:
             return True
-        if time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER:  # not for each of a burst
+        if time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER:  # not for each record of a burst
             try:
                 self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
             except KafkaError:
@@ -313,7 +313,7 @@ _source = RecordSource(0, "", lambda message: message.key(), lambda message: mes
 
 
 def schedule_of(message: Message) -> Schedule:
-    """The schedule of a record in a line; raises `ScheduleError`."""
+    """Return the schedule of a record in a line; raise `ScheduleError` if it is unreadable."""
     return _schedule_in(headers_of(message))
 
 
@@ -324,7 +324,7 @@ def _schedule_in(headers: Sequence[Header]) -> Schedule:
 
 
 def fetched_from(message: Any) -> Fetched:
-    """A record in a line, for who decides about it."""
+    """Return a record of a line in the form that `PartitionRelay` decides about."""
     headers = headers_of(message)
     try:
         schedule: Schedule | ScheduleError = _schedule_in(headers)
@@ -337,7 +337,7 @@ def fetched_from(message: Any) -> Fetched:
 
 
 def own_headers(message: Message) -> list[Header]:
-    """A record's headers without ours."""
+    """Return a record's headers without Headway's own."""
     headers = headers_of(message)
     if len(headers) == 1 and headers[0][0] == HEADER:  # nearly always, and twice as quick
         return []
@@ -345,7 +345,7 @@ def own_headers(message: Message) -> list[Header]:
 
 
 def command_from(message: Any) -> Command | None:
-    """Return a command from its record; None, and a warning, for one that cannot be read."""
+    """Return a command from its record; None, and log a warning, if it cannot be read."""
     try:
         return read_command(message.value())
     except ScheduleError as error:

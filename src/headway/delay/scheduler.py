@@ -1,4 +1,4 @@
-"""Scheduling: records that are stored in Kafka now and delivered when they are due."""
+"""Schedulers: they store records in Kafka now, which a relay delivers when they are due."""
 
 import itertools
 import logging
@@ -36,11 +36,11 @@ from headway.runtime.lifecycle import Closable, time_left_of
 log = logging.getLogger(__name__)
 
 _A_MOMENT = 0.1
-_LAYOUT_LASTS = 30.0  # seconds; other lines may be put in use, or all topics be deleted and made anew
+_LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
 
 
 class _Lines(NamedTuple):
-    """What there is of a scheduler, and where to send for each line."""
+    """The layout of a scheduler's topics, and the destination for each line."""
 
     layout: Layout
     ladder: Ladder
@@ -48,20 +48,21 @@ class _Lines(NamedTuple):
 
 
 class Scheduler(Closable):
-    """Stores records in Kafka that a relay delivers when they are due: once, and never early.
+    """A client that stores records in Kafka, which a relay delivers when they are due: once, and never early.
 
-    `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The topics that it
-    needs are created if there are none. Records are delivered while a relay runs (`headway relay`); what comes due
-    while none does is delivered when one runs again. Thread-safe; `with` closes it, which stores what was scheduled.
+    `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The scheduler
+    creates its topics if there are none. A relay (`headway relay`) delivers the records. A record that comes due while
+    no relay runs is delivered when one runs again. Thread-safe. `with` closes the scheduler, which first stores all
+    schedules.
 
     Args:
-        name: What the names of its topics begin with. Schedulers and relays of one name belong together.
+        name: The prefix of the topics' names. Schedulers and relays of one name belong together.
 
     Raises:
         ConfigError: A setting is out of bounds.
-        KafkaError: The topics are not there and could not be created.
+        KafkaError: The topics do not exist and could not be created.
 
-    Other lines that are put in use, and topics that were deleted and made anew, it knows within half a minute.
+    Within half a minute the scheduler notices that other lines are in use, or that topics were created again.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -95,21 +96,26 @@ class Scheduler(Closable):
         id: str | None = None,
         on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
-        """Deliver a record to a topic at a time; returns at once, and the handle's `wait` says when it is stored.
+        """Deliver a record to a topic at a time.
 
-        Key, value and headers arrive byte for byte. Of records with the same key and the same due time the first
-        sent arrives first. What is due already is delivered as soon as a relay sees it.
+        Returns at once; the handle's `wait` returns when the record is stored. Key, value and headers arrive byte for
+        byte. Of records with the same key and the same due time the first sent arrives first. A record that is due
+        already is delivered as soon as a relay sees it.
 
         Args:
+            key: The record's key, as for a producer.
+            value: The record's value, as for a producer.
+            topic: The target topic.
             when: An aware datetime, or a delay: a timedelta or seconds.
+            headers: The record's headers.
             priority: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
-            partition: Of the target; else the key decides, as for any producer.
-            id: The beginning of the schedule's id, to find it by in lists; a unique end is added.
-            on_stored: Called with (error, metadata) when it is stored, or not, on the scheduler's own thread.
+            partition: The target's partition; without it the key decides, as for any producer.
+            id: The beginning of the schedule's id, to find the schedule by in lists; a unique end is added.
+            on_stored: Called with (error, metadata) on the scheduler's own thread, when the record is stored or not.
 
         Raises:
-            ConfigError: A time without a zone, or beyond the year 9999; a topic or partition that there cannot be; or
-                a header with the name that is ours.
+            ConfigError: The time has no zone or is beyond the year 9999; the topic or partition is impossible; or a
+                header has the name that Headway uses.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
         """
@@ -132,14 +138,22 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         """Deliver a record again and again, until it is cancelled.
 
+        Raises as `send_later` does, and `ConfigError` for a rule that cannot be read.
+
         Args:
             rule: A cron expression with five fields, as "0 17 * * MON-FRI"; or an interval in seconds or as a
-                timedelta, which begins to count now.
+                timedelta, counted from now.
+            key: The record's key, as for a producer.
+            value: The record's value, as for a producer.
+            topic: The target topic.
             zone: The time zone of the cron expression, as "Europe/Berlin"; daylight saving time is taken into account.
-            misfire: What happens after a time without a relay: "coalesce" delivers once for all that was missed,
-                "fire" once for each time, "skip" leaves out what is missed for longer than `older_than` seconds.
-
-        Raises as `send_later`, and `ConfigError` for a rule that cannot be read.
+            misfire: The policy after a time without a relay: "coalesce" delivers once for all missed times, "fire" once
+                for each missed time, "skip" drops times missed by more than `older_than` seconds.
+            older_than: The seconds that a missed time may be in the past and still be delivered under "skip".
+            headers: The record's headers.
+            priority: The level, as for `send_later`.
+            partition: The target's partition, as for `send_later`.
+            id: The beginning of the schedule's id, as for `send_later`.
         """
         if isinstance(rule, datetime):
             raise ConfigError(
@@ -148,7 +162,7 @@ class Scheduler(Closable):
             )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
-        if not older_than * 1000 <= LATEST:  # nor is what is no number
+        if not older_than * 1000 <= LATEST:  # NaN fails this comparison, too
             raise ConfigError(f"older_than is {older_than} s; it must be a number of seconds, up to {LATEST // 1000}.")
         oldest = round(max(-1.0, older_than * 1000))
         recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, oldest)  # type: ignore[arg-type]
@@ -162,47 +176,47 @@ class Scheduler(Closable):
         )
 
     def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Do not deliver a schedule; what became of that: `Settled.CANCELLED` or `Settled.DELIVERED`.
+        """Cancel a schedule, and return `Settled.CANCELLED`, or `Settled.DELIVERED` if the record came first.
 
         Raises:
-            NoRelayError: No relay has answered within `timeout` seconds. It is cancelled as soon as one runs, if it
-                is not delivered by then.
+            NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs still cancels the
+                schedule, unless it is delivered by then.
             ConfigError: The text is no handle.
         """
         left = time_left_of(timeout)
         return settled_within(self.ask_to_cancel(handle, timeout), timeout, left() or 0.0)
 
     def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Deliver a schedule at another time, sooner or later; the handle stays good.
+        """Deliver a schedule at another time, sooner or later; the handle stays valid.
 
-        `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
+        Returns `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
         left = time_left_of(timeout)
         return settled_within(self.ask_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
 
     def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
-        """As `cancel`, without waiting for the answer; only for the schedule itself to be stored, so many seconds."""
+        """Cancel as `cancel` does, but wait (up to `timeout` seconds) only until the schedule is stored."""
         return self._ask(handle, None, timeout)
 
     def ask_to_reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
     ) -> Future[Settled]:
-        """As `reschedule`, without waiting for the answer; only for the schedule itself, as `ask_to_cancel` does."""
+        """Reschedule as `reschedule` does, but wait only until the schedule is stored."""
         return self._ask(handle, due_at(when, time.time()), timeout)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on; raises `ConfigError` for what librdkafka does not take."""
+        """Log in with other credentials from now on; raise `ConfigError` if librdkafka does not accept them."""
         self._check_open()
         self._client.set_sasl_credentials(username, password)
         change_credentials(self._connection, username, password)
         self._asking.set_sasl_credentials(username, password)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait until all that was scheduled is stored; how many are not, after `timeout` seconds."""
+        """Wait up to `timeout` seconds until all schedules are stored; return how many are not."""
         return self._client.flush(timeout)
 
     def close(self, timeout: float | None = None) -> int:
-        """Store what was scheduled and let go; how many were not stored within `timeout` seconds."""
+        """Store all schedules and release everything; return how many were not stored within `timeout` seconds."""
         if self._closed:
             return 0
         self.check_may_close()
@@ -214,7 +228,7 @@ class Scheduler(Closable):
         return left
 
     def forked(self) -> None:
-        """Do nothing any more: this is the copy in a forked process, without threads."""
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -224,7 +238,7 @@ class Scheduler(Closable):
             raise ClosedError("The scheduler is closed. Make a new one to go on.")
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
+        """Raise `HeadwayError` in a callback, since `close` would wait for the callback's own thread."""
         if self._client.serves_here:
             raise closed_in_callback("scheduler")
 
@@ -281,7 +295,7 @@ class Scheduler(Closable):
         return Destination(topic, 0, topic, self._client.serve_until, client=self._client)
 
     def _look_again(self) -> None:
-        """Look in a thread which lines there are by now: nobody who schedules waits for it."""
+        """Look for the current lines in a thread, so that no caller of `send_later` waits."""
         self._look_again_at = time.monotonic() + _LAYOUT_LASTS
 
         def look() -> None:

@@ -1,4 +1,4 @@
-"""A scheduler's topics: their names, their settings, how they come to be, and which ladder is in use."""
+"""A scheduler's topics: their names, their settings, their creation, and the ladder in use."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ DEFAULT_PARTITIONS = 4
 
 _FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 MAX_MESSAGE_BYTES = 2_097_152
-"""Of a record in a line, and of a dead letter: a megabyte and what a schedule and its end add, and some more."""
+"""The limit for a record in a line, and for a dead letter: 1 MB, the parts that Headway adds, and a reserve."""
 
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
@@ -45,50 +45,50 @@ class TopicNames:
     name: str
 
     def line(self, line: int) -> str:
-        """The topic of a delay line."""
+        """Return the topic of a delay line."""
         return f"{self.name}.{_LINE}{line}"
 
     @property
     def commands(self) -> str:
-        """Cancellations and reschedules."""
+        """The topic of cancellations and reschedules."""
         return f"{self.name}.commands"
 
     @property
     def answers(self) -> str:
-        """What became of them."""
+        """The topic of the relays' answers to commands."""
         return f"{self.name}.answers"
 
     @property
     def state(self) -> str:
-        """What relays store."""
+        """The topic of the relays' state."""
         return f"{self.name}.state"
 
     @property
     def ladder(self) -> str:
-        """Which lines are in use."""
+        """The topic that says which lines are in use."""
         return f"{self.name}.ladder"
 
     @property
     def dead(self) -> str:
-        """Records that could not be delivered."""
+        """The topic of records that could not be delivered."""
         return f"{self.name}.dead"
 
     def owns(self, topic: str) -> bool:
-        """Return whether a topic is one of these: nothing may be scheduled to it, since relays believe what it says."""
+        """Return whether the scheduler owns a topic. Relays trust its content, so nothing may be scheduled to it."""
         if not topic.startswith(f"{self.name}."):
             return False
         end = topic.removeprefix(f"{self.name}.")
         return end in _OWN or end.startswith(_LINE)
 
     def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
-        """The lines among the topics that there are, and how many partitions each has."""
+        """Return the lines among the existing topics, each with its number of partitions."""
         prefix = f"{self.name}.{_LINE}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
         return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}
 
 
 class NewTopic(NamedTuple):
-    """A topic that is to be created."""
+    """A topic to create."""
 
     name: str
     partitions: int
@@ -96,7 +96,7 @@ class NewTopic(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What there is: the partitions that all topics have, the lines that exist, and those that are used."""
+    """The partitions that all topics have, the lines that exist, and the lines in use."""
 
     partitions: int
     lines: tuple[int, ...]
@@ -104,17 +104,17 @@ class Layout(NamedTuple):
 
     @property
     def usable(self) -> Ladder:
-        """The ladder without lines whose topics are not there: any ladder is right for any record."""
+        """The ladder without lines whose topics do not exist: any ladder is right for any record."""
         return usable(self.ladder, self.lines)
 
 
 def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
-    """Return a ladder without those of its lines that are not there; or as it is, where none of them is."""
+    """Return a ladder without its missing lines; or unchanged, if all its lines are missing."""
     return Ladder.of_those(set(ladder.lines).intersection(lines)) or ladder
 
 
 def topics_for(names: TopicNames, ladder: Ladder, partitions: int) -> list[NewTopic]:
-    """All topics of a scheduler. Lines and commands keep their records until they are done with."""
+    """Return all topics of a scheduler. Lines and commands keep their records until they are done with."""
     line = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
     kept = {**_FOR_EVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
@@ -134,14 +134,14 @@ def create_topics(
     partitions: int = DEFAULT_PARTITIONS,
     replication_factor: int | None = None,
 ) -> Layout:
-    """Create what is missing of a scheduler's topics, and put a ladder in use: the one given, or else the one that is.
+    """Create the missing topics of a scheduler, and put a ladder in use: the given one, or else the current one.
 
-    What is pending is not touched: a record carries its due time, so other lines mean other moves and nothing else.
-    Lines that are not in use any more are read until they are empty.
+    Pending records are not touched: a record carries its due time, so other lines only mean other moves. Relays read
+    lines that are no longer in use until they are empty.
 
     Raises:
         KafkaError: A topic could not be created.
-        ConfigError: There are other numbers of partitions already.
+        ConfigError: Topics exist with different numbers of partitions.
     """
     names = TopicNames(name)
     with TopicReader(config) as reader:
@@ -158,7 +158,7 @@ def create_topics(
 
 
 def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
-    """What `create_topics` would create."""
+    """Return the topics that `create_topics` would create."""
     names = TopicNames(name)
     with TopicReader(config) as reader:
         existing = reader.admin.topics()
@@ -168,17 +168,17 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
 
 
 def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> Layout | None:
-    """Return what there is of a scheduler; None if it has no topics yet.
+    """Return the layout of a scheduler's topics; None if it has no topics yet.
 
-    Raises `AuthorizationError` where this client may not see one of its topics; `wanted` is the operation for which
-    the lines are asked for.
+    Raises `AuthorizationError` if this client may not see one of the topics. `wanted` is the operation that the
+    client needs on the lines.
     """
     with TopicReader(config) as reader:
         return layout_seen_by(reader, name, wanted)
 
 
 def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layout | None:
-    """Return the same as `read_layout`, with clients that there are."""
+    """Return the same as `read_layout`, with the clients of an existing reader."""
     names = TopicNames(name)
     existing = reader.admin.topics()
     if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
@@ -195,12 +195,12 @@ def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None
         try:
             admin.create(new_names, partitions, replication_factor, dict(settings))
         except KafkaError:
-            if _all_there(admin, new_names) is None:  # else another scheduler was first
+            if _all_there(admin, new_names) is None:  # else another scheduler created them first
                 raise
 
 
 def _all_there(admin: Admin, topics: Collection[str]) -> Mapping[str, int] | None:
-    """The topics that there are, when these are among them."""
+    """Return all existing topics as soon as these are among them; None if that takes too long."""
     deadline = time.monotonic() + _KNOWN_WITHIN
     while time.monotonic() < deadline:
         existing = admin.topics()
@@ -211,7 +211,7 @@ def _all_there(admin: Admin, topics: Collection[str]) -> Mapping[str, int] | Non
 
 
 def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> Mapping[str, int]:
-    """The brokers hear of new topics one after the other."""
+    """Wait until all topics are known, since brokers learn of new topics one after the other; return all topics."""
     existing = _all_there(admin, [new.name for new in topics_for(names, ladder, 1)])
     if existing is None:
         raise KafkaError(f"The topics of {names.name} were created, and are not known {_KNOWN_WITHIN:g} s later.")
@@ -219,7 +219,7 @@ def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> Mapping[str, int]
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, if one was; or, where its record cannot be read, one of all lines there are."""
+    """The ladder that was put in use, if any; or, if its record cannot be read, a ladder of all existing lines."""
 
     ladder: Ladder | None
     is_stored: bool
@@ -227,17 +227,17 @@ class _InUse(NamedTuple):
 
 def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
     place = names.ladder, 0
-    if names.ladder not in existing or not reader.bounds().ends([place]).get(place):  # nor is one deleted
+    if names.ladder not in existing or not reader.bounds().ends([place]).get(place):  # it may be deleted
         return _InUse(None, is_stored=False)
     stored = reader.compacted(names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
     if ladder := ladder_from(names, _LADDER_KEY.encode(), stored):
         return _InUse(ladder, is_stored=True)
-    # All lines are older than the ladder's first record, but maybe not than what was listed before.
+    # All lines are older than the ladder's first record, but maybe newer than the topics listed before.
     return _InUse(Ladder.of_those(names.lines_of(reader.admin.topics())), is_stored=False)
 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:
-    """Return what a record of the ladder's topic puts in use; None where that is nothing, or cannot be read."""
+    """Return the ladder that a record of the ladder's topic puts in use; None if there is none or it is unreadable."""
     if key != _LADDER_KEY.encode() or value is None:
         return None
     try:
@@ -252,7 +252,7 @@ def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> La
 
 
 def decode_ladder(value: bytes) -> Ladder:
-    """Return a ladder as it is stored; raise `UnreadableError` for what is none."""
+    """Return a ladder from its stored form; raise `UnreadableError` if it is malformed."""
     lines = read_json(value, _ladder_decoder, "The ladder")
     try:
         return Ladder(lines)
@@ -275,7 +275,7 @@ def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) 
 def _checked(names: TopicNames, existing: Mapping[str, int], ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     lines = names.lines_of(existing)
-    # Those in use that are not listed may be there, and be no topics that this client may see.
+    # Lines in use that are not listed may exist, as topics that this client may not see.
     unlisted = {line: existing.get(names.line(line)) for line in (MEMORY, *ladder.lines) if line not in lines}
     lines |= {line: count for line, count in unlisted.items() if count is not None}
     others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}

@@ -1,4 +1,4 @@
-"""Whether the relay may write to a topic that it can do without for a while."""
+"""A check whether the relay may write to a topic that it can do without for a while."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ _IN_A_ROW = 20.0
 
 
 class Writable:
-    """Looks whether a topic is there; and after a refusal, later and later, whether it takes records again.
+    """A check that a topic exists; and, after a refusal, with growing pauses, that it takes records again.
 
     A try would cost much: librdkafka looks for a missing topic for half a minute, and a transaction is aborted.
 
@@ -50,7 +50,7 @@ class Writable:
 
     @property
     def is_open(self) -> bool:
-        """Whether to try to write now."""
+        """Return whether to try to write now."""
         now = time.monotonic()
         if not self._breaker.allows(now):
             return False
@@ -70,21 +70,21 @@ class Writable:
             return self._why_not(self._topic)
         except AuthorizationError as error:
             return str(error)
-        except HeadwayError:  # what cannot be asked now, sending will show
+        except HeadwayError:  # a send will show what cannot be asked now
             return None
 
     @property
     def again_in(self) -> float:
-        """In how many seconds to try again."""
+        """The seconds until the next try."""
         return max(0.0, self._breaker.again_at - time.monotonic())
 
     @property
     def refused_for(self) -> float:
-        """For how many seconds records are refused, with no longer pause between refusals than `_IN_A_ROW`."""
+        """The seconds for which records have been refused, with pauses of at most `_IN_A_ROW` between refusals."""
         return max(0.0, self._refused_at - self._refused_since)
 
     def refused(self, reason: str) -> None:
-        """Note that a record was refused; the warning has what the brokers say of the topic, or else this reason."""
+        """Note that a record was refused; log the brokers' reason about the topic, or else this one."""
         now = time.monotonic()
         if now - self._refused_at > _IN_A_ROW:
             self._refused_since = now

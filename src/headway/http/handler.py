@@ -1,4 +1,4 @@
-"""The handler: a request for each record, and what its answer means for the record."""
+"""The handler: a request for each record, and the meaning of its answer for the record."""
 
 import asyncio
 import inspect
@@ -15,18 +15,18 @@ from headway.http.hosts import Hosts
 from headway.http.messages import Request, Response
 from headway.http.retry_after import retry_after
 
-_TRANSIENT = {408, 425, 429}  # of the 4xx; another attempt may go well (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
+_TRANSIENT = {408, 425, 429}  # among 4xx; another attempt may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
 _LARGE = 1 << 20
 _NOT_IDEMPOTENT = {"POST", "PATCH"}  # by their definition (RFC 9110 §9.2.2, RFC 5789)
 
 
 def open_session() -> aiohttp.ClientSession:
-    """A session that leaves limits to the handler and keeps no cookies, which one record would hand to the next."""
+    """Open a session without limits, which the handler sets, and without cookies, which could pass between records."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
 
 class _Client(NamedTuple):
-    """What the requests of one event loop share; `keeper` closes the session when the loop ends."""
+    """The parts that the requests of one event loop share; `keeper` closes the session when the loop ends."""
 
     session: aiohttp.ClientSession
     hosts: Hosts
@@ -34,18 +34,19 @@ class _Client(NamedTuple):
 
 
 class HttpHandler:
-    """Sends a request for each record; a record is done when the answer is a 2xx, and its handler returns the answer.
+    """A handler that sends a request for each record; the record is done, with the answer as result, if that is a 2xx.
 
     Network errors, timeouts and the statuses 408, 425, 429 and 5xx are tried again, and not before `Retry-After`: until
-    then nothing goes to that host. Any other status is a `FatalError`; redirects are not followed. TLS certificates are
-    verified. Connections are kept, and closed when the consumer's `run` ends.
+    then no request goes to that host. Any other status is a `FatalError`; redirects are not followed. TLS certificates
+    are verified. Connections are kept, and closed when the consumer's `run` ends.
 
     Args:
-        to_request: Makes the request of a record; what it raises is a failed attempt.
+        to_request: Makes the request of a record; an error that it raises is a failed attempt.
         per_host: How many requests one host (scheme, name and port) gets at a time.
         timeout: How many seconds a request may take, from connecting to the last byte of the answer.
-        accept: Statuses besides 2xx that mean done, such as 409 where a repeated request is answered so.
-        on_response: Is called with record and answer before the record is done; what it raises is a failed attempt.
+        accept: Statuses besides 2xx that mean done, such as 409 if a repeated request is answered so.
+        on_response: Is called with record and answer before the record is done; an error that it raises is a failed
+            attempt.
         idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key: <topic>-<partition>-<offset>`, the
             same at each attempt, unless the request has one of its own.
         max_retry_after: The longest wait, in seconds, that a server may ask for.
@@ -84,14 +85,14 @@ class HttpHandler:
         self._clients: dict[asyncio.AbstractEventLoop, _Client] = {}
 
     async def __call__(self, record: ConsumerRecord, context: Context) -> Response:
-        """Send the record's request; the answer, if it means that the record is done."""
+        """Send the record's request; return the answer if it means that the record is done."""
         request = self._to_request(record)
         host = str(request.target.origin())
         client = await self._client()
         async with client.hosts.place(host):
             response = await self._send(client.session, request, self._headers(request, record))
             wait = self._wait(response)
-            if wait:  # before the place is free again: the next in line is not to send any more
+            if wait:  # before the place is free again: the next in line is not to send
                 client.hosts.hold(host, wait)
         self._judge(request, response, wait)
         if self._on_response:
@@ -109,9 +110,9 @@ class HttpHandler:
     # Sending
 
     async def _send(self, session: aiohttp.ClientSession, request: Request, headers: CIMultiDict[str]) -> Response:
-        """The answer, whatever its status.
+        """Return the answer, whatever its status.
 
-        Errors are raised without what caused them: the messages of those can hold the URL, secrets included.
+        Raises errors without their causes: the causes' messages can contain the URL, secrets included.
         """
         try:
             body, media_type = request.content
@@ -126,7 +127,7 @@ class HttpHandler:
                 raise_for_status=False,
                 timeout=aiohttp.ClientTimeout(),
             )
-            # Ours and not aiohttp's, which rounds to whole seconds.
+            # Our timeout, since aiohttp's rounds to whole seconds.
             async with asyncio.timeout(self._timeout), sending as answer:
                 return await self._read(answer)
         except TimeoutError:
@@ -144,16 +145,16 @@ class HttpHandler:
             body += chunk
         truncated = len(body) > self._max_body
         if truncated:
-            answer.close()  # the connection with it: what is left on it is not read
+            answer.close()  # closes the connection, too: the rest of the answer is not read
         return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
 
-    # What an answer means
+    # The meaning of an answer
 
     def _is_done(self, response: Response) -> bool:
         return 200 <= response.status < 300 or response.status in self._accept
 
     def _wait(self, response: Response) -> float | None:
-        """How long the host asks to be left alone, in seconds, if the request is to be tried again."""
+        """Return the seconds of the pause that the host asks for, if the request is to be tried again."""
         if self._is_done(response) or not _is_transient(response):
             return None
         wait = retry_after(response.headers, time.time())
@@ -183,7 +184,7 @@ class HttpHandler:
     async def _keep(
         self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
     ) -> AsyncGenerator[None, None]:
-        """Close the session in its own loop, and nobody has to think of it: a loop that ends closes its generators."""
+        """Close the session in its own loop, without anybody's help: a loop that ends closes its generators."""
         async with session:
             try:
                 yield
@@ -192,7 +193,7 @@ class HttpHandler:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """What aiohttp sends piece by piece if it is large: at once, it would hold up the event loop, and be warned of."""
+    """Return the body in a form that aiohttp sends in pieces if it is large: at once it would block the event loop."""
     return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
 
 
@@ -201,7 +202,7 @@ def _is_transient(response: Response) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in the words of the operating system, or else by its name; never the error's own text."""
+    """Return the failure in the words of the operating system, or else its name; never the error's own text."""
     name = type(error).__name__
     return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name
 

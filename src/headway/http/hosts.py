@@ -1,7 +1,7 @@
-"""Who may send to which host, and when.
+"""The permission to send to a host: its places and its pauses.
 
-Invariants: no host has more requests at a time than its places; one that asked to be left alone gets none until then;
-what waits for one host keeps no other waiting; a host that nobody uses or waits for takes no memory.
+Invariants: no host has more requests at a time than its places. A host that asked for a pause gets no request until its
+end. A request that waits for one host delays no other host. A host without users and waiters takes no memory.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class _Places:
-    """A host's places, and how many have one or wait for one."""
+    """A host's places, and the number of requests that have one or wait for one."""
 
     __slots__ = ("free", "users")
 
@@ -36,9 +36,9 @@ class Hosts:
 
     @contextlib.asynccontextmanager
     async def place(self, host: str) -> AsyncIterator[None]:
-        """A place at a host, given in order of arrival.
+        """Hold a place at a host, given in order of arrival.
 
-        Raises `RetriableError` while the host is left alone, and as soon as it is to be: what would wait for that long
+        Raises `RetriableError` during a host's pause, and as soon as a pause begins. A request that waits for so long
         does not wait here, where it would take a slot from requests to other hosts.
         """
         self._check_free(host)
@@ -54,7 +54,7 @@ class Hosts:
                 del self._places[host]
 
     def hold(self, host: str, seconds: float) -> None:
-        """Let nothing new go to a host for so long."""
+        """Let no new request go to a host for so many seconds."""
         now = self._clock()
         if self._held_until.get(host, 0.0) <= now:
             log.warning("%s asks to be left alone for %.3g s; requests to other hosts go on.", host, seconds)

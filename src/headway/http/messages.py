@@ -1,4 +1,4 @@
-"""What is sent and what is answered. Neither shows what can be secret: headers, bodies, queries, credentials."""
+"""Requests and responses. Neither shows parts that can be secret: headers, bodies, queries, credentials."""
 
 import json as json_module
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from headway.core.retry import FatalError
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """What to send for a record: a method, an absolute URL, headers, and a body or a value to send as JSON.
+    """A request for a record: a method, an absolute URL, headers, and a body or a value to send as JSON.
 
     Text is sent in UTF-8. Raises `ConfigError` for both a body and JSON, and for headers that are not text.
     """
@@ -32,17 +32,17 @@ class Request:
         if not isinstance(self.body, str | bytes | None):
             raise errors.ConfigError(f"A request's body is a {type(self.body).__name__}; it must be bytes or a str.")
         for name, value in self.headers.items():
-            if not isinstance(value, str):  # which aiohttp would show in its error
+            if not isinstance(value, str):  # aiohttp would show the value in its error
                 raise errors.ConfigError(f"The header {name} is a {type(value).__name__}; it must be a str.")
 
     @property
     def target(self) -> URL:
-        """The URL; raises `FatalError` for what is not an absolute one of http or https."""
+        """The URL; raises `FatalError` if it is not an absolute one of http or https."""
         try:
             url = URL(self.url)
             if url.scheme in ("http", "https") and url.host:
                 return url
-        except ValueError:  # whose message has the URL, and with it all that is secret in it
+        except ValueError:  # its message has the URL, with all its secrets
             pass
         raise FatalError(
             f"A {self.method} request has a URL that cannot be used. It must be absolute, as https://host/path; it is "
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def content(self) -> tuple[bytes | None, str]:
-        """The body as it is sent, and its media type unless the headers have one; raises for what is no JSON."""
+        """The body as it is sent, and its media type unless the headers have one; raises if it is no JSON."""
         if self.json is not None:
             return json_module.dumps(self.json).encode(), "application/json"
         if isinstance(self.body, str):
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Response:
-    """What was answered; names of headers are found in any case. `truncated` tells of a body that was too long."""
+    """A server's answer; names of headers are found in any case. `truncated` says that the body was too long."""
 
     status: int
     headers: Mapping[str, str]
@@ -75,7 +75,7 @@ class Response:
     truncated: bool = False
 
     def json(self) -> Any:
-        """The body's value; raises `ValueError` where it is no JSON, `FatalError` where it was cut."""
+        """Return the body's value; raise `ValueError` if it is no JSON, `FatalError` if it was cut."""
         if self.truncated:
             raise FatalError(f"The body of the answer was cut after {len(self.body)} bytes. Raise max_body.")
         return json_module.loads(self.body)

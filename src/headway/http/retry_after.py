@@ -1,4 +1,4 @@
-"""How long a server asks to be left alone: the header Retry-After (RFC 9110 §10.2.3)."""
+"""The pause that a server asks for: the header Retry-After (RFC 9110 §10.2.3)."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -6,10 +6,10 @@ from email.utils import parsedate_to_datetime
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """How many seconds to wait from now; None where the header is missing or says neither seconds nor a date.
+    """Return the seconds to wait from now; None if the header is missing or is neither seconds nor a date.
 
-    A date is compared with the answer's own Date, so that a clock that is wrong, here or there, does not matter, or
-    else with `now`, in seconds since the epoch.
+    A date is compared with the answer's own Date, so that a wrong clock, here or there, does not matter. Without a Date
+    it is compared with `now`, in seconds since the epoch.
 
     >>> retry_after({"Retry-After": "120"}, now=0)
     120.0
@@ -27,7 +27,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _seconds_of(date: str) -> float | None:
-    """An HTTP-date in any of its three forms (RFC 9110 §5.6.7) as seconds since the epoch; None for anything else."""
+    """Return an HTTP-date in any of its three forms (RFC 9110 §5.6.7) in seconds since the epoch; else None."""
     try:
         parsed = parsedate_to_datetime(date)
         return _in_utc(parsed).timestamp()

@@ -1,1 +1,1 @@
-"""Pipelines on Spark that can be run as they are, or taken apart: their stages are functions of DataFrames."""
+"""Pipelines on Spark to run as they are, or to take apart: their stages are functions of DataFrames."""

@@ -1,7 +1,7 @@
-"""What the flights pipeline writes: to Kafka all that comes of a flight, together; and from there to Parquet.
+"""The outputs of the flights pipeline: all records of a flight go to Kafka together, and from there to Parquet.
 
-A handler that is called again may answer otherwise. So its answers are stored in one place, and what else is made of
-them is made of what is stored.
+A handler that is called again may answer otherwise. So its answers are stored in one place, and everything else is made
+of the stored answers.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where results go: a directory, two topics that have the levels of the flights, and one for dead letters.
+    """The targets of results: a directory, two topics with the levels of the flights, and one for dead letters.
 
-    `kafka` is librdkafka's settings. Follow-ups come so long after their flight was handled, if a relay of this
+    `kafka` is librdkafka's settings. A follow-up comes `follow_up_after` its flight was handled, if a relay of this
     scheduler runs (`headway relay`).
     """
 
@@ -52,15 +52,15 @@ class Outputs:
 
     @property
     def sink_options(self) -> dict[str, str]:
-        """The options of `format("headway")` that writes them."""
+        """The options of `format("headway")` for writing."""
         kafka = {f"kafka.{name}": value for name, value in connection_of(self.kafka).items()}
         return {**kafka, "schedulerName": self.scheduler_name}
 
     def create_topics(self, like: str, levels: int) -> None:
-        """Create the topics that are not there, each with as many partitions as that of the topic `like`.
+        """Create the missing topics, each with as many partitions as that of the topic `like`.
 
-        Brokers stamp the follow-ups, which so say when they were delivered. Raises `KafkaError`, and creates none, when
-        a level of `like` does not exist.
+        Brokers set the timestamps of follow-ups, which so show the time of delivery. Raises `KafkaError`, and creates
+        none, if a level of `like` does not exist.
         """
         catalog = Catalog(connection_of(self.kafka))
         catalog.find([like], levels)
@@ -74,7 +74,7 @@ class Outputs:
             catalog.create([self.dead_letters], existing[level_topic(like, 0)])
 
     def write_parquet(self, handled: DataFrame, batch: int) -> None:
-        """A function for `foreachBatch`: replace what is there of a micro-batch, whose rows are the same again."""
+        """Write a micro-batch, as a function for `foreachBatch`: replace its earlier files, whose rows are the same."""
         handled.write.mode("overwrite").parquet(f"{self.directory}/flights/batch={batch}")
 
 

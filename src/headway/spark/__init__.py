@@ -1,6 +1,6 @@
 """Headway in PySpark: topics by priority as source and sink, and handlers that run in parallel on the cluster.
 
-Its names are imported when they are first asked for, as those of `headway`.
+A name's module is imported when the name is first used, as in `headway`.
 """
 
 from headway.runtime.lazy_import import importer

@@ -1,4 +1,4 @@
-"""Values of options, which Spark hands over as text: each parser raises `ConfigError` with a sentence."""
+"""Parsers of options, which Spark hands over as text; each raises `ConfigError` with a sentence."""
 
 import json
 import re
@@ -14,7 +14,7 @@ SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LARGEST = 2**63 - 1
-"""Of Kafka's offsets and times, and Spark's whole numbers."""
+"""The largest of Kafka's offsets and times, and of Spark's whole numbers."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _DIGITS = 40
@@ -23,7 +23,7 @@ _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
 def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Any option that is neither of these nor Kafka's, with the nearest right name; `options` are in lower case."""
+    """Refuse any option that is neither of these nor Kafka's, and suggest the nearest; `options` are in lower case."""
     known = {name.lower(): name for name in names}
     for name in options:
         if name not in known and not name.startswith(KAFKA_PREFIX):
@@ -33,7 +33,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
 
 
 def whole_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
-    """Return a whole number from `least` to `most`; `meaning` says what it is, or why it must be so much."""
+    """Return a whole number from `least` to `most`; `meaning` is its meaning, or the reason for its bound."""
     number = _number(value)
     if number is None or number < least:
         raise ConfigError(
@@ -45,7 +45,7 @@ def whole_number(name: str, value: str, least: int, meaning: str, most: int = LA
 
 
 def shown(value: object) -> str:
-    """Return a value as an error shows it: in quotes, and not more of it than can be read."""
+    """Return a value as an error shows it: in quotes, and shortened to a readable length."""
     try:
         text = repr(value)
     except ValueError:
@@ -54,27 +54,27 @@ def shown(value: object) -> str:
 
 
 def _number(value: str) -> int | None:
-    """Return the number that a text of digits is; None for other texts.
+    """Return the number in a text of digits; None for other texts.
 
-    Python makes no number of thousands of digits. One of more than 40 is too large everywhere, whichever it is.
+    Python converts no text of thousands of digits. A number of more than 40 digits is too large everywhere.
     """
     return int(value[:_DIGITS]) if value.isdecimal() else None
 
 
 def choice(name: str, value: str, choices: Sequence[str]) -> str:
-    """One of several words, in any case."""
+    """Return one of several words, in lower case; accept any case."""
     if value.lower() not in choices:
         raise ConfigError(f"The option {name} is {value!r}. Choose {', '.join(choices[:-1])} or {choices[-1]}.")
     return value.lower()
 
 
 def true_or_false(name: str, value: str) -> bool:
-    """`true` or `false`, in any case."""
+    """Return whether the value is `true`; accept `true` and `false` in any case."""
     return choice(name, value, ("true", "false")) == "true"
 
 
 def duration(name: str, value: str) -> float:
-    """A duration in seconds.
+    """Return a duration in seconds.
 
     >>> duration("maxTriggerDelay", "15m"), duration("maxTriggerDelay", "500ms")
     (900, 0.5)
@@ -86,9 +86,9 @@ def duration(name: str, value: str) -> float:
 
 
 def moment_ms(value: str) -> int | None:
-    """Return a time in milliseconds since the epoch, None for what is no time; a time without a zone is none.
+    """Return a time in milliseconds since the epoch; None for text that is no time, or a time without a zone.
 
-    A time before 1970 is 0: no record is older, and Kafka reads numbers below 0 as something else.
+    A time before 1970 becomes 0: no record is older, and Kafka reads numbers below 0 as something else.
 
     >>> moment_ms("2026-01-01T00:00:00Z"), moment_ms("1767225600000"), moment_ms("soon")
     (1767225600000, 1767225600000, None)
@@ -103,7 +103,7 @@ def moment_ms(value: str) -> int | None:
 
 
 def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
-    """A JSON object; `example` is in the sentence for what is none."""
+    """Return a JSON object; raise `ConfigError` with `example` for any other value."""
     try:
         form = json.loads(value)
     except (ValueError, RecursionError):  # also for a number of thousands of digits

@@ -1,8 +1,8 @@
-"""A worker's process, and the task that outlives it: the parent of the process knows which records killed it.
+"""A worker's process, and the task that outlives it: the task knows which records killed the process.
 
-Spark would only see that a Python worker is gone, and start the same task again beside the same record. So the task
-itself runs no handler. It starts a process for them, reads after a death which records ran there, and starts another.
-What it finds out it tells all tasks of the run through Kafka, since the partition may go to any of them.
+Spark would only see that a Python worker is gone, and start the same task again with the same record. So the task
+itself runs no handler: it starts a process for them. After a death it reads which records ran there, and starts another
+process. It tells all tasks of the run through Kafka, since any of them may get the partition next.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ from headway.parallel.consumer import ParallelConsumer
 log = logging.getLogger(__name__)
 
 STOP = b"stop"
-"""The word to all workers of a run: drain, and leave the group."""
+"""The message to all workers of a run: drain, and leave the group."""
 
 _LOOK_EVERY = 0.2  # seconds
-_LEAVE_WITHIN = 10.0  # seconds, for a process whose task is gone
+_LEAVE_WITHIN = 10.0  # seconds for a process whose task is gone
 _IN_ONE_RECORD = 500  # suspects, each of at most some hundred bytes
 
 
 class Task(Protocol):
-    """What a process runs; goes to it pickled."""
+    """The protocol for what a process runs; it is pickled for the process."""
 
     @property
     def name(self) -> str: ...
@@ -49,11 +49,11 @@ class Task(Protocol):
 
 
 class WorkerDiedError(HeadwayError):
-    """A worker's process died, and no record was running."""
+    """The error for a worker's process that died while no record ran."""
 
 
 class TaskSupervisor:
-    """Keeps the process of one task alive until it ends by itself. Tasks of a `run` reach each other by `control`."""
+    """The keeper of one task's process until it ends by itself. Tasks of a `run` reach each other by `control`."""
 
     def __init__(self, task: Task, control: Callable[[], ControlTopic], run: str) -> None:
         self._task = task
@@ -65,7 +65,7 @@ class TaskSupervisor:
         self._stopped = threading.Event()
 
     def hear(self, word: bytes) -> None:
-        """Take what was said to all tasks of the run; may be called from any thread."""
+        """Take a message to all tasks of the run; may be called from any thread."""
         with self._lock:
             if word == STOP:
                 self._stopped.set()
@@ -74,9 +74,9 @@ class TaskSupervisor:
                 self._tell(news)
 
     def work(self) -> Any:
-        """Return what the process ended with; None if it died while it was to end.
+        """Return the process's outcome; None if it died while it was to end.
 
-        Raises `WorkerDiedError` if it died for another reason than a record, and Spark is to start the task again.
+        Raises `WorkerDiedError` if it died for another reason than a record; then Spark starts the task again.
         """
         deaths = RestartPolicy()
         while True:
@@ -126,19 +126,19 @@ class _Process:
         self._process = context.Process(target=_serve, args=(theirs, task, suspects))
         self._process.start()
         theirs.close()
-        with contextlib.suppress(OSError):  # it has died already
+        with contextlib.suppress(OSError):  # the process has died already
             send_handle(self._pipe, self._table, self._process.pid)
 
     def tell(self, what: bytes | list[Suspect]) -> None:
-        """Tell it to stop, or which records to take care of."""
-        with contextlib.suppress(OSError):  # it has died, as `outcome` says
+        """Tell the process to stop, or which records are suspects."""
+        with contextlib.suppress(OSError):  # the process has died, as `outcome` says
             self._pipe.send(what)
 
     def outcome(self) -> Any:
-        """Wait for what it ended with; raises `EOFError` if it died."""
+        """Wait for the process's outcome; raise `EOFError` if it died."""
         try:
             while not self._pipe.poll(_LOOK_EVERY):
-                # The end of the pipe does not come while what it forked holds the other.
+                # The pipe does not end while a fork of the process holds its other end.
                 if self._process.exitcode is not None and not self._pipe.poll(0):
                     raise EOFError
             return self._pipe.recv()
@@ -146,18 +146,18 @@ class _Process:
             raise EOFError from error
 
     def exit_code(self) -> int | None:
-        """Return how it ended."""
+        """Return the exit code of the process; None if it has not ended."""
         if self._process.exitcode is None:
             self._process.join(1.0)
         return self._process.exitcode
 
     def ran(self) -> Any:
-        """Return the attempts that ran when it died."""
+        """Return the attempts that ran when the process died."""
         return read_table(self._table)
 
     def close(self) -> None:
-        """End it if it has not ended by itself, and let go of all that it took."""
-        self._pipe.close()  # which ends it
+        """End the process if it has not ended by itself, and release all that it held."""
+        self._pipe.close()  # this ends the process
         self._process.join(_LEAVE_WITHIN)
         self._process.kill()
         self._process.join()

@@ -1,8 +1,8 @@
 """`run_workers`: `@worker` handlers as long-lived tasks of a cluster.
 
-Each worker is a Spark job of one task: if its executor dies, Spark starts the task elsewhere, and no other worker is
-disturbed. To end a task Spark would kill its Python within two seconds; so workers are told through Kafka, drain, and
-leave their groups.
+Each worker is a Spark job of one task. If its executor dies, Spark starts the task elsewhere, without disturbing other
+workers. To end a task Spark would kill its Python within two seconds. So a stop message through Kafka tells workers to
+drain and to leave their groups.
 """
 
 import logging
@@ -38,14 +38,14 @@ from headway.worker_discovery import find_workers
 log = logging.getLogger(__name__)
 
 CONTROL_TOPIC = "headway-control"
-_LEAVE_WITHIN = 30.0  # seconds, to leave a group and end, when nothing runs any more
+_LEAVE_WITHIN = 30.0  # seconds to leave a group and end, when no record runs any more
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What a task is told; goes to the cluster.
+    """A task's parameters, which are sent to the cluster.
 
-    `config` is what the user of the worker gave; `connection` has what the worker itself declares of it as well.
+    `config` comes from the user of the worker; `connection` also has the settings that the worker itself declares.
     """
 
     worker: str
@@ -83,7 +83,7 @@ class _Task:
         return _Ended(consumer.metrics(), "")
 
     def mistake(self, error: HeadwayError) -> "_Ended":
-        """Return what an error means for the run; raises what another attempt may help against."""
+        """Return an error's meaning for the run; raise the error if another attempt may help."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
         if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError)):
             return _Ended(None, f"{self.worker}: {error}")
@@ -92,7 +92,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How a task ended: what it did, or the sentence that says why it cannot go on."""
+    """The end of a task: its metrics, or the sentence that says why it cannot go on."""
 
     metrics: ParallelMetrics | None
     mistake: str
@@ -107,21 +107,21 @@ def run_workers(
     concurrency: int | None = None,
     drain_timeout: float = 30.0,
 ) -> "ClusterWorkers":
-    """Run a `@worker` in `n` tasks of the cluster, each a member of its group; returns when they are being started.
+    """Run a `@worker` in `n` tasks of the cluster, each a member of its group; return while they start.
 
-    They are the workers that `headway worker` runs: each record is acknowledged on its own, and one that dies with its
-    executor is replaced. They take a core each for as long as they run.
+    They are the workers that `headway worker` runs: each record is acknowledged on its own, and a worker that dies with
+    its executor is replaced. Each worker occupies a core for as long as it runs.
 
     Args:
         spark: The session; its cluster needs a free core for each worker.
         handler_path: `module:handler`, importable on the cluster (`spark-submit --py-files`).
-        n: How many. Partitions are shared among them: more than a topic has would idle.
-        config: Where Kafka is, and further settings, as for a `ParallelConsumer`.
-        concurrency: How many records each handles at a time. By default as declared.
-        drain_timeout: How many seconds what runs may go on after `stop`.
+        n: The number of workers. They share the partitions: more workers than partitions would idle.
+        config: Kafka's address and further settings, as for a `ParallelConsumer`.
+        concurrency: How many records each worker handles at a time. By default as declared.
+        drain_timeout: How many seconds running records may take after `stop`.
 
     Raises `ConfigError` for a handler that is not found here, or is no worker, and `KafkaError` if Kafka refuses the
-    topic `headway-control`, through which workers are told to stop.
+    topic `headway-control`, through which workers receive their stop message.
     """
     check_at_least("n", n, 1)
     check_at_least("drain_timeout", drain_timeout, 0)
@@ -149,9 +149,9 @@ class ClusterWorkers:
             thread.start()
 
     def stop(self) -> None:
-        """Tell all workers to drain and to leave their groups; does not wait until they have.
+        """Tell all workers to drain and to leave their groups; do not wait until they have.
 
-        If they cannot be told, as Kafka does not take the word, they are cancelled: what runs comes again.
+        If Kafka refuses the stop message, the workers are cancelled, and running records come again.
         """
         if self._ending.is_set():
             return
@@ -163,10 +163,10 @@ class ClusterWorkers:
             self._spark.cancelJobGroup(self._task.run)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all have ended; False if they have not within `timeout` seconds.
+        """Wait until all workers have ended; return False if they have not within `timeout` seconds.
 
-        Raises `HeadwayError` if they could not go on: a record failed for good and there is no dead-letter topic, or
-        one died again and again.
+        Raises `HeadwayError` if the workers could not go on: a record failed for good and there is no dead-letter
+        topic, or a worker died again and again.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
@@ -180,7 +180,7 @@ class ClusterWorkers:
 
     @property
     def results(self) -> list[ParallelMetrics]:
-        """What those have done that have ended."""
+        """The metrics of the workers that have ended."""
         return list(self._results)
 
     def __enter__(self) -> Self:
@@ -202,7 +202,7 @@ class ClusterWorkers:
             born = time.monotonic()
             try:
                 ended = self._run_job(index)
-            except Exception as error:  # of Spark's: the task died as often as it tries one, or the application ends
+            except Exception as error:  # Spark's: the task died as often as Spark tries one, or the application ends
                 self._mourn(index, error, deaths.delay(time.monotonic() - born))
             else:
                 self._note(ended)

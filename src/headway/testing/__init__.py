@@ -1,1 +1,1 @@
-"""What tests of programs that use Headway need."""
+"""Helpers for tests of programs that use Headway."""

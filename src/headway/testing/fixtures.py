@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def headway_broker() -> Iterator["LocalBroker"]:
-    """A running Apache Kafka of one node, the same for the whole test session; its records go with it."""
+    """Yield a running Apache Kafka of one node, the same for the whole test session; its records go with it."""
     from headway.broker import LocalBroker  # noqa: PLC0415 - a test session without it starts quicker
 
     with LocalBroker() as broker:
@@ -29,9 +29,9 @@ def headway_broker() -> Iterator["LocalBroker"]:
 
 @pytest.fixture(scope="session")
 def headway_secure_broker() -> Iterator["LocalBroker"]:
-    """A running Apache Kafka with TLS, logins and rights, for the whole test session.
+    """Yield a running Apache Kafka with TLS, logins and rights, for the whole test session.
 
-    A test that grants rights makes a user of its own with `add_user`, so that others do not have them.
+    A test that grants rights makes a user of its own with `add_user`, so that other tests do not have them.
     """
     from headway.broker import LocalBroker  # noqa: PLC0415 - a test session without it starts quicker
 
@@ -41,6 +41,6 @@ def headway_secure_broker() -> Iterator["LocalBroker"]:
 
 @pytest.fixture
 def headway_topic(request: pytest.FixtureRequest) -> str:
-    """The name of a topic that no other test uses; it does not exist yet."""
+    """Return the name of a topic that no other test uses; it does not exist yet."""
     test = re.sub(r"[^A-Za-z0-9_-]+", "-", request.node.name)[:100]
     return f"{test}-{uuid.uuid4().hex[:8]}"

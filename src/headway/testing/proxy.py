@@ -1,4 +1,4 @@
-"""A TCP proxy before Kafka's brokers that adds delay, holds things up, and keeps account of the requests.
+"""A TCP proxy before Kafka's brokers that adds delay, holds answers back, and keeps account of the requests.
 
     with KafkaProxy("localhost:9092", round_trip=0.02) as proxy:
         producer = Producer({"bootstrap.servers": proxy.bootstrap_servers})
@@ -25,7 +25,7 @@ _HEADER = struct.Struct(">hhi")  # of a request: its API's key and version, and 
 
 @dataclass(slots=True)
 class Request:
-    """A request that went by: when, on which connection, and when its answer did; times are monotonic."""
+    """A request that passed: its API, its connection, its time, and the time of its answer; times are monotonic."""
 
     api: int
     connection: int
@@ -44,11 +44,12 @@ class _Connection:
 
 
 class KafkaProxy:
-    """Stands before each of the brokers in `bootstrap_servers`, in a thread of its own.
+    """A proxy before each of the brokers in `bootstrap_servers`, in a thread of its own.
 
     Args:
-        round_trip: How many seconds it adds between a request and its answer; may be changed at any time.
-        keeps_account: Whether it keeps the requests in `requests`; else it needs no more memory however long it runs.
+        bootstrap_servers: The brokers' addresses.
+        round_trip: The seconds that it adds between a request and its answer; may be changed at any time.
+        keeps_account: Whether it keeps the requests in `requests`; else its memory does not grow with time.
     """
 
     def __init__(self, bootstrap_servers: str, round_trip: float = 0.0, *, keeps_account: bool = True) -> None:
@@ -66,19 +67,19 @@ class KafkaProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where to connect instead."""
+        """The addresses to connect to instead of the brokers'."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     def hold(self, *apis: int) -> None:
-        """Let no answer to requests of these APIs through from now on; without any, all pass again in their order."""
+        """Hold back all answers to requests of these APIs from now on; without any, all pass again in their order."""
         self._held = set(apis)
 
     def of(self, api: int) -> list[Request]:
-        """The requests of an API so far."""
+        """Return the requests of an API so far."""
         return [request for request in list(self.requests) if request.api == api]
 
     def most_at_once(self, api: int) -> int:
-        """The most requests of an API that were under way at once on one connection."""
+        """Return the most requests of an API that were under way at once on one connection."""
         requests = self.of(api)
         return max((_under_way(each, requests) for each in requests), default=0)
 
@@ -112,7 +113,7 @@ class KafkaProxy:
         writer: asyncio.StreamWriter,
         note: Callable[[bytes], tuple[bytes, int | None]],
     ) -> None:
-        """Pass frames on in their order, each half a round trip after it came."""
+        """Pass frames on in their order, each half a round trip after its arrival."""
         frames: asyncio.Queue[tuple[float, bytes, int | None]] = asyncio.Queue()
         task = self._loop.create_task(self._deliver(frames, writer))
         try:
@@ -155,7 +156,7 @@ class KafkaProxy:
             return frame, None
         request.answered = time.monotonic()
         if request.api in _NAMES_BROKERS:
-            for port, ours in self._ports.items():  # a port stands right behind its host
+            for port, ours in self._ports.items():  # a port follows its host directly
                 frame = frame.replace(b"127.0.0.1" + _LENGTH.pack(port), b"127.0.0.1" + _LENGTH.pack(ours))
                 frame = frame.replace(b"localhost" + _LENGTH.pack(port), b"127.0.0.1" + _LENGTH.pack(ours))
         return frame, request.api

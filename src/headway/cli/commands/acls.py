@@ -1,4 +1,4 @@
-"""`headway acls`: which rights a role needs, as commands that grant them, and which of them are missing."""
+"""`headway acls`: the rights that a role needs, as commands that grant them, and the missing ones among them."""
 
 import functools
 import json
@@ -43,7 +43,7 @@ def acls() -> None:
 
 
 def _role(command: Command) -> Callable[..., None]:
-    """Give the command of a role the options that all have, and show or check the rights that it returns."""
+    """Give the command of a role the options that all roles have, and show or check the rights that it returns."""
 
     @click.option("--principal", metavar="User:NAME", help="Who is granted the rights, as User:app.")
     @click.option("--check", is_flag=True, help="Say which of the rights this login does not have.")
@@ -339,7 +339,7 @@ def _cases(**wanted: object) -> list[str]:
 
 
 def _kafka_topics(topics: Iterable[str], levels: int | None) -> list[str]:
-    """Return the Kafka topics; of a name that ends with `*`, all that begin so."""
+    """Return the Kafka topics; for a name that ends with `*`, all with that prefix."""
     found = []
     for topic in topics:
         name = topic.removesuffix("*")

@@ -119,7 +119,7 @@ def stop(data_dir: Path | None) -> None:
 
 
 def _brokers(data_dir: Path | None) -> list[LocalBroker]:
-    """The broker in `data_dir`, or those that `start` keeps in the user's directories."""
+    """Return the broker in `data_dir`, or those that `start` keeps in the user's directories."""
     if data_dir:
         return [LocalBroker.attach(data_dir)]
     directories = [default_data_dir(ephemeral, secure) for secure in (False, True) for ephemeral in (False, True)]
@@ -127,7 +127,7 @@ def _brokers(data_dir: Path | None) -> list[LocalBroker]:
 
 
 def _shown(started: LocalBroker) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a client to paste; a password stays in its file."""
+    """Yield a client's settings to paste; a password stays in its file."""
     for key, value in started.client_config().items():
         yield key, f"(in {started.config_file()})" if key == "sasl.password" else value
     if started.secure:

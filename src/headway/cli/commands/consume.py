@@ -106,7 +106,7 @@ def consume(
 
 
 def _rights(topics: Sequence[str], group: str, levels: int) -> list[Right]:
-    """Return what this reads, but for patterns; without these rights it would wait for ever."""
+    """Return the rights to read, except for patterns; without them the command would wait for ever."""
     names = [topic for topic in topics if not topic.startswith("^")]
     found: list[Right] = []
     for level in range(levels):

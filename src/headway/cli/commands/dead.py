@@ -1,4 +1,4 @@
-"""`headway dead`: what is in a dead letter topic, and sending it again."""
+"""`headway dead`: showing the letters of a dead letter topic, and sending them again."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _filters(command: F) -> F:
-    """Give a command the options that choose letters; it gets them as `filter`."""
+    """Give a command the options that choose letters; the command gets them as `filter`."""
 
     @click.option("--exception", metavar="NAME", help="That failed with it: ValueError, or with its module.")
     @click.option("--source-topic", metavar="TOPIC", help="That came from this topic, at any level.")
@@ -179,11 +179,11 @@ def _require_one_choice(places: Sequence[Place], everything: bool, filter: Filte
 def _send(
     dead: DeadTopic, plan: Plan, connection: Connection, complaint: Complaints, *, ask: bool, sent_too: bool
 ) -> int:
-    """Ask, and send; returns the exit code. What could not be remembered is not sent."""
+    """Ask, and send; return the exit code. Letters that could not be remembered are not sent."""
     dead.memory_of(plan.existing, plan.destinations)
     if ask:
         click.confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?", abort=True, err=True)
-    if not sent_too:  # somebody may have been quicker than the answer
+    if not sent_too:  # somebody may have sent them while this waited for the answer
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.sent_again().items()})
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
@@ -196,14 +196,14 @@ def _send(
 
 @contextmanager
 def _opened(topic: str, connection: Connection) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
-    """The dead letter topic, and all topics with their numbers of partitions."""
+    """Open the dead letter topic; yield it, and all topics with their numbers of partitions."""
     kafka_topics = connection.admin().topics("Read")
     with dead_topic(topic, kafka_topics, connection) as dead:
         yield dead, kafka_topics
 
 
 class _Found:
-    """The letters that a list is to show; knows how many it left out since they were sent again."""
+    """The letters that a list shows, with a count of those left out since they were sent again."""
 
     def __init__(self, dead: DeadTopic, filter: Filter, sent_too: bool) -> None:
         self._dead = dead

@@ -1,4 +1,4 @@
-"""`headway levels`: who would get what."""
+"""`headway levels`: the division of a capacity over levels."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ _NAMED = {"exponential": exponential, "linear": linear}
 
 
 class DistributorType(click.ParamType[Distributor]):
-    """`exponential`, `linear`, or `weighted:` with a weight for each level, lowest first."""
+    """A distributor: `exponential`, `linear`, or `weighted:` with a weight for each level, lowest first."""
 
     name = "distributor"
 

@@ -1,4 +1,4 @@
-"""`headway offsets`: what groups have committed, and the offset maps in it."""
+"""`headway offsets`: the commits of groups, and the offset maps in them."""
 
 import difflib
 import json
@@ -27,9 +27,9 @@ _MOST_CHARACTERS = 40
 
 
 class PartitionCommit(NamedTuple):
-    """A partition of a group's topics, and what the group has committed of it.
+    """A partition of a group's topics, with the group's commit.
 
-    `offset` is None where nothing is committed, and `log_end` where the partition is gone.
+    `offset` is None if nothing is committed, and `log_end` if the partition is gone.
     """
 
     topic: str
@@ -42,7 +42,7 @@ class PartitionCommit(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """How many offsets there are from the committed one on; from the first that is held if there is none."""
+        """The number of offsets from the committed one on; without a commit, from the first that is held."""
         if self.log_end is None:
             return None
         return max(0, self.log_end - (self.log_start if self.offset is None else self.offset))
@@ -80,7 +80,7 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
       headway offsets show billing --levels 3 --topic orders
       headway offsets show billing --json | jq '.groups[].partitions[].lag'
     """
-    kafka_topics = connection.admin().topics()  # a broker that does not answer is told of here
+    kafka_topics = connection.admin().topics()  # a broker that does not answer is reported here
     names = [group] if levels is None else [level_group(group, level) for level in range(levels)]
     found = {name: _read(connection, name) for name in names}
     _require_any(group, levels, [name for name, commits in found.items() if commits], connection)
@@ -110,7 +110,7 @@ def decode(text: str, offset: int, as_json: bool) -> None:
       headway offsets decode bAAFGgA= --offset 100
       pbpaste | headway offsets decode - --offset 100
     """
-    # An argument can hold any bytes, which Python has as lone surrogates.
+    # An argument can hold any bytes, which Python represents as lone surrogates.
     content = (_stdin() if text == "-" else text.encode(errors="surrogateescape")).strip()
     metadata = read_metadata(content, offset)
     if metadata.reason is not None:
@@ -142,9 +142,9 @@ def _read(connection: Connection, group: str) -> list[PartitionCommit]:
 def _without_commit(
     found: Mapping[str, Sequence[PartitionCommit]], kafka_topics: Mapping[str, int], *, with_levels: bool
 ) -> dict[str, list[Partition]]:
-    """Return for each group the partitions of its topics of which it has committed nothing.
+    """Return for each group the partitions of its topics without a commit of the group.
 
-    A topic is a group's when it has committed of a partition, or the group of another level has of that level.
+    A topic is a group's if the group has a commit for a partition of it, or the group of another level has one there.
     """
     topics = {
         each.topic.removesuffix(f"-{level}")
@@ -201,7 +201,7 @@ def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
 
 
 def _only(topic: str, level: int, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
-    """Those of a Kafka topic, or of the level of a topic that the group reads."""
+    """Return the commits of a Kafka topic, or of the level of a topic that the group reads."""
     return [each for each in commits if each.topic in {topic, level_topic(topic, level)}]
 
 

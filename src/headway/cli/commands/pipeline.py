@@ -1,4 +1,4 @@
-"""`headway pipeline`: pipelines on Spark that are there to be run, and to start from."""
+"""`headway pipeline`: pipelines on Spark to run, and to start from."""
 
 from datetime import timedelta
 from pathlib import Path

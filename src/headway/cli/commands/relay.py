@@ -1,4 +1,4 @@
-"""`headway relay`: moves delayed records, and delivers what is due."""
+"""`headway relay`: a process that moves delayed records, and delivers those that are due."""
 
 import gc
 import logging
@@ -62,9 +62,9 @@ def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: Connec
 
 
 def _give_all_to_the_relay() -> None:
-    """Nothing else runs in this process."""
-    # What waits in memory is no garbage, and looking through all of it would make the next records late.
+    """Tune this process for the relay, since nothing else runs in it."""
+    # Records that wait in memory are no garbage, and looking through all of them would delay the next records.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    # The thread that commits one round does little, and is not to wait for all that the other does for the next.
+    # The thread that commits one round does little, and must not wait for all the work of the other for the next.
     sys.setswitchinterval(0.0005)

@@ -1,4 +1,4 @@
-"""`headway report`: what a pipeline did, as a page with plots."""
+"""`headway report`: the results of a pipeline, as a page with plots."""
 
 from pathlib import Path
 from typing import Any

@@ -189,9 +189,9 @@ def cancel(context: click.Context, handles: Sequence[str], timeout: float, name:
       headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
     """
     for handle in handles:
-        HandleParts.read(handle)  # a mistake in one asks for none
+        HandleParts.read(handle)  # a mistake in one handle asks for none
     with Scheduler(connection.config, name=name) as scheduler:
-        # For all before the first answer is waited for: without a relay they are stored all the same.
+        # Ask for all before waiting for the first answer: without a relay they are stored all the same.
         asked = [scheduler.ask_to_cancel(handle) for handle in handles]
         left = time_left_of(timeout)
         outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
@@ -288,7 +288,7 @@ def report(output: Path, count: int, master: str | None, name: str, connection: 
 
 
 def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
-    """Return the next so many that are due, each once: one that moves while it is read is found in two lines."""
+    """Return the next `limit` that are due, each once: one that moves meanwhile is found in two lines."""
     soonest: list[Pending] = []
     for each in found:
         place = bisect_left(soonest, _rank(each), key=_rank)

@@ -111,7 +111,7 @@ def delete(topic: str, levels: int | None, yes: bool, connection: Connection) ->
     """
     admin = connection.admin()
     kafka_topics = admin.topics("Delete")
-    # The first level may be seen where the name without a level may not.
+    # The first level may be visible when the name without a level is not.
     has_levels = levels is not None or (
         topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
     )

@@ -1,4 +1,4 @@
-"""A dead letter topic, and the memory of which letters were sent again."""
+"""A dead letter topic, and the memory of the letters that were sent again."""
 
 import difflib
 import logging
@@ -17,16 +17,16 @@ from headway.kafka.reading.group_inspector import GroupInspector
 log = logging.getLogger(__name__)
 
 Existing = Mapping[int, Sequence[int]]
-"""For each partition all offsets that hold a record, ascending, as far as they were read."""
+"""For each partition the offsets of all records, ascending, as far as they were read."""
 
 Sent = Mapping[int, Collection[int]]
 """For each partition the offsets of letters that are sent again."""
 
 
 class DeadTopic:
-    """Reads a dead letter topic up to where it ended at first, and remembers which letters were sent again.
+    """A reader of a dead letter topic up to its first-seen end, with a memory of the letters sent again.
 
-    The memory is Kafka's: a group that nobody joins, `headway-dead-TOPIC`, has what was sent again as its committed
+    The memory is Kafka's: a group without members, `headway-dead-TOPIC`, has the letters sent again as its committed
     offsets and offset maps. Reading commits nothing.
     """
 
@@ -40,24 +40,24 @@ class DeadTopic:
 
     @property
     def size(self) -> int:
-        """How many offsets there are to read; some may hold no record."""
+        """The number of offsets to read; some may hold no record."""
         return sum(self._ends.values()) - sum(self._starts.values())
 
     def letters(self, partitions: Collection[int] | None = None) -> Iterator[Letter]:
-        """The letters of these partitions, or of all, one partition after the other."""
+        """Yield the letters of these partitions, or of all, one partition after the other."""
         sent_again = {partition: Done(offset_map) for partition, offset_map in self.sent_again().items()}
         for partition in range(self._partitions) if partitions is None else sorted(partitions):
             address = (self.name, self._existing(partition))
             yield from self._read(partition, self._starts[address], self._ends[address], sent_again[partition])
 
     def chosen(self, partition: int, offsets: Collection[int]) -> Iterator[Letter]:
-        """The letters at these offsets of a partition, as far as they are there."""
+        """Yield the letters at these offsets of a partition, as far as they exist."""
         if offsets:
             read = self._read(partition, min(offsets), max(offsets) + 1, ())
             yield from (letter for letter in read if letter.place.offset in offsets)
 
     def letter(self, place: Place) -> Letter:
-        """The letter at one place; raises `KafkaError` when there is none."""
+        """Return the letter at one place; raise `KafkaError` if there is none."""
         end = self._ends[self.name, self._existing(place.partition)]
         done = Done(self.sent_again()[place.partition])
         for letter in self._read(place.partition, place.offset, min(place.offset + 1, end), done):
@@ -65,7 +65,7 @@ class DeadTopic:
         raise self.no_letter(place)
 
     def no_letter(self, place: Place) -> KafkaError:
-        """Says that there is nothing at a place, and where there is something."""
+        """Return the error for a place without a letter, with the places that have letters."""
         address = (self.name, place.partition)
         start, end = self._starts[address], self._ends[address]
         there = f"has the offsets {start} to {end - 1}" if start < end else "is empty"
@@ -75,7 +75,7 @@ class DeadTopic:
         )
 
     def sent_again(self) -> dict[int, OffsetMap]:
-        """For each partition, what was sent again by now."""
+        """Return for each partition the offsets that were sent again by now."""
         committed = self._onlooker.committed(list(self._starts))
         ends = self._onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
         found = {partition: OffsetMap(0) for partition in range(self._partitions)}
@@ -84,9 +84,9 @@ class DeadTopic:
         return found
 
     def memory_of(self, existing: Existing, sent: Sent) -> dict[Partition, tuple[int, bytes]]:
-        """What to commit so that these letters, of the existing ones, count as sent again; what others sent is kept.
+        """Return the commit by which these letters, of the existing ones, count as sent again, with those of others.
 
-        Raises `KafkaError` when it is too scattered for an offset map.
+        Raises `KafkaError` if they are too scattered for an offset map.
         """
         before, memory = self.sent_again(), {}
         for partition, offsets in sent.items():
@@ -143,7 +143,7 @@ class DeadTopic:
 
 @contextmanager
 def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: Connection) -> Iterator[DeadTopic]:
-    """Open a dead letter topic; raises `ConfigError` when Kafka has none of that name."""
+    """Open a dead letter topic; raise `ConfigError` if Kafka has none of that name."""
     if name not in kafka_topics:
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."

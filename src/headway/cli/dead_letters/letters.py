@@ -1,4 +1,4 @@
-"""Dead letters: what their headers tell, which of them are meant, and how they are shown."""
+"""Dead letters: the content of their headers, their choice, and their display."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Place(NamedTuple):
-    """Where a letter is in its topic."""
+    """A letter's place in its topic."""
 
     partition: int
     offset: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class PlaceType(click.ParamType[Place]):
-    """`PARTITION:OFFSET`, as `headway dead list` shows it."""
+    """A place from the text `PARTITION:OFFSET`, as `headway dead list` shows it."""
 
     name = "PARTITION:OFFSET"
 
@@ -43,9 +43,9 @@ class PlaceType(click.ParamType[Place]):
 
 
 class Failure(NamedTuple):
-    """What went wrong with a record, as far as its dead letter's headers tell; times in ms since the epoch.
+    """The failure of a record, as far as its dead letter's headers tell; times in ms since the epoch.
 
-    `shortened` says how large the record was, if its dead letter has only the beginning of it.
+    `shortened` is the size of the record, if its dead letter has only the beginning of it.
     """
 
     exception: str | None
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
-        """What the headers tell; None if they are not those of a dead letter."""
+        """Return the failure from a record's headers; None if they are not those of a dead letter."""
         told = {name.removeprefix(PREFIX): _text(value) for name, value in headers if name.startswith(PREFIX)}
         if not told:
             return None
@@ -94,7 +94,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, message: Message, *, sent_again: bool) -> Self:
-        """The letter that was read."""
+        """Return the letter from the message that was read."""
         place = Place(message.partition() or 0, message.offset() or 0)
         headers = headers_of(message)
         failure = Failure.of(headers)
@@ -102,17 +102,17 @@ class Letter(NamedTuple):
 
     @property
     def when(self) -> int:
-        """When it failed for good; of what is no dead letter, its timestamp."""
+        """The time at which the record failed for good; for a record that is no dead letter, its timestamp."""
         return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
 
     def headers_to_send(self, topic: str) -> list[Header]:
-        """The record's own headers, and which dead letter it was."""
+        """Return the record's own headers, and one that names its dead letter."""
         own = [(name, value) for name, value in self.headers if not name.startswith((PREFIX, SENT_AGAIN_FROM))]
         return [*own, (SENT_AGAIN_FROM, f"{topic}-{self.place.partition}-{self.place.offset}".encode())]
 
 
 class Filter(NamedTuple):
-    """Which letters are meant; None means any."""
+    """The choice of letters; None means any."""
 
     exception: str | None = None
     source_topic: str | None = None
@@ -123,7 +123,7 @@ class Filter(NamedTuple):
         return any(each is not None for each in self)
 
     def matches(self, letter: Letter) -> bool:
-        """Whether a letter is meant."""
+        """Return whether a letter is chosen."""
         exception, topic = (letter.failure.exception, letter.failure.topic) if letter.failure else (None, None)
         return (
             (self.exception is None or _is_named(exception, self.exception))
@@ -134,7 +134,7 @@ class Filter(NamedTuple):
 
 
 def row(letter: Letter) -> list[str]:
-    """A letter in a table: place, when, from, attempts, exception, message and key."""
+    """Return a letter as a row of a table: place, when, from, attempts, exception, message and key."""
     failure, when = letter.failure, local_time(letter.when, zone=False)
     key = shortened(shown_bytes(letter.key), _MOST_OF_A_KEY)
     if failure is None:
@@ -146,7 +146,7 @@ def row(letter: Letter) -> list[str]:
 
 
 def json_line(topic: str, letter: Letter) -> str:
-    """All of a letter as a JSON object in one line; what is not UTF-8 is in Base64, under a name that says so."""
+    """Return a letter as a JSON object in one line; bytes that are not UTF-8 in Base64, under a name that says so."""
     return _to_json(
         {
             "topic": topic,
@@ -162,7 +162,7 @@ def json_line(topic: str, letter: Letter) -> str:
 
 
 def page(topic: str, letter: Letter) -> list[str]:
-    """All of a letter for people, as lines."""
+    """Return a letter as lines for people."""
     state = "was sent again" if letter.sent_again else "is open"
     lines = [
         f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
@@ -191,7 +191,7 @@ def _story(failure: Failure | None) -> dict[str, str]:
 
 
 def _times(letter: Letter) -> dict[str, str]:
-    """When the record was made, and when its letter was written: a letter's own timestamp is not the record's."""
+    """Return the times of the record and of its letter: a letter's own timestamp is not the record's."""
     if letter.failure is None:
         return {"timestamp": local_time(letter.timestamp)}
     own = letter.failure.timestamp
@@ -223,12 +223,12 @@ def _source(failure: Failure) -> str:
 
 
 def _is_named(exception: str | None, name: str) -> bool:
-    """`ValueError` names `builtins.ValueError` too."""
+    """Return whether the name is the exception's, with or without its module: `ValueError` is `builtins.ValueError`."""
     return exception is not None and (exception == name or exception.endswith(f".{name}"))
 
 
 def _is_of_topic(kafka_topic: str | None, topic: str) -> bool:
-    """The Kafka topic itself, or a level of the topic."""
+    """Return whether the Kafka topic is the topic itself, or a level of it."""
     if kafka_topic is None:
         return False
     name, _, level = kafka_topic.rpartition("-")

@@ -1,4 +1,4 @@
-"""Sending dead letters again: which and where to, and doing it."""
+"""Sending dead letters again: the choice, the targets, and the sending."""
 
 import time
 from collections import Counter, defaultdict
@@ -22,14 +22,14 @@ _LOOK_EVERY = 0.2
 
 
 class Destination(NamedTuple):
-    """Where a letter goes; without a partition, by its key."""
+    """The target of a letter; without a partition, the key decides."""
 
     topic: str
     partition: int = _ANY_PARTITION
 
 
 class Plan:
-    """Which letters go where, and what else their partitions hold."""
+    """The letters to send with their targets, and the other offsets of their partitions."""
 
     def __init__(self) -> None:
         self.existing: dict[int, list[int]] = defaultdict(list)
@@ -39,23 +39,23 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """How many letters are to be sent."""
+        """The number of letters to send."""
         return sum(map(len, self.destinations.values()))
 
     @property
     def topics(self) -> Counter[str]:
-        """How many go to each topic."""
+        """The number of letters for each topic."""
         return Counter(each.topic for chosen in self.destinations.values() for each in chosen.values())
 
     def without(self, sent_again: Mapping[int, Container[int]]) -> None:
-        """Leave out what was sent again since it was planned."""
+        """Leave out the letters that were sent again since they were planned."""
         for partition, chosen in self.destinations.items():
             for offset in [each for each in chosen if each in sent_again[partition]]:
                 del chosen[offset]
 
 
 class Wanted(NamedTuple):
-    """The letters that a command line asks for: those at `places`, or else all that the filter lets through."""
+    """The letters that a command line asks for: those at `places`, or else all that match the filter."""
 
     places: frozenset[Place]
     filter: Filter
@@ -65,10 +65,9 @@ class Wanted(NamedTuple):
 
 
 def make_plan(dead: DeadTopic, wanted: Wanted, kafka_topics: Mapping[str, int], progress: Progress) -> Plan:
-    """Look through the topic for what is wanted.
+    """Look through the topic for the wanted letters.
 
-    Raises `ConfigError` or `KafkaError` when a letter that was named is not there, was sent again before, or has
-    nowhere to go.
+    Raises `ConfigError` or `KafkaError` when a named letter does not exist, was sent again before, or has no target.
     """
     plan, found = Plan(), set()
     for seen, letter in enumerate(dead.letters({place.partition for place in wanted.places} or None), 1):
@@ -125,7 +124,7 @@ def _destination_of_named(
 
 
 def _destination(letter: Letter, wanted: Wanted, kafka_topics: Mapping[str, int]) -> Destination | None:
-    """Where it came from, down to the partition: whatever partitioner chose that, its key belongs there."""
+    """Return the letter's origin, down to the partition: the key belongs there, whatever partitioner chose it."""
     if wanted.to is not None:
         return Destination(wanted.to)
     if letter.failure is None or letter.failure.topic is None:
@@ -148,20 +147,20 @@ def _require_topics(topics: Iterable[str], kafka_topics: Mapping[str, int], dead
 
 
 class SendingAgain:
-    """Sends the letters of a plan, and remembers those that Kafka has acknowledged; it closes the client."""
+    """A sender of a plan's letters that remembers those that Kafka has acknowledged; it closes the client."""
 
     def __init__(self, dead: DeadTopic, plan: Plan, client: ProducerClient, complaint: Complaints) -> None:
         self._dead = dead
         self._plan = plan
         self._client = client
         self._complaint = complaint
-        self._acknowledged: list[tuple[Place, str]] = []  # by the thread that takes the reports
+        self._acknowledged: list[tuple[Place, str]] = []  # appended by the thread that takes the reports
         self._remembered = 0
         self._remembered_at = time.monotonic()
         self._forgotten = self._interrupted = False
 
     def run(self) -> None:
-        """Send all and wait until they are acknowledged; after Ctrl-C, those that were handed over."""
+        """Send all letters and wait until they are acknowledged; after Ctrl-C, wait for those handed over."""
         shown = stderr_is_terminal()
         try:
             with Progress(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
@@ -177,7 +176,7 @@ class SendingAgain:
             self._remember()
 
     def report(self) -> int:
-        """Say what was done; returns the exit code."""
+        """Print a summary; return the exit code."""
         per_topic = Counter(topic for _, topic in self._acknowledged)
         click.echo(f"{sent(per_topic)} sent again{goals(per_topic)}.")
         missing = self._plan.size - len(self._acknowledged)
@@ -188,7 +187,7 @@ class SendingAgain:
         return 1 if missing or self._forgotten else 0
 
     def _letters(self) -> Iterator[Letter]:
-        """Those of the plan, read once more: to keep them all in between would take too much memory."""
+        """Yield the plan's letters, read once more: to keep them all in between would take too much memory."""
         for partition, chosen in self._plan.destinations.items():
             yield from self._dead.chosen(partition, chosen)
 
@@ -198,7 +197,7 @@ class SendingAgain:
         reported = partial(self._reported, letter.place, topic)
         while True:
             try:
-                # As of now: with its old time, retention could delete it before anybody reads it.
+                # With the present time: with the old one, retention could delete the record before anybody reads it.
                 self._client.produce(topic, letter.value, letter.key, partition, reported, _NOW, headers)
                 return
             except BufferError:
@@ -241,17 +240,17 @@ class SendingAgain:
 
 
 def letters(number: int) -> str:
-    """A number of dead letters."""
+    """Return a number of dead letters as text."""
     return count(number, "dead letter")
 
 
 def sent(per_topic: Counter[str]) -> str:
-    """How many in all."""
+    """Return the total number of letters as text."""
     return letters(per_topic.total())
 
 
 def goals(per_topic: Counter[str]) -> str:
-    """Where to.
+    """Return the targets as text.
 
     >>> goals(Counter({"orders-1": 2})), goals(Counter({"orders-1": 2, "clicks": 1}))
     (' to orders-1', ': 1 to clicks, 2 to orders-1')

@@ -1,1 +1,1 @@
-"""What commands show: tables, progress, texts that are safe to print."""
+"""Output of commands: tables, progress, texts that are safe to print."""

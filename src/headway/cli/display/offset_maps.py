@@ -12,9 +12,9 @@ _DONE, _PARTLY, _NOT = "█", "░▒▓", "·"
 
 
 def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
-    """A character for each offset from the committed one to the highest done, or for equal parts of these.
+    """Return a character for each offset from the committed one to the highest done, or for equal parts of these.
 
-    Only a part of which all is done looks done, and only one of which nothing is looks not done.
+    A part looks done only if all of it is done, and not done only if nothing of it is done.
 
     >>> draw(OffsetMap(100, (1, 1, 1, 2)))
     '·█·██'
@@ -31,7 +31,7 @@ def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
 
 
 def _done_before(offset_map: OffsetMap, bounds: list[int]) -> list[int]:
-    """How many offsets are done before each bound; they count from the committed offset."""
+    """Return how many offsets are done before each bound; bounds count from the committed offset."""
     edges = list(accumulate(offset_map.runs, initial=0))
     complete = [run if index % 2 else 0 for index, run in enumerate(offset_map.runs)]
     totals = list(accumulate(complete, initial=0))

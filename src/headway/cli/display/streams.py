@@ -4,13 +4,13 @@ import os
 import sys
 
 _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
-"""Of each descriptor how its place is taken: what reads from stdin or writes to stdout is refused, stderr is silent."""
+"""For each descriptor its replacement's mode: reading stdin or writing stdout is refused, stderr is silent."""
 
 
 def hold_streams() -> None:
-    """Take the place of standard streams that are closed: a file that is opened later could have their numbers.
+    """Replace standard streams that are closed: a file that is opened later could get their numbers.
 
-    Kafka's answers and a page of a report would be mixed with what is printed, and Python knows no such stream.
+    Then Kafka's answers and a page of a report would be mixed with the printed text, and Python has no such stream.
     """
     for number, (name, flags, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
@@ -19,7 +19,7 @@ def hold_streams() -> None:
 
 
 def silence(number: int) -> None:
-    """Let what a descriptor did not take go nowhere, or Python complains when it flushes at its end."""
+    """Send the unwritten output of a descriptor nowhere, or Python complains when it flushes at its end."""
     _point(number, os.O_WRONLY)
 
 

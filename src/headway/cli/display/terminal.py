@@ -1,4 +1,4 @@
-"""What a long command says on stderr: how far it is, what goes wrong, and its rates at the end."""
+"""The messages of a long command on stderr: its progress, its problems, and its rates at the end."""
 
 import logging
 import sys
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _SHOW_EVERY = 0.1
 _MOST_COMPLAINTS = 10
-_RATE_FROM = 0.1  # seconds; a rate of less says nothing
+_RATE_FROM = 0.1  # seconds; the rate of a shorter time means nothing
 
 
 def stderr_is_terminal() -> bool:
-    """Whether there is somebody to show progress to."""
+    """Return whether somebody may see progress on stderr."""
     return sys.stderr.isatty()
 
 
 class Progress:
-    """A line on stderr that says how far a command is; call `show` as often as you like."""
+    """A line on stderr with a command's progress; call `show` as often as you like."""
 
     def __init__(self, total: int | None, *, shown: bool) -> None:
         self._total = total
@@ -43,7 +43,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, done: int, records: int) -> None:
-        """Note that `done` of the total is done, and how many records that was."""
+        """Note that `done` of the total is done, with so many records."""
         if self._bar is None or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SHOW_EVERY
@@ -62,7 +62,7 @@ def _bar(total: int | None) -> "Bar":
 
 
 class Complaints(logging.Handler):
-    """Says each thing once, the first ten things at the most; `finish` says how many more there were."""
+    """A handler that says each thing once, and at most ten things; `finish` says how many more there were."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -70,11 +70,11 @@ class Complaints(logging.Handler):
         self._unsaid = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say what was logged."""
+        """Say the logged message."""
         self.say(record.getMessage())
 
     def say(self, sentence: str) -> None:
-        """Say it, unless it was said before."""
+        """Say a sentence, unless it was said before."""
         if sentence in self._said:
             return
         if len(self._said) < _MOST_COMPLAINTS:
@@ -84,7 +84,7 @@ class Complaints(logging.Handler):
             self._unsaid += 1
 
     def finish(self) -> None:
-        """Say how much was not said."""
+        """Say how many sentences were left out."""
         if self._unsaid:
             click.echo(f"headway: … and {self._unsaid:,} more.", err=True)
 
@@ -104,7 +104,7 @@ def complaints() -> Iterator[Complaints]:
 
 
 def count(number: int, noun: str) -> str:
-    """A number of things.
+    """Return a number of things as text.
 
     >>> count(1, "record"), count(2000, "record")
     ('1 record', '2,000 records')
@@ -113,7 +113,7 @@ def count(number: int, noun: str) -> str:
 
 
 def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> str:
-    """How many records, how fast, and how many at each level.
+    """Return how many records there were, at what rate, and how many at each level.
 
     >>> print(summary("delivered", [3000, 1000], 5_000_000, 2.0))
     4,000 records delivered in 2.0 s: 2,000 records/s, 2.5 MB/s

@@ -1,4 +1,4 @@
-"""What comes from records and commits, as text that is safe and short enough to show."""
+"""Text from records and commits, made safe and short enough to show."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,16 +9,16 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def printable(text: str, also: str = "") -> str:
-    """The text with what could move a terminal's cursor, or worse, written out; but for the characters in `also`.
+    r"""Return the text with all that could move a terminal's cursor, or worse, written out, except what is in `also`.
 
-    >>> printable("a\\x1b[2Jb\\nc")
-    'a\\\\x1b[2Jb\\\\nc'
+    >>> printable("a\x1b[2Jb\nc")
+    'a\\x1b[2Jb\\nc'
     """
     return "".join(each if each.isprintable() or each in also else repr(each)[1:-1] for each in text)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text in at most so many characters.
+    """Return the text in at most so many characters.
 
     >>> shortened("out of stock", 7)
     'out of…'
@@ -27,9 +27,9 @@ def shortened(text: str, most: int) -> str:
 
 
 def shown_bytes(content: str | bytes | None) -> str:
-    """A key or a header in one line: as text, in hex where it is not UTF-8, and `-` where there is none.
+    r"""Return a key or a header in one line: as text, in hex if it is not UTF-8, and as `-` if there is none.
 
-    >>> shown_bytes(b"ann"), shown_bytes(b"\\xff\\xfe"), shown_bytes(None)
+    >>> shown_bytes(b"ann"), shown_bytes(b"\xff\xfe"), shown_bytes(None)
     ('ann', '0xfffe', '-')
     """
     if content is None:
@@ -41,7 +41,7 @@ def shown_bytes(content: str | bytes | None) -> str:
 
 
 def local_time(milliseconds: int, *, zone: bool = True) -> str:
-    """Milliseconds since the epoch, as this machine's time; as a number where no calendar reaches."""
+    """Return milliseconds since the epoch as this machine's time; as a number if no calendar reaches so far."""
     try:
         local = datetime.fromtimestamp(milliseconds // 1000, UTC).astimezone()
         return local.strftime("%Y-%m-%d %H:%M:%S %z" if zone else "%Y-%m-%d %H:%M:%S")
@@ -50,7 +50,7 @@ def local_time(milliseconds: int, *, zone: bool = True) -> str:
 
 
 class Moment(click.ParamType[int]):
-    """A date, a time, or how long ago; in milliseconds since the epoch."""
+    """A date, a time, or a time ago, in milliseconds since the epoch."""
 
     name = "moment"
 
@@ -74,4 +74,4 @@ def _moment(text: str) -> datetime:
     unit = _UNITS.get(text[-1:])
     if unit and text[:-1].isdecimal():
         return datetime.now(UTC) - timedelta(**{unit: int(text[:-1])})
-    return datetime.fromisoformat(text)  # without a zone, the machine's
+    return datetime.fromisoformat(text)  # without a zone: the machine's

@@ -1,4 +1,4 @@
-"""The options of every command that talks to Kafka, and what they amount to."""
+"""The options of every command that talks to Kafka, and the settings that result."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Connection:
     """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them.
 
-    `assumes_servers` says that nobody has said where Kafka is.
+    `assumes_servers` says that the user has not said where Kafka is.
     """
 
     config: dict[str, Any] = field(repr=False)
@@ -40,13 +40,13 @@ class Connection:
     read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def over(self, declared: Config) -> dict[str, Any]:
-        """Return those of the settings here that win over what a worker has declared."""
+        """Return the settings of this connection that win over a worker's declared settings."""
         says_servers = _SERVERS in declared or _SERVERS_TOO in declared
         left_out = _SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}
 
     def renewed(self) -> "Connection":
-        """Return the settings as their file has them now: a password may have been renewed there."""
+        """Return the connection with its file's present settings: a password may have been renewed there."""
         if self.read_again is None:
             return self
         try:
@@ -56,12 +56,12 @@ class Connection:
             return self
 
     def admin(self) -> Admin:
-        """Who lists, creates and deletes topics."""
+        """Return a client that lists, creates and deletes topics."""
         return Admin(self.config)
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):
-    """`key=value`, as a pair. A refusal does not repeat the text: it can be a secret."""
+    """A pair from the text `key=value`. A refusal does not repeat the text: it can be a secret."""
 
     name = "KEY=VALUE"
 
@@ -76,7 +76,7 @@ class KeyValue(click.ParamType[tuple[str, str]]):
 
 
 def kafka_options(command: F) -> F:
-    """Give a command the options that say where Kafka is; it gets them as `connection`."""
+    """Give a command the options that say where Kafka is; the command gets them as `connection`."""
 
     @click.option(
         "-b",
@@ -112,14 +112,14 @@ def kafka_options(command: F) -> F:
 
 
 def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None) -> Connection:
-    """The settings of a client: an option wins over -X, that over the file, and that over the environment."""
+    """Return a client's settings: an option wins over -X, -X over the file, and the file over the environment."""
     options = dict(settings)
 
     def read() -> dict[str, Any]:
         return (read_properties(config_file) if config_file else {}) | options
 
     config = read()
-    if "oauth_cb" in config and os.getcwd() not in sys.path:  # an installed command looks beside itself
+    if "oauth_cb" in config and os.getcwd() not in sys.path:  # an installed command searches beside itself
         sys.path.insert(0, os.getcwd())
     said = bootstrap_servers or config.get(_SERVERS) or config.get(_SERVERS_TOO) or os.environ.get(_VARIABLE)
     servers = {_SERVERS: said or _local_broker() or _LAST_RESORT}
@@ -131,10 +131,10 @@ def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], 
 
 
 def _local_broker() -> str | None:
-    """The broker that runs since `headway broker start`, if there is one."""
-    # Without its extra there is none, and a damaged one is the business of `headway broker`.
+    """Return the address of the broker that `headway broker start` has started, if it runs."""
+    # Without the extra there is no broker, and a damaged one is a matter for `headway broker`.
     with contextlib.suppress(LocalBrokerError):
-        from headway.broker import LocalBroker  # noqa: PLC0415 - not needed by who says where Kafka is
+        from headway.broker import LocalBroker  # noqa: PLC0415 - not needed if the user says where Kafka is
         from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
 
         for directory in (default_data_dir(), default_data_dir(ephemeral=True)):

@@ -1,4 +1,4 @@
-"""Delays and due times as they are typed and shown."""
+"""Delays and due times as users type and see them."""
 
 import re
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ class Delay(click.ParamType[float]):
     name = "DELAY"
 
     def seconds(self, text: str) -> float | None:
-        """`5m` as 300.0; None for what is no delay."""
+        """Return `5m` as 300.0; None for text that is no delay."""
         found = _DELAY.fullmatch(text.strip())
         return float(found[1]) * _UNITS[found[2]] if found else None
 
@@ -49,7 +49,7 @@ LADDER = Lines()
 
 
 def show_due(time: int) -> str:
-    """A time in milliseconds since the epoch, for people and for `--at`.
+    """Return a time in milliseconds since the epoch as text for people and for `--at`.
 
     >>> show_due(1_763_745_120_000)
     '2025-11-21T17:12:00+00:00'
@@ -58,7 +58,7 @@ def show_due(time: int) -> str:
 
 
 def describe_ms(time: int) -> str:
-    """A length of time in its largest unit.
+    """Return a length of time in its largest unit.
 
     >>> describe_ms(90_000), describe_ms(86_400_000)
     ('1.5 m', '1 d')

@@ -1,4 +1,4 @@
-"""Which of Kafka's topics are the levels of one topic."""
+"""Kafka's topics seen as topics with levels."""
 
 import difflib
 import re
@@ -10,7 +10,7 @@ from headway.errors import AuthorizationError, ConfigError
 
 
 class LogicalTopic(NamedTuple):
-    """A topic as a user names it, and the partitions of each level; without levels, of itself."""
+    """A topic as a user names it, and the partitions of each level; without levels, its own."""
 
     name: str
     has_levels: bool
@@ -18,13 +18,13 @@ class LogicalTopic(NamedTuple):
 
 
 def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
-    """Kafka's topics, those with consecutive level suffixes from 0 on as one topic with levels; by name.
+    """Return Kafka's topics by name; topics with consecutive level suffixes from 0 on become one topic with levels.
 
     >>> for topic in logical_topics({"orders-0": 6, "orders-1": 6, "clicks": 3}): print(*topic)
     clicks False [3]
     orders True [6, 6]
     """
-    kafka_topics = dict(kafka_topics)  # those that were listed: nothing is asked for
+    kafka_topics = dict(kafka_topics)  # the listed topics: Kafka is not asked for others
     levelled = [name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2]
     found = [LogicalTopic(name, True, list(_partitions(name, kafka_topics))) for name in levelled]
     members = {level_topic(each.name, level) for each in found for level in range(len(each.partitions))}
@@ -33,7 +33,7 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:
-    """Return how many levels a topic has, `most` at most: those before the first that is missing.
+    """Return how many levels a topic has, at most `most`: those before the first missing one.
 
     >>> count_levels("orders", {"orders-0", "orders-1", "orders-3"})
     2
@@ -43,9 +43,9 @@ def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVE
 
 
 def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> int:
-    """How many levels to use of a topic: as many as asked for, or else as it has.
+    """Return how many levels to use of a topic: as many as asked for, or else as many as it has.
 
-    Raises `ConfigError` when the topic has fewer, or none.
+    Raises `ConfigError` if the topic has fewer, or none.
     """
     found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
@@ -62,7 +62,7 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
 
 
 def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
-    """Return how many levels a topic has; raise `AuthorizationError`, with what else to do, where it cannot be seen."""
+    """Return how many levels a topic has; raise `AuthorizationError`, with advice, if they cannot be seen."""
     try:
         return count_levels(topic, kafka_topics)
     except AuthorizationError as error:
@@ -73,9 +73,9 @@ def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
 
 
 def require_common_levels(topics: Iterable[str], kafka_topics: Mapping[str, int], asked: int | None) -> int:
-    """How many levels to use of several topics, which may be patterns: `^shop_.*`.
+    """Return how many levels to use of several topics, which may be patterns: `^shop_.*`.
 
-    Raises `ConfigError` when they have not as many, or a pattern finds none.
+    Raises `ConfigError` if their numbers of levels differ, or a pattern matches no topic.
     """
     found = {topic: _levels_of(topic, kafka_topics, asked) for topic in topics}
     if len(set(found.values())) > 1:
@@ -109,7 +109,7 @@ def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
 
 
 def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
-    kafka_topics = dict(kafka_topics)  # those that were listed: this is but a hint
+    kafka_topics = dict(kafka_topics)  # the listed topics: this is only a hint
     name, _, level = topic.rpartition("-")
     if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
         return f"{topic} is level {int(level)} of {name}: name {name}."

@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"(-----BEGIN [^-]+-----)(.*?)(-----END [^-]+-----)", re.DOT
 _QUOTES = ("'", '"')
 
 _Lines = deque[tuple[int, str]]
-"""What is still to be read, with the numbers of the lines."""
+"""The unread lines, with their numbers."""
 
 
 def read_properties(file: Path) -> dict[str, str]:
@@ -57,13 +57,13 @@ def _text_of(file: Path) -> str:
 
 
 def _pem(first: str, lines: _Lines, place: str) -> str:
-    """Return the PEM text that begins with this line; takes the others that belong to it."""
+    """Return the PEM text that begins with this line; take its other lines, too."""
     parts = [first]
     while lines and (_END not in parts[-1] or _follows(lines)):
         parts.append(lines.popleft()[1])
     if lines and lines[0][1] in _QUOTES:
         lines.popleft()
-    # A backslash goes on in the next line, for Kafka's own tools; quotes are no part of a PEM text.
+    # A backslash continues in the next line, for Kafka's own tools; quotes are no part of a PEM text.
     text = "\n".join(part.rstrip("\\").rstrip() for part in parts).replace("\\n", "\n").replace("\\r", "")
     if text.count(_BEGIN) != len(blocks := _BLOCK.findall(text)):
         raise ConfigError(f"The PEM text that begins {place} has no end. Add its line {_END}…-----.")
@@ -71,13 +71,13 @@ def _pem(first: str, lines: _Lines, place: str) -> str:
 
 
 def _follows(lines: _Lines) -> bool:
-    """Return whether the next certificate of a chain comes, after empty lines."""
+    """Return whether the next certificate of a chain follows, after empty lines."""
     while lines and not lines[0][1]:
         lines.popleft()
     return bool(lines) and lines[0][1].startswith(_BEGIN)
 
 
 def _body(text: str) -> str:
-    """Return what is between the first and the last line, which are lines of their own."""
+    """Return the text between the first and the last line, with these on lines of their own."""
     text = text.strip()
     return "\n" + (text if "\n" in text else "\n".join(text.split())) + "\n"

@@ -1,4 +1,4 @@
-"""What the commands share that run on Spark."""
+"""The options and the session of all commands that run on Spark."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ master_option = click.option(
 
 
 def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_long: bool = False) -> T:
-    """What `work(session)` returns, on this machine or on a cluster; Ctrl-C ends it at once."""
+    """Return the result of `work(session)`, on this machine or on a cluster; Ctrl-C ends it at once."""
     try:
         from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
         from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Writing records, and committing what is written."""
+"""Writing records, and committing the written ones."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _LONGEST_WAIT = 0.5
 
 
 class Consumption:
-    """Writes a consumer's records to a file; commits those that the operating system has, and no others."""
+    """A writer of a consumer's records to a file; it commits only records that the operating system has."""
 
     def __init__(
         self, consumer: PriorityConsumer, file: IO[bytes], encode: Encode, levels: int, complaint: Complaints
@@ -42,13 +42,13 @@ class Consumption:
     def run(
         self, topics: Sequence[str], start: Start, limit: int | None, timeout: float | None, progress: Progress
     ) -> None:
-        """Write records until the limit, a silence of `timeout` seconds, Ctrl-C, or nobody reads them any more."""
+        """Write records until the limit, a silence of `timeout` seconds, Ctrl-C, or the end of the reader."""
         self._consumer.subscribe(topics, self._starter(start), self._leave, self._forget)
         try:
             with Interrupt() as interrupt:
                 self._write_all(interrupt.read(self._polls(limit, timeout)), limit, progress)
                 self._interrupted = interrupt.requested
-        except KeyboardInterrupt:  # the second one, while nobody reads what is written
+        except KeyboardInterrupt:  # the second one, while the reader does not read
             self._interrupted = True
         except BrokenPipeError:
             silence(self._file.fileno())
@@ -57,7 +57,7 @@ class Consumption:
             self._written.clear()  # or leaving the group would commit it again
 
     def report(self) -> int:
-        """Say on stderr what was done; returns the exit code."""
+        """Print a summary on stderr; return the exit code."""
         seconds = 0.0 if self._first is None else self._last - self._first
         click.echo(summary("written and committed", self._per_level, self._bytes, seconds), err=True)
         if self._interrupted:
@@ -116,7 +116,7 @@ class Consumption:
             self._complaint.say(f"{str(error).rstrip('.')}. What was written since the last commit may come again.")
 
     def _starter(self, start: Start) -> OnRebalance | None:
-        """Seeks in partitions when they come for the first time; when they come back, they go on."""
+        """Return a callback that seeks in new partitions; partitions that come back go on where they were."""
         if start == "committed":
             return None
         seek = self._consumer.seek_to_beginning if start == "beginning" else self._consumer.seek_to_end
@@ -140,7 +140,7 @@ class Consumption:
 
 @contextmanager
 def writing(path: str) -> Iterator[IO[bytes]]:
-    """A file to append to, or stdout for `-`; raises `HeadwayError` when it cannot be written."""
+    """Open a file to append to, or stdout for `-`; raise `HeadwayError` if it cannot be written."""
     try:
         with click.open_file(path, "ab") as file:
             yield file

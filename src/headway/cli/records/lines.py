@@ -1,4 +1,4 @@
-"""Lines of input, and the records that they are."""
+"""Lines of input, and their records."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ _AT_A_TIME = 1_048_576
 
 
 class Place(NamedTuple):
-    """Where a line is, for messages."""
+    """A line's place, for messages."""
 
     file: str
     number: int
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A record that is to be sent."""
+    """A record to send."""
 
     value: bytes
     key: bytes | None
@@ -33,17 +33,17 @@ class Draft(NamedTuple):
 
 
 Parse = Callable[[bytes], Draft | None]
-"""A line's record, None for a line that is none; raises `ValueError` with what is wrong with the line."""
+"""Returns a line's record, None for a line that is none; raises `ValueError` with the line's mistake."""
 
 
 class LongLine(NamedTuple):
-    """A line of more bytes than were asked for at most; they were passed over."""
+    """A line longer than the limit, which was passed over."""
 
     size: int
 
 
 def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[Place, bytes | LongLine]]:
-    """Yield the lines of one file after the other, `-` for stdin; more than so many bytes and an end are not kept."""
+    """Yield the lines of one file after the other, `-` for stdin; keep no line longer than `longest` bytes."""
     for file in files:
         with click.open_file(file, "rb") as lines:
             for number in itertools.count(1):
@@ -64,7 +64,7 @@ def _pass_over(lines: IO[bytes], part: bytes) -> int:
 
 
 def size_of(files: Iterable[str]) -> int | None:
-    """How many bytes there are to read; None where a pipe or a terminal is among the files."""
+    """Return how many bytes there are to read; None if a pipe or a terminal is among the files."""
     try:
         found = [os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(file) for file in files]
     except (OSError, ValueError):
@@ -73,20 +73,20 @@ def size_of(files: Iterable[str]) -> int | None:
 
 
 def text_lines(priority: int) -> Parse:
-    """Each line is a value.
+    r"""Return a parser that makes each line a value.
 
-    >>> text_lines(2)(b"ship at once\\n")
+    >>> text_lines(2)(b"ship at once\n")
     Draft(value=b'ship at once', key=None, priority=2)
     """
     return lambda line: Draft(line.rstrip(b"\r\n"), None, priority)
 
 
 class JsonLines:
-    """Each line is a JSON value, sent as it is; key and priority come from its fields.
+    """A parser of JSON lines: each is sent as it is, and its fields have key and priority.
 
-    A line without the priority field, or with null there, gets the default priority; without the key field it is an
-    error, since records would lose their order, and null there means no key. A key that is not a string is sent as
-    JSON. Empty lines are no records.
+    A line without the priority field, or with null there, gets the default priority. A line without the key field is an
+    error, since records would lose their order; null there means no key. A key that is not a string is sent as JSON.
+    Empty lines are no records.
     """
 
     def __init__(self, priority: int, levels: int, priority_field: str | None, key_field: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Sending lines as records, with account of every one."""
+"""Sending lines as records, with a count of every one."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _LOOK_EVERY = 0.2
 
 
 class Production:
-    """Sends lines, and knows what became of them; it closes the producer."""
+    """A sender of lines that knows their outcomes; it closes the producer."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Production:
         self._seconds = 0.0
 
     def run(self, files: Sequence[str]) -> None:
-        """Send all lines and wait until they are delivered; after Ctrl-C, those that were read."""
+        """Send all lines and wait until they are delivered; after Ctrl-C, wait for the lines read so far."""
         started = time.monotonic()
         progress = Progress(size_of(files), shown=stderr_is_terminal())
         try:
@@ -56,7 +56,7 @@ class Production:
         self._seconds = time.monotonic() - started
 
     def report(self) -> int:
-        """Say on stderr what was done; returns the exit code."""
+        """Print a summary on stderr; return the exit code."""
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
         click.echo(summary("delivered", metrics.delivered, self._bytes, self._seconds), err=True)

@@ -13,14 +13,14 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def text_line(record: ConsumerRecord) -> bytes:
-    """The value as it is; a record without one is an empty line."""
+    """Return the value as it is; an empty line for a record without a value."""
     return (record.raw_value or b"") + b"\n"
 
 
 def json_line(record: ConsumerRecord) -> bytes:
-    """All of the record as a JSON object.
+    """Return all of the record as a JSON object.
 
-    What is not UTF-8 is in Base64, under a name that says so: `value_base64` in place of `value`.
+    A value that is not UTF-8 is in Base64, under a name that says so: `value_base64` in place of `value`.
     """
     fields = {
         "topic": record.topic,
@@ -36,7 +36,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 def text_or_base64(name: str, content: Any) -> dict[str, str | None]:
-    """A field of JSON for a key or value; what is not UTF-8 in Base64, under a name that says so."""
+    """Return a JSON field for a key or value; bytes that are not UTF-8 in Base64, under a name that says so."""
     if isinstance(content, bytes):
         try:
             return {name: content.decode()}

@@ -1,4 +1,4 @@
-"""A member's handler with what the command adds: logs that name the record."""
+"""A member's handler with the command's addition: logs that name the record."""
 
 import functools
 import inspect
@@ -14,9 +14,10 @@ from headway.worker_discovery import find_workers
 
 
 def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Callable[[ConsumerRecord, Context], Any]:
-    """The same handler, a coroutine function if it is one; what is logged in it names the record."""
+    """Return the same handler, a coroutine function if it is one; all that it logs names the record."""
 
-    # Twice the same, as a context manager for both would take longer than noting for the supervisor what runs.
+    # Twice the same code: a context manager for both would take longer than noting the running record for the
+    # supervisor.
     def handle(record: ConsumerRecord, context: Context) -> Any:
         token = handled_record.set(record)
         try:
@@ -36,7 +37,7 @@ def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Ca
 
 @dataclass(frozen=True, slots=True)
 class HandlingElsewhere:
-    """A handler for the processes of `executor="process"`: what goes there is its name, and how it logs."""
+    """A handler for the processes of `executor="process"`: only its name and its log style are sent there."""
 
     worker: str
     index: int
@@ -48,7 +49,7 @@ class HandlingElsewhere:
 
 @functools.cache
 def _arrive(elsewhere: HandlingElsewhere) -> Callable[[ConsumerRecord, Context], Any]:
-    """Its handler, in a process that logs as its parent does from now on."""
+    """Return the worker's handler, in a process that logs as its parent does from now on."""
     log_to_stderr(elsewhere.logs, elsewhere.worker, elsewhere.index)
     [worker] = find_workers([elsewhere.worker]).values()
     return worker.handler

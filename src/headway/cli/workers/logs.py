@@ -1,6 +1,6 @@
-"""Logs on stderr: a line for each event, for people or as JSON, with where it happened.
+"""Logs on stderr: a line for each event, for people or as JSON, with the place where it happened.
 
-Only the command installs this; the library itself logs and leaves the rest to its users.
+Only the command installs this; the library itself only logs, and leaves the rest to its users.
 """
 
 import json
@@ -22,13 +22,13 @@ from headway.records import ConsumerRecord
 CLEAR_LINE = "\r\x1b[K"
 
 handled_record: ContextVar[ConsumerRecord | None] = ContextVar("handled_record", default=None)
-"""The record whose handler runs here, so that whatever it logs names it."""
+"""The record whose handler runs here, so that all that it logs names the record."""
 
 _PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
 
 class TextLines(logging.Formatter):
-    """`2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`."""
+    """Lines: `2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`."""
 
     def __init__(self, source: str, *, over_progress: bool) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class TextLines(logging.Formatter):
         self._start = CLEAR_LINE if over_progress else ""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and the traceback below it if there is one."""
+        """Return the line, and the traceback below it if there is one."""
         text = f"{_time(record):%Y-%m-%d %H:%M:%S}.{int(record.msecs):03} {record.levelname:<7} {self._source} "
         text += f"{record.name}: {record.getMessage()}"
         if about := handled_record.get():
@@ -47,14 +47,14 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Each event as an object; what a logger is given as `extra` is among its fields."""
+    """Lines with each event as a JSON object; a logger's `extra` is among its fields."""
 
     def __init__(self, worker: str | None, process: int | None) -> None:
         super().__init__()
         self._who = {} if worker is None else {"worker": worker, "process": process}
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         event: dict[str, Any] = {
             "timestamp": _time(record).astimezone(UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -72,7 +72,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of a command that runs until it is told to end, which gets them as its `style`."""
+    """Add the log options to a command that runs until it is told to end; it gets them as `style`."""
 
     @click.option(
         "--log-format",
@@ -98,9 +98,9 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
 def log_to_stderr(
     style: LogStyle, worker: str | None = None, process: int | None = None, command: str = "supervisor"
 ) -> None:
-    """Write what is logged, warnings and what nobody caught included, for as long as this process lives.
+    """Write logs to stderr for as long as this process lives, with warnings and uncaught errors.
 
-    A line of text says which worker's process it comes from, or which command.
+    A line of text names the worker's process, or the command.
     """
     formatter: logging.Formatter
     if style.format == "json":
@@ -124,6 +124,6 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _record_of(event: logging.LogRecord) -> ConsumerRecord | None:
-    """The record that an event is about: the one whose handler logged it, or that it names."""
+    """Return the record that an event is about: the one whose handler logged it, or one that it names."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)

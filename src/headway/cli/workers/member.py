@@ -1,8 +1,8 @@
 """One member of a worker's group, a process of its own: `python -m headway.cli.workers.member FD FD NAME`.
 
-The first descriptor is the socket to the supervisor. The second is the file in which the member notes what runs.
+The first descriptor is the socket to the supervisor. The second is the file in which the member notes running records.
 
-It ends when the supervisor says so, when the supervisor is gone, and when it is sent SIGTERM.
+The member ends when the supervisor says so, when the supervisor is gone, and on SIGTERM.
 """
 
 import contextlib
@@ -31,13 +31,13 @@ from headway.worker_discovery import find_workers
 log = logging.getLogger("headway.worker")
 
 _REPORT_EVERY = 0.25  # seconds
-_LONGEST_SENTENCE = 10_000  # characters; the error of a handler is in it, and can hold anything
+_LONGEST_SENTENCE = 10_000  # characters; it contains the error of a handler, which can be of any length
 LEAVE_WITHIN = 10.0
-"""How many seconds a member has to leave its group, and how many to end, when nothing runs any more."""
+"""Seconds for a member to leave its group, and again to end, when no record runs any more."""
 
 
 class Member:
-    """Runs a job until it is told to end."""
+    """A member that runs a job until it is told to end."""
 
     def __init__(self, supervisor: socket.socket, table: int) -> None:
         self._supervisor = supervisor
@@ -47,12 +47,12 @@ class Member:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
-        self._supervising = threading.Lock()  # none is to fall between the list and the supervision
+        self._supervising = threading.Lock()  # so that no suspect falls between the list and the supervision
 
     def run(self) -> Code:
-        """Do the job; returns how it ended."""
+        """Do the job; return the exit code."""
         log_to_stderr(self._job.logs, self._job.worker, self._job.index)
-        # A second one changes nothing: a process manager's comes to the supervisor and its members at once.
+        # A second SIGTERM changes nothing: a process manager sends it to the supervisor and its members at once.
         signal.signal(signal.SIGTERM, lambda *_: self._end(Order.DRAIN))
         threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
         try:
@@ -70,14 +70,14 @@ class Member:
             return self._end_of(error)
 
     def _end_of(self, error: Exception) -> Code:
-        """Tell the supervisor, or the log, why this process ends; return how."""
+        """Tell the supervisor, or the log, why this process ends; return the exit code."""
         if isinstance(error, (ConfigError, AuthorizationError)):
             return self._say_mistake(str(error), Code.MISTAKE)
         if isinstance(error, HandlerError):
             return self._say_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
         if isinstance(error, AuthenticationError) and not error.was_connected:
             return self._say_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
-        if isinstance(error, AuthenticationError):  # with files that were renewed the next process may be let in
+        if isinstance(error, AuthenticationError):  # with renewed files the brokers may let the next process in
             log.critical("This process ends: %s", error)
         else:
             log.critical("This process ends, for:", exc_info=error)
@@ -88,7 +88,7 @@ class Member:
         return code
 
     def _handle(self, consumer: ParallelConsumer, handler: Callable[..., Any]) -> Code:
-        # What was loaded until here stays: looking through it again and again would take a tenth of the time.
+        # All objects loaded so far stay: to look through them again and again would take a tenth of the time.
         gc.freeze()
         ended = threading.Event()
         threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
@@ -107,7 +107,7 @@ class Member:
     # The supervisor
 
     def _report(self, consumer: ParallelConsumer, ended: threading.Event) -> None:
-        """Tell the supervisor what changes, not more often than eyes can follow."""
+        """Tell the supervisor about progress, not more often than eyes can follow."""
         said = None
         while not ended.wait(_REPORT_EVERY):
             report = _report_of(consumer.metrics())
@@ -116,18 +116,18 @@ class Member:
                 self._say(report)
 
     def _say(self, report: Report) -> None:
-        with contextlib.suppress(OSError):  # it is gone, which `_obey` sees to
+        with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` handles
             self._supervisor.sendall(to_line(report))
 
     def _obey(self) -> None:
-        with contextlib.suppress(OSError):  # it went without hearing the last report
+        with contextlib.suppress(OSError):  # the supervisor went without hearing the last report
             for line in self._orders:
                 said = order_from_line(line)
                 if isinstance(said, Warn):
                     self._suspect(said.suspects)
                 else:
                     self._end(said)
-        # The supervisor is gone, and nobody else would end a process that does not end by itself.
+        # The supervisor is gone, so nothing else would end a process that does not end by itself.
         self._end(Order.DRAIN)
         time.sleep(self._job.drain_timeout + LEAVE_WITHIN)
         os._exit(Code.UNFINISHED)
@@ -151,10 +151,10 @@ def _report_of(counts: ParallelMetrics) -> Report:
 
 
 def main() -> None:
-    """Do the job that comes through the socket; the last argument is for who lists processes."""
+    """Do the job that comes through the socket; the last argument only shows in lists of processes."""
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
-        os.set_inheritable(descriptor, False)  # what a handler starts has nothing to do with it
+        os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit it
     code = Member(supervisor, table).run()
     # A thread of a handler's own may never end, and Python would wait for it.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])

@@ -1,4 +1,4 @@
-"""What the supervisor and its members tell each other: a line of JSON each."""
+"""The messages between the supervisor and its members: a line of JSON each."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """How logs are written to stderr; `over_progress` says that a line of progress may stand there."""
+    """The style of logs on stderr; `over_progress` says that a line of progress may stand there."""
 
     format: str = "text"
     level: str = "info"
@@ -22,7 +22,7 @@ class LogStyle:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one member runs: the first that the supervisor says. `config` can hold secrets.
+    """The task of one member, and the supervisor's first message. `config` can hold secrets.
 
     `suspects` are records that ran in members that died.
     """
@@ -37,7 +37,7 @@ class Job:
 
 
 class Order(Enum):
-    """How a member is to end. A closed socket means `DRAIN`: the supervisor is gone."""
+    """The way in which a member is to end. A closed socket means `DRAIN`: the supervisor is gone."""
 
     DRAIN = "drain"
     STOP = "stop"
@@ -45,14 +45,14 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """More records that ran in members that died: the partition of one may come to any member."""
+    """More records that ran in members that died: any member may get the partition of one."""
 
     suspects: list[Suspect]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How far a member is; `mistake` is the sentence that says why it cannot go on."""
+    """The progress of a member; `mistake` is the sentence that says why it cannot go on."""
 
     handled: int = 0
     failed: int = 0
@@ -62,16 +62,16 @@ class Report:
 
 
 def to_line(message: Job | Order | Warn | Report) -> bytes:
-    """A message as it is sent."""
+    """Return a message as a line to send."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def from_line(line: bytes, kind: type[T]) -> T:
-    """A message as it came."""
+    """Return a message from its line."""
     return msgspec.json.decode(line, type=kind)
 
 
 def order_from_line(line: bytes) -> Order | Warn:
-    """Return what the supervisor says after the job."""
+    """Return a later message of the supervisor from its line."""
     said: Order | Warn = msgspec.json.decode(line, type=Order | Warn)
     return said

@@ -1,4 +1,4 @@
-"""A line that says how far all members together are."""
+"""A line with the progress of all members together."""
 
 import shutil
 from collections import deque
@@ -13,19 +13,19 @@ _RATE_OVER = 10  # looks
 
 
 class ProgressLine:
-    """Is written over by the next, and by whatever is logged."""
+    """A line of progress that the next one, or a line of the log, overwrites."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._looks: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
 
     def show(self, reports: Iterable[Report], processes: int, now: float) -> None:
-        """Show the sum of these."""
+        """Show the sum of these reports."""
         text = self.text(list(reports), processes, now)
         self._write(text[: shutil.get_terminal_size().columns - 1])
 
     def text(self, reports: list[Report], processes: int, now: float) -> str:
-        """The line; the rate is that since the tenth look before this."""
+        """Return the line; its rate is the one since the tenth look before this."""
         handled = sum(report.handled for report in reports)
         self._looks.append((now, handled))
         (then, before) = self._looks[0]
@@ -37,7 +37,7 @@ class ProgressLine:
         return f"{text}; {processes} process{'' if processes == 1 else 'es'}"
 
     def clear(self) -> None:
-        """Leave nothing of it."""
+        """Clear the line."""
         self._write("")
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether Kafka has what the workers need, asked before any of them starts."""
+"""The check that Kafka has the topics of the workers, before any of them starts."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ from headway.workers import Worker
 
 
 def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dict[str, TopicListing]:
-    """Return what Kafka has, as each worker sees it: with the settings that it has declared.
+    """Return Kafka's topics as each worker sees them: with the settings that the worker has declared.
 
-    Those with the same settings ask once. Raises `KafkaError` when no broker answers.
+    Workers with the same settings ask once. Raises `KafkaError` when no broker answers.
     """
     seen: list[tuple[Config, TopicListing]] = []
     found: dict[str, TopicListing] = {}
@@ -31,9 +31,9 @@ def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dic
 
 
 def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Mapping[str, int]]) -> None:
-    """Raises `ConfigError` that says how to create the first topic that is missing, and whose records are split.
+    """Raise `ConfigError` for the first missing topic, with how to create it, and for workers that split their records.
 
-    `kafka_topics` are those that each worker sees.
+    `kafka_topics` are the topics that each worker sees.
     """
     for name, worker in workers.items():
         there = kafka_topics[name]

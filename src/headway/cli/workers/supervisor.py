@@ -1,4 +1,4 @@
-"""Keeps a process alive for each member, until SIGTERM, Ctrl-C, or what starting again does not help against."""
+"""The supervisor: it keeps a process alive for each member, until SIGTERM, Ctrl-C, or an incurable error."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _SHOW_EVERY = 0.5
 
 
 class Outcome(NamedTuple):
-    """The exit code, and a sentence that says why if it was not asked for."""
+    """The exit code, and a sentence with the reason if nobody asked for the end."""
 
     code: Code
     sentence: str = ""
@@ -43,10 +43,10 @@ class Process:
         self.report = Report()
         self.mistake = ""
         self.ran: Sequence[Attempt] = ()
-        """The records that ran when it died."""
+        """The records that ran when the process died."""
 
     async def start(self) -> None:
-        """Start it, with its job; in a session of its own, or Ctrl-C in the terminal would reach it too."""
+        """Start the process with its job, in a session of its own: else Ctrl-C in the terminal would reach it, too."""
         ours, theirs = socket.socketpair()
         self._table = make_table_file()
         with theirs:
@@ -63,13 +63,13 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait for its end; its exit code, or minus the signal that ended it."""
+        """Wait for the end of the process; return its exit code, or minus the signal that ended it."""
         code = await self._process.wait()
-        with contextlib.suppress(TimeoutError):  # a process of its own, forked, may keep the socket open
+        with contextlib.suppress(TimeoutError):  # a fork of the process may keep the socket open
             await asyncio.wait_for(self._listening, _LAST_WORDS_WITHIN)
         self._writer.close()
         self.ran = read_table(self._table)
@@ -77,11 +77,11 @@ class Process:
         return code
 
     def tell(self, order: Order | Warn) -> None:
-        """Tell it how to end, or which records to take care of."""
+        """Tell the process how to end, or which records are suspects."""
         self._writer.write(to_line(order))
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process, whatever it does."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -96,10 +96,10 @@ class Process:
 
 
 class Supervisor:
-    """Runs jobs, each as a process.
+    """The supervisor of jobs, each of which runs as a process.
 
-    `drain_timeout` is how long what runs may take to end, `config_of` returns
-    a worker's settings for each process that starts.
+    `drain_timeout` is the seconds that running records may take to end. `config_of` returns a worker's settings for
+    each process that starts.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Supervisor:
         self._outcome = Outcome(Code.DONE)
 
     async def run(self) -> Outcome:
-        """Run them until they are to end; returns why and how they did."""
+        """Run the jobs until they are to end; return the outcome."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background goes on ignoring it
@@ -155,12 +155,12 @@ class Supervisor:
                 await self._mourn(process, how_it_ended(code), lived, deaths)
 
     async def _live(self, process: Process) -> tuple[int, float]:
-        """Start a process and wait for its end; returns its exit code and how many seconds it lived."""
+        """Start a process and wait for its end; return its exit code and the seconds that it lived."""
         born = time.monotonic()
         await process.start()
         self._living.add(process)
         log.info("Started %s as process %d.", name_of(process.job), process.pid)
-        # What all were told while it was started.
+        # Send again what all members were told while this one started.
         suspects = self._suspects[process.job.worker].all()
         if suspects != process.job.suspects:
             process.tell(Warn(suspects))
@@ -172,7 +172,7 @@ class Supervisor:
         return code, time.monotonic() - born
 
     def _suspect(self, process: Process, how: str) -> None:
-        """Warn all that run the same worker of the records that ran when one died."""
+        """Warn all members of the same worker of the records that ran when a process died."""
         suspects = self._suspects[process.job.worker].died(process.ran, how, time.time())
         for other in self._living:
             if suspects and other.job.worker == process.job.worker:
@@ -182,7 +182,7 @@ class Supervisor:
             log.error("%s %s while it was at %s, each run alone from now on.", name_of(process.job), how, records)
 
     async def _mourn(self, process: Process, how: str, lived: float, deaths: RestartPolicy) -> None:
-        """Wait as long as the next start is worth, or give up."""
+        """Wait until the next start is worth it, or give up."""
         name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
             sentence = f"{name} died {MOST_DEATHS} times in a row, at last {how} after {lived:.1f} s, and is given up."
@@ -220,7 +220,7 @@ class Supervisor:
             process.kill()
 
     def _conclude(self, outcome: Outcome) -> None:
-        """The first outcome that is not `DONE` is that of all."""
+        """Keep the first outcome that is not `DONE` as the outcome of all."""
         if self._outcome.code == Code.DONE:
             self._outcome = outcome
 
@@ -234,7 +234,7 @@ class Supervisor:
 
 
 def name_of(job: Job) -> str:
-    """A member as it is called in logs.
+    """Return a member's name in logs.
 
     >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
     'billing:bill[2]'
@@ -243,7 +243,7 @@ def name_of(job: Job) -> str:
 
 
 def _outcome(code: int, mistake: str) -> Outcome:
-    """What the end of a process that was not started again means for all."""
+    """Return the outcome for all of the end of a process that was not started again."""
     if mistake:
         return Outcome(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
     if code != Code.DONE:

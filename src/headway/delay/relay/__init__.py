@@ -1,1 +1,1 @@
-"""The relay: moves records along the delay lines and delivers what is due."""
+"""The relay: it moves records along the delay lines and delivers those that are due."""

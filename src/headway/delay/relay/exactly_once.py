@@ -1,6 +1,6 @@
-"""Carrying out ticks exactly once: all of a round in one transaction.
+"""The output of ticks in exactly-once mode: one transaction a round.
 
-Source: KIP-447; the group's generation fences a member that was expelled, so that each partition has one relay.
+Source: KIP-447; the group's generation fences an expelled member, so that each partition has one relay.
 """
 
 import time
@@ -50,24 +50,24 @@ _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1
 _LOOK_AGAIN_AFTER = 0.02
 _PRODUCERS = 3
-_CAUSE_WITHIN = 0.5  # seconds after what was given up for its sake
+_CAUSE_WITHIN = 0.5  # seconds after librdkafka gave up the other records because of it
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 
 
 class _Refused(NamedTuple):
-    """A record that Kafka refuses for good: which, if that is certain, since it refuses whole batches; and why."""
+    """A record that Kafka refuses for good; `place` is None if unknown, since Kafka refuses whole batches."""
 
     place: int | None
     reason: str
-    error: str  # as librdkafka calls it
+    error: str  # librdkafka's name
 
 
 class ExactlyOnce:
-    """Each round of ticks is one transaction, with the offsets that fence off a relay that was expelled.
+    """The output with one transaction for each round of ticks; its offsets fence off an expelled relay.
 
-    While a thread commits one round, the next is already written, by another producer; it is committed after the first,
-    whose state it builds on. A third has its turn then: while the broker still writes the markers of a transaction, it
-    refuses the records of the same producer's next, and librdkafka then waits for 20 ms.
+    While a thread commits one round, another producer already writes the next. The next round is committed after the
+    first, since it builds on the first one's state. Three producers take turns: while the broker still writes a
+    transaction's markers, it refuses the same producer's next records, and librdkafka then waits for 20 ms.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ExactlyOnce:
         self._consumer = consumer
         self._clock = clock
         self._ids = [new_id(names) for _ in range(_PRODUCERS)]
-        self._clients: deque[ProducerClient] = deque()  # the first one's turn is next
+        self._clients: deque[ProducerClient] = deque()  # the first one is next
         self._clients.extend(together(*(partial(self._new_client, each) for each in self._ids), close=close_at_once))
         self._why_not = partial(why_not_writable, config)
         self._writing = Writing(names, ladder, self._partitions, self._why_not)
@@ -103,17 +103,18 @@ class ExactlyOnce:
 
     @property
     def under_way(self) -> int:
-        return 0  # each round is waited for before the one after the next
+        return 0  # each round is awaited before the next but one
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
-        # That of the time at which it was decided: a rebalance after that is to fence it off.
+        # The metadata of the moment of decision: a rebalance after that is to fence the round off.
         member = member_of(self._consumer)
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         if self._clients[0].batches_of_one:
             self._renew()
         moved = moves_of(ticks)
         while (refused := self._attempt(records, moved)) is not None:
-            # Not by this producer: librdkafka would go on behind the sequence numbers of what was refused, a gap.
+            # A new producer: librdkafka would continue behind the refused records' sequence numbers, which leaves a
+            # gap.
             self._renew(batches_of_one=True)
             if refused.place is not None:
                 records = list(self._without(refused, records[refused.place], records))
@@ -138,7 +139,7 @@ class ExactlyOnce:
     def _without(
         self, refused: _Refused, itself: OutgoingRecord, records: Iterable[OutgoingRecord]
     ) -> Iterator[OutgoingRecord]:
-        """Yield what to write instead of all of these, of which Kafka refuses one."""
+        """Yield the records to write instead of these, one of which Kafka refuses."""
         for out in records:
             if out is not itself and not is_refused_likewise(refused.error, itself, out):
                 yield out
@@ -146,13 +147,13 @@ class ExactlyOnce:
                 yield instead
 
     def _attempt(self, records: Sequence[OutgoingRecord], moved: Moved) -> _Refused | None:
-        """Write all in a new transaction, and note where what moves ends; or say that one is refused."""
+        """Write all in a new transaction, and note where the moves end; return the refused record, if any."""
         client, state = self._clients[0], self._names.state
         client.begin_transaction()
         certain = client.batches_of_one or len(records) == 1
         refused: list[_Refused] = []
         failures: list[HeadwayError] = []
-        purged: list[float] = []  # at these times
+        purged: list[float] = []  # times at which records were purged
         began = time.monotonic()
 
         def report(error: Any, message: Any, place: int | None = None) -> None:
@@ -200,7 +201,7 @@ class ExactlyOnce:
         return self._forbidden(records) if purged else None
 
     def _forbidden(self, records: Sequence[OutgoingRecord]) -> _Refused:
-        """Return the first record whose topic may not be written, which made librdkafka give all of them up."""
+        """Return the first record whose topic is forbidden, for which librdkafka gave up all records."""
         cause = self._clients[0].why_aborted() or KafkaError("The relay's transaction was aborted by the client.")
         if error_name(cause) == _FORBIDDEN:
             for topic, place in {out.topic: place for place, out in reversed(list(enumerate(records)))}.items():
@@ -232,7 +233,7 @@ class ExactlyOnce:
             self._close(_A_MOMENT)
 
     def _close(self, within: float) -> None:
-        """End what is under way, if anything is; what was committed stays so. One that fails keeps no other."""
+        """Abort the open transactions and close all clients; an error of one client stops no other."""
         with ExitStack() as all_of_them:
             for client in self._clients:
                 all_of_them.callback(client.close, within)

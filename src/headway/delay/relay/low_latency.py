@@ -1,7 +1,7 @@
-"""Carrying out ticks with less delay and a weaker promise: at once, and what was done is stored some time after.
+"""The output of ticks in low-latency mode: less delay and a weaker promise. It sends at once and stores progress later.
 
-What is stored is in transactions, which the group's generation fences: a relay that was frozen, and wakes when another
-one has its place, cannot store what it decided before over what the other has answered since.
+Progress is stored in transactions, which the group's generation fences. So a relay that froze and wakes after another
+took its place cannot overwrite what the other has answered since.
 """
 
 import contextlib
@@ -48,13 +48,13 @@ _LONGEST_WAIT = 10.0
 _STORE_EVERY = 0.25
 _LOOK_AGAIN_AFTER = 0.02
 _A_MOMENT = 0.5
-_OVERHEAD = 2_000  # bytes of a record besides its value: what it was made of, and what is to be done when it is there
+_OVERHEAD = 2_000  # bytes of a record besides its value: its source, and the callback for its report
 
 
 class _Sent:
-    """A round of ticks whose records are on their way, and what to store when they are there.
+    """A round of ticks whose records are on their way, and the state to store when they have arrived.
 
-    `member` is the group's metadata of the time at which it was decided.
+    `member` is the group's metadata at the time of the decision.
     """
 
     __slots__ = ("left", "member", "moved", "offsets", "state")
@@ -70,7 +70,7 @@ class _Sent:
 
 
 class LowLatency:
-    """Everything is sent at once, and four times a second it is stored what was done: a crash in between repeats it."""
+    """The output that sends at once, and stores progress four times a second: a crash in between repeats records."""
 
     def __init__(
         self,
@@ -90,12 +90,12 @@ class LowLatency:
         self._consumer = consumer
         self._clock = clock
         self._writing = Writing(names, ladder, self._client.partitions, partial(why_not_writable, config))
-        self._sent: deque[_Sent] = deque()  # in this order they are stored
+        self._sent: deque[_Sent] = deque()  # in the order in which they are stored
         self._to_store: deque[_Sent] = deque()
         self._uncommitted: Uncommitted | None = None
         self._refused: deque[tuple[OutgoingRecord, _Sent]] = deque()
         self._stored_at = 0.0
-        self._is_behind = False  # something was done since that is not to be stored yet
+        self._is_behind = False  # something was done since the last store, and is not to be stored yet
         self._failure: KafkaError | None = None
         self._under_way = 0
         self.done: dict[Partition, int] = {}
@@ -123,7 +123,7 @@ class LowLatency:
         self._sent.append(round_)
         for out in others:
             self._send(out, round_)
-        if answers:  # what is answered has to be so after a crash, too
+        if answers:  # an answer has to hold after a crash, too
             self.finish()
             for out in answers:
                 self._send(out, _Sent(1, [], {}))
@@ -140,7 +140,7 @@ class LowLatency:
                 self._failure = not_stored(out.topic, error)
             elif refused_alone is not None:
                 refused_alone.append(error)
-            else:  # what is refused may be another record of the same batch
+            else:  # the refused record may be another one of the same batch
                 self._refused.append((out, round_))
 
         self._under_way += size
@@ -186,7 +186,7 @@ class LowLatency:
         return _LOOK_AGAIN_AFTER if self._sent or self._uncommitted else _LONGEST_WAIT
 
     def _go_on_storing(self) -> None:
-        """Take note of what is stored by now, and begin to store the next; never wait."""
+        """Note what is stored by now, and begin to store the next round; never wait."""
         if self._uncommitted and self._uncommitted.is_over:
             self._await_commit()
         if self._to_store and self._uncommitted is None:
@@ -200,7 +200,7 @@ class LowLatency:
             self.done.update(uncommitted.result())
 
     def _store(self, round_: _Sent) -> None:
-        """Store what was done, in a thread of its own."""
+        """Store progress; runs in a thread of its own."""
         failures: list[KafkaError] = []
         purged: list[KafkaError] = []
         sent = time.monotonic()
@@ -245,7 +245,7 @@ class LowLatency:
             raise failure
 
     def _note_done(self) -> None:
-        """Take note of the rounds that are written: as they are stored in their order, those before the first other."""
+        """Note the rounds that are written, in their order: all up to the first that is not."""
         while self._sent and not self._sent[0].left:
             done = self._sent.popleft()
             if done.moved:
@@ -263,7 +263,7 @@ class LowLatency:
         try:
             self.finish()
         finally:
-            with contextlib.suppress(KafkaError):  # what was delivered is not to come again
+            with contextlib.suppress(KafkaError):  # delivered records are not to come again
                 self._store_all()
             self._to_store.clear()
             try:

@@ -1,4 +1,4 @@
-"""Carrying out ticks: what both modes share."""
+"""The output of ticks: the parts that both modes share."""
 
 import logging
 from collections import deque
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 Mode = Literal["exactly-once", "low-latency"]
 
 WRITTEN_WITHIN = 30.0
-"""Seconds after which what is not acknowledged is thought never to be."""
+"""Seconds after which a record without an acknowledgement counts as lost."""
 _A_MOMENT = 0.1
 _ANSWER_WITHIN = 10.0
 
@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,
-    # With five, as many as brokers let a partition have, librdkafka (2.16) takes a whole core until one is answered.
+    # With 5, the most that brokers allow a partition, librdkafka (2.16) uses a whole core until an answer comes.
     "max.in.flight": 4,
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "queue.buffering.max.messages": 1_000_000,
@@ -37,55 +37,55 @@ DEFAULTS: Mapping[str, Any] = {
 Ticks = Mapping[int, Tick]
 Offsets = Mapping[Partition, int]
 Moved = dict[int, dict[int, int]]
-"""Of each partition number and line the offset behind the last record that was moved there."""
+"""For each partition number and line: the offset behind the last record that was moved there."""
 
 
 class RelayOutput(Protocol):
-    """Carries out what relays decide."""
+    """The protocol for classes that carry out what relays decide."""
 
     done: dict[Partition, int]
-    """Of each partition the offset below which all is stored as done."""
+    """For each partition: the offset below which all is stored as done."""
 
     written: deque[Moved]
-    """Where the moves of rounds end that are written, for the partition numbers that are to be told of it."""
+    """For each written round: where its moves end, for the partition numbers that asked to be told."""
 
     @property
     def wants_state(self) -> bool:
-        """Whether the next ticks are to say what is to be stored."""
+        """Return whether the next ticks are to contain the state to store."""
 
     @property
     def under_way(self) -> int:
-        """The bytes of what was sent and is not there yet."""
+        """The bytes of records that were sent and are not acknowledged yet."""
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
-        """Do it, or begin to; this, or a later call, raises `KafkaError` where all has to be begun anew."""
+        """Carry ticks out, or begin to; this or a later call raises `KafkaError` if the relay has to begin anew."""
 
     def serve(self) -> float:
-        """Do what is pending, without waiting; after how many seconds there is more."""
+        """Do what is pending without waiting; return the seconds until there is more to do."""
 
     def finish(self) -> None:
-        """Wait until all that was to be done is done, and stored as far as it can be."""
+        """Wait until all ticks are carried out, and stored as far as possible."""
 
     def look_at_clock(self, commands: Offsets) -> None:
-        """Have a broker stamp something, given how far the commands of each partition number are done."""
+        """Write a record that a broker stamps, with the offset below which each partition's commands are done."""
 
     def close(self) -> None:
-        """Finish, if that can be, and let go."""
+        """Finish if possible, and release everything."""
 
 
 def moves_of(ticks: Ticks) -> Moved:
-    """Return the partition numbers that are to be told where what they move ends, each with its lines, at offset 0."""
+    """Return the partition numbers that asked where their moves end, each with its lines, at offset 0."""
     return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
 
 
 def note_move(moved: Moved, out: OutgoingRecord, offset: int) -> None:
-    """Take down that a record which moves was written at this offset."""
+    """Note that a moving record was written at this offset."""
     if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
-        lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 is not known
+        lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 means unknown
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
-    """A client that knows the brokers; `topic` is any that exists. Raises `KafkaError` where nobody answers."""
+    """Return a client that knows the brokers; `topic` is any existing one. Raise `KafkaError` if no broker answers."""
     client = ProducerClient({**DEFAULTS, **config})
     try:
         connect(client, topic)
@@ -101,7 +101,7 @@ def close_at_once(client: ProducerClient) -> None:
 
 
 def connect(client: ProducerClient, topic: str) -> None:
-    """Have it know the brokers: an unconnected one looks for what it needs only every half second."""
+    """Connect a client: an unconnected one looks for what it needs only every half second."""
     client.partitions(topic, _ANSWER_WITHIN)
 
 
@@ -113,9 +113,9 @@ def not_stored(topic: str, error: Any) -> KafkaError:
 
 
 def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
-    """Return a sentence about what keeps records out of a topic; None where the brokers know of nothing.
+    """Return a sentence about what keeps records out of a topic; None if the brokers report nothing.
 
-    Raises `KafkaError` where nobody answers.
+    Raises `KafkaError` if no broker answers.
     """
     reach = {key: value for key, value in config.items() if not key.startswith("transaction")}
     return Admin(reach).why_not_writable(topic)

@@ -1,10 +1,10 @@
-"""Which records Kafka must refuse like one that it has refused: to find each by a try of its own takes too long."""
+"""The records that Kafka must refuse like one that it has refused: a try for each would take too long."""
 
 from itertools import chain
 
 from headway.delay.records import OutgoingRecord
 
-# By what librdkafka calls them. Of the other errors nobody knows what else they would be said of.
+# librdkafka's names. For other errors it is unknown which other records they would hit.
 _OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
 _OF_THE_PLACE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
 _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
@@ -12,7 +12,7 @@ _WITHOUT_A_KEY = "INVALID_RECORD"  # by a compacted topic
 
 
 def is_refused_likewise(error: str, refused: OutgoingRecord, other: OutgoingRecord) -> bool:
-    """Whether Kafka, which has refused one delivery alone with this error, must refuse another one, too."""
+    """Return whether Kafka, which refused one record alone with this error, must refuse another record, too."""
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
     if other.source is None or (other.topic, other.partition) != (refused.topic, refused.partition):
@@ -23,7 +23,7 @@ def is_refused_likewise(error: str, refused: OutgoingRecord, other: OutgoingReco
 
 
 def _size(out: OutgoingRecord) -> int:
-    """How many bytes it has in a batch of its own, but for those that all have: of each field itself and its length."""
+    """Return the bytes that only this record's batch has: each field and its length, without the constant parts."""
     fields = (out.key, out.value, *chain.from_iterable(out.headers or ()))
     lengths = [len(field.encode() if isinstance(field, str) else field or b"") for field in fields]
     return sum(length + (length.bit_length() + 7) // 7 for length in lengths)

@@ -1,7 +1,8 @@
-"""The relay: a process that moves records along the delay lines and delivers what is due.
+"""The relay: a process that moves records along the delay lines and delivers those that are due.
 
-Any number of them share the work as one consumer group. All decisions are made in `core.relay`, one for each partition
-number; here they are fed, carried out, and begun anew from what is stored when partitions come or something fails.
+Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions for a
+partition number. This module feeds it and carries its decisions out. When partitions come or something fails, it begins
+anew from what is stored.
 """
 
 import logging
@@ -46,18 +47,18 @@ from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 5000  # records fetched, and of each partition moved, in one turn
+_AT_ONCE = 5000  # records fetched, and records moved of each partition, in one turn
 _BYTES_AT_ONCE = 4 * 2**20
 _LONGEST_WAIT = 1.0
-_STALE_AFTER = 1.0  # seconds; so long a step of the brokers' clock may go unseen,
-_LOOK_EVERY = 15.0  # and so long while nothing comes and nothing is due
+_STALE_AFTER = 1.0  # seconds for which a step of the brokers' clock may go unseen,
+_LOOK_EVERY = 15.0  # and the same while nothing comes and nothing is due
 _PRECISELY = 0.001
 _SOON = 1000  # milliseconds
 _STATE_WITHIN = 75.0  # a relay that died may have left a transaction that the broker ends after a minute
 _DECIDED_WITHIN = 3.0
 _AGAIN_AFTER = 0.5
 _LONGEST_BACK_OFF = 10.0
-_FAILS_WITHIN = 20.0  # seconds; a failure that comes later than that after the back-off is no longer in a row
+_FAILS_WITHIN = 20.0  # seconds; a failure that comes this long after the back-off is no longer in a row
 _BEHIND_TIMES = 4  # failures in a row, of a member that is behind its group, before it joins again
 _LOOK_AGAIN_AFTER = 0.1
 _LOOK_FOR_LINES_AGAIN_AFTER = 2.0
@@ -65,12 +66,12 @@ _DELETE_EVERY = 10.0
 
 
 class Relay(Closable):
-    """Moves delayed records until it is stopped; `with` closes it.
+    """A worker that moves delayed records until it is stopped; `with` closes it.
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
     ...     relay.run()
 
-    Beside what else a program does:
+    Beside the other work of a program:
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}).running():  # doctest: +SKIP
     ...     serve_requests()
@@ -79,10 +80,10 @@ class Relay(Closable):
         config: Settings of librdkafka. `group.id` is by default the scheduler's name.
         name: The scheduler's name, as given to `Scheduler`.
         mode: "exactly-once" delivers in transactions, which `read_committed` consumers see once, whatever happens.
-            "low-latency" delivers some milliseconds sooner; after a crash what was just delivered comes again.
-        memory: How many bytes of records may wait in memory, whatever is pending.
+            "low-latency" delivers some milliseconds sooner; after a crash it repeats the last deliveries.
+        memory: How many bytes of records may wait in memory, however many are pending.
 
-    Raises `ConfigError` where the scheduler has no topics yet.
+    Raises `ConfigError` if the scheduler has no topics yet.
     """
 
     def __init__(
@@ -134,12 +135,12 @@ class Relay(Closable):
         self._carrier: RelayOutput | None = None
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until `stop` is called, or this says so.
+        """Work until `stop` is called, or `until()` is true.
 
         Raises:
-            AuthenticationError: The brokers do not let it in any more.
-            AuthorizationError: A right is missing from the start. One that is lost later is waited for: `refused` has
-                it, it is logged now and then, and other relays may have the partitions meanwhile.
+            AuthenticationError: The brokers no longer let the relay in.
+            AuthorizationError: A right is missing from the start. For a right that is lost later the relay waits:
+                `refused` names it, a warning is logged now and then, and other relays may take the partitions.
             ClosedError: The relay is closed.
         """
         if self._closed:
@@ -151,7 +152,7 @@ class Relay(Closable):
             try:
                 if not self._turn():
                     self._wait()
-            except AuthenticationError as error:  # of another client of ours, as those that are made at a take-over
+            except AuthenticationError as error:  # raised by another client of ours, as those made at a take-over
                 self._require_patience(error)
                 self._begin_anew(error)
             except KafkaError as error:
@@ -165,7 +166,7 @@ class Relay(Closable):
     def running(self) -> Iterator[Self]:
         """Run in a thread while a `with` block lasts; then finish what was begun, and close.
 
-        What ends the thread before is logged at once, and raised at the end of the block.
+        An error that ends the thread earlier is logged at once, and raised at the end of the block.
         """
         with self, ThreadPoolExecutor(1, "headway-relay") as thread:
             ended = thread.submit(self.run)
@@ -188,12 +189,12 @@ class Relay(Closable):
 
     @property
     def refused(self) -> str | None:
-        """Which right the relay waits for, and what to do; None if it has all."""
+        """The right that the relay waits for, and what to do; None if it has all rights."""
         return self._lost.reason
 
     @property
     def held(self) -> int:
-        """How many records wait in memory."""
+        """The number of records that wait in memory."""
         return sum(relay.held for relay in list(self._relays.values()))
 
     def close(self) -> None:
@@ -210,7 +211,7 @@ class Relay(Closable):
             self._remade.close()
             self._wake.close()
 
-    # What there is
+    # The topics
 
     def _layout(self) -> tuple[Ladder, tuple[int, ...]]:
         layout = layout_seen_by(self._reader, self._names.name)
@@ -228,7 +229,7 @@ class Relay(Closable):
     # Rights
 
     def _require_rights(self) -> None:
-        """Raise `AuthorizationError` for a right that it cannot work without; a relay begins without brokers, too."""
+        """Raise `AuthorizationError` if a right to work is missing; only log if the brokers do not answer."""
         admin = self._reader.admin
         try:
             admin.require(rights_to_work(self._names, self._lines))
@@ -242,26 +243,26 @@ class Relay(Closable):
                 log.warning("%s %s", NOT_DELETED, missing.missing(self._connection))
 
     def _stand_back(self, error: KafkaError) -> None:
-        """Leave the partitions to others, which may have the right that is missing, and wait until it is granted.
+        """Leave the partitions to relays that may have the missing right, and wait until it is granted.
 
-        Raises the error where the relay has never worked.
+        Raises the error if the relay has never worked.
         """
         if not self._has_worked:
             raise error
         self._lost.wait_for(rights_to_work(self._names, self._lines), str(error))
         self._forget(0)
-        if not is_of_the_group(error):  # which cannot be left without the right to use it
+        if not is_of_the_group(error):  # without the right to use the group the relay cannot leave it
             self._consumer.leave()
 
     def _come_back(self) -> None:
-        """Go on where a right was lost and is granted again."""
+        """Resume work when the lost rights are granted again."""
         if self._lost.are_granted():
             self._subscribe()
             self._consumer.refusal = None
             self._begin_at = time.monotonic()
 
     def _change_lines(self) -> None:
-        """Other lines were put in use; the brokers hear of their topics one after the other, and of some never."""
+        """Use the lines that were put in use; look again later while their topics are not all known."""
         if time.monotonic() - self._looked_at < self._look_again_after:
             return
         ladder, lines = self._layout()
@@ -283,7 +284,7 @@ class Relay(Closable):
             self._subscribe()
 
     def _look_for_lines(self) -> None:
-        """Of no number all partitions are ours: a line's topic was deleted, or some are still to come."""
+        """Look for the lines when no number has all its partitions: a topic was deleted, or is still to come."""
         ladder, lines = self._layout()
         if missing := sorted(set(ladder.lines).difference(lines)):
             names = ", ".join(map(self._names.line, missing))
@@ -296,8 +297,8 @@ class Relay(Closable):
     # Partitions come and go
 
     def _store_rest(self) -> None:
-        """Store all that was done, before others, or this relay itself, begin from what is stored."""
-        # Without partitions, as before the first ones came, the brokers' time is not known.
+        """Store all progress, before another relay, or this one, begins from what is stored."""
+        # Without partitions, as before the first ones came, the brokers' time is unknown.
         ticks = {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(self._now()))}
         try:
             if self._carrier:
@@ -309,7 +310,7 @@ class Relay(Closable):
             self._forget(0)
 
     def _begin_anew(self, error: KafkaError) -> None:
-        """Begin from what is stored, the later the more often it has failed in a row; join again if expelled."""
+        """Begin anew from what is stored, after a pause that grows with failures in a row; rejoin if expelled."""
         now = time.monotonic()
         self._failures = self._failures + 1 if now - self._failed_at < _LONGEST_BACK_OFF + _FAILS_WITHIN else 1
         self._failed_at = now
@@ -323,7 +324,7 @@ class Relay(Closable):
             self._consumer.rejoin()
 
     def _require_patience(self, error: AuthenticationError) -> None:
-        """Raise an error that has come for half a minute, and no partition was taken over meanwhile."""
+        """Raise the error if it has come for half a minute, and no partition was taken over meanwhile."""
         now = time.monotonic()
         self._refused_since = self._refused_since or now
         if now - self._refused_since > LET_IN_NO_MORE_AFTER:
@@ -339,7 +340,7 @@ class Relay(Closable):
             log.debug("What was under way is given up: %s", error)
 
     def _let_go(self) -> None:
-        """Decide about nothing any more."""
+        """Drop all partitions, and close the output."""
         self._relays.clear()
         self._places.clear()
         self._searcher.forget()
@@ -348,7 +349,7 @@ class Relay(Closable):
             carrier.close()
 
     def _take_over(self) -> None:
-        """Read what is stored of the partitions that are ours now, and begin where it says."""
+        """Read the state of the relay's present partitions, and begin from there."""
         self._begin_at = None
         self._consumer.rebalanced = False
         numbers = self._owned()
@@ -370,7 +371,7 @@ class Relay(Closable):
         room, ladder, ends = self._memory // len(numbers), usable(self._ladder, self._lines), self._ends(numbers)
         if ladder != self._ladder:
             log.warning("The lines %s lack topics; in use are: %s.", self._ladder, ladder)
-            self._other_ladder = True  # which is looked for again
+            self._other_ladder = True  # so the lines are looked for again
         for number in numbers:
             lines = self._lines
             relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number])
@@ -393,18 +394,18 @@ class Relay(Closable):
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
-        """End the transactions of the relays before, and wait until every broker knows how they have ended.
+        """End the transactions of earlier relays, and wait until every broker knows how they ended.
 
-        Of a relay that has died within one the brokers themselves would end it much later.
+        The brokers would end a dead relay's transaction only much later.
         """
         own = ids_begin_with(self._names)
         producers = {each for values in stored.values() for each in stored_producers(values, own)}
         end_transactions(self._producer_config(), sorted(producers), self._names.state)
 
     def _look_at_topics(self) -> dict[str, str] | None:
-        """Return Kafka's ids of the topics; if they are others than before, learn anew which lines there are.
+        """Return Kafka's ids of the topics; if they have changed, look for the lines again.
 
-        Return None while some of the lines are still to come: brokers hear of new topics one after the other.
+        Return None while some lines are missing: brokers learn of new topics one after the other.
         """
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
         keys[self._names.commands] = COMMANDS_KEY
@@ -426,26 +427,26 @@ class Relay(Closable):
     def _is_all_decided(self, numbers: list[int]) -> bool:
         """Return whether the brokers of all lines know how every transaction has ended.
 
-        That of the state may know it earlier than they. Until they do, records are not seen that have moved there.
+        The state's broker may know it earlier. Until the lines' brokers know, records that moved there are invisible.
         """
         places = [(self._names.line(line), number) for line in self._lines for number in numbers]
         try:
             there = self._reader.bounds(_DECIDED_WITHIN).ends(places)
             decided = self._reader.bounds(_DECIDED_WITHIN, "read_committed").ends(places)
-        except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
+        except KafkaError as unknown:  # the broker of a line is away; the other lines need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             return False
         return all(decided[place] >= end for place, end in there.items() if place in decided)
 
     def _ends(self, numbers: list[int]) -> dict[int, dict[str, int]]:
-        """Return where the logs of these numbers end, as far as known, by the keys of what is stored of each."""
+        """Return the log ends of these numbers, as far as known, by the keys of each line's stored state."""
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self._lines}
         keys[self._names.commands] = COMMANDS_KEY
         places = [(topic, number) for topic in keys for number in numbers]
         try:
             ends = self._reader.bounds(_DECIDED_WITHIN).ends(places)
-        except KafkaError as unknown:  # of a line whose broker is away; the others need not wait for it
+        except KafkaError as unknown:  # the broker of a line is away; the other lines need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             ends = {}
@@ -460,7 +461,7 @@ class Relay(Closable):
         )
 
     def _owned(self) -> list[int]:
-        """The numbers of which all partitions are ours; while topics come up, a group may disagree for a moment."""
+        """Return the numbers whose partitions are all ours; a group may disagree for a moment about new topics."""
         topics = {self._names.commands, *(self._names.line(line) for line in self._lines)}
         counts = Counter(number for topic, number in self._consumer.assigned if topic in topics)
         return sorted(number for number, count in counts.items() if count == len(topics))
@@ -472,7 +473,7 @@ class Relay(Closable):
     # A turn
 
     def _turn(self) -> bool:
-        """Whether anything was done."""
+        """Do one turn; return whether anything was done."""
         messages = self._consumer.fetch(_AT_ONCE)
         if self._lost.reason:
             self._come_back()
@@ -506,7 +507,7 @@ class Relay(Closable):
         return did or bool(messages)
 
     def _is_clock_wanted(self, something_came: bool) -> bool:
-        """Whether to ask for the brokers' time: before it is relied on, and now and then, since it may be put on."""
+        """Return whether to ask for the brokers' time: before it is relied on, and now and then, as clocks are set."""
         seconds = self._clock.age(time.monotonic())
         if seconds < _STALE_AFTER:
             return False
@@ -541,7 +542,7 @@ class Relay(Closable):
         self._consumer.ends.clear()
 
     def _is_anew(self, place: Partition, offset: int) -> bool:
-        """Return whether a partition is not the one that was read before: its offsets have begun again."""
+        """Return whether the topic was created again, since the partition's offsets have begun again."""
         before, self._fetched_to[place] = self._fetched_to[place], offset + 1
         return offset < before
 
@@ -571,23 +572,23 @@ class Relay(Closable):
         return bool(ticks)
 
     def _note_written(self, carrier: RelayOutput) -> None:
-        """Tell the relays what Kafka has of what they have moved."""
+        """Tell the partition relays which of their moves Kafka has stored."""
         while carrier.written:
             for number, ends in carrier.written.popleft().items():
                 if number in self._relays:
                     self._relays[number].written(ends, self._now())
 
     def _has_room(self, carrier: RelayOutput) -> bool:
-        """Whether more may be sent: what a broker does not take waits here, and no more than has room."""
+        """Return whether more may be sent: records that a broker does not take wait here, within the memory limit."""
         return carrier.under_way < self._memory // 2
 
     def _offsets(self, ticks: Mapping[int, Tick]) -> dict[Partition, int]:
-        """What is done: the group's own offsets, which fence and inform, but are not relied on."""
+        """Return the done offsets to commit to the group: they fence and inform, but are not relied on."""
         done = dict[Partition, int]()
         for number, tick in ticks.items():
             for line, offset in tick.offsets.items():
                 done[self._names.commands if line is None else self._names.line(line), number] = offset
-            if tick.state and not tick.offsets:  # a transaction without any would not be fenced
+            if tick.state and not tick.offsets:  # a transaction without offsets would not be fenced
                 done[self._names.commands, number] = self._relays[number].commands_start
         return done
 
@@ -619,7 +620,7 @@ class Relay(Closable):
             if wake < math.inf:
                 seconds = min(seconds, self._clock.monotonic_at(int(max(wake, 0))) - time.monotonic())
         if seconds > _PRECISELY:
-            self._wake.wait(seconds - _PRECISELY)  # which may be late by a millisecond
+            self._wake.wait(seconds - _PRECISELY)  # may be late by a millisecond
         elif seconds > 0:
             time.sleep(seconds)
 

@@ -1,7 +1,7 @@
-"""Notices that a topic was deleted and made anew while it is read.
+"""A watch for topics that were deleted and created again while they are read.
 
-The consumer need not notice: where the new topic has as many records by then as were read of the old one, it goes on
-behind them, and they would never be delivered. Kafka's ids of the topics tell, and somebody has to ask for them.
+The consumer may not notice: if the new topic already has as many records as were read of the old one, the consumer
+goes on behind them. Those records would never be delivered. Only Kafka's topic ids show the change.
 """
 
 import logging
@@ -19,7 +19,7 @@ _LOOK_EVERY = 5.0
 
 
 class RemadeTopics:
-    """Asks for Kafka's ids of some topics every few seconds, in a thread of its own, and wakes who is to hear of it."""
+    """A thread that asks for Kafka's ids of some topics every few seconds, and wakes the relay after each answer."""
 
     def __init__(self, config: Config, wake: Wakeup) -> None:
         self._config = config
@@ -31,13 +31,13 @@ class RemadeTopics:
         self._look_at = 0.0
 
     def expect(self, ids: Mapping[str, str], now: float) -> None:
-        """Look from now on whether these topics have other ids."""
+        """Look from now on for other ids of these topics."""
         self._expected = ids
         self._asked = None
         self._look_at = now + _LOOK_EVERY
 
     def found(self, now: float) -> list[str]:
-        """Return the topics that were made anew since `expect`, sorted; never waits."""
+        """Return the topics that were created again since `expect`, sorted; never wait."""
         if self._asked is None:
             if self._expected and now >= self._look_at:
                 self._asked = self._thread.submit(self._ask, list(self._expected))
@@ -57,6 +57,6 @@ class RemadeTopics:
             self._admin = self._admin or Admin(self._config)
             return self._admin.topic_ids(topics)
         except HeadwayError as error:
-            self._admin = None  # librdkafka's admin client may keep asking a broker that is not asked any more
+            self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
             log.debug("The ids of the topics are not known: %s", error)
             return {}

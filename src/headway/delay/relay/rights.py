@@ -1,4 +1,4 @@
-"""The rights of a relay: asked for before it works, and waited for when one of them was lost."""
+"""The rights of a relay: it asks for them before it works, and waits for a lost one."""
 
 import logging
 import time
@@ -23,19 +23,19 @@ _A_MOMENT = 0.1
 
 
 def rights_to_work(names: TopicNames, lines: Collection[int]) -> list[Right]:
-    """Return the rights on topics without which a relay can do nothing."""
+    """Return the rights on topics without which a relay cannot work."""
     both = [names.state, *(names.line(line) for line in sorted({MEMORY, *lines}))]
     read = [Right("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
     return read + [Right("Write", "Topic", topic) for topic in both]
 
 
 def rights_to_delete(names: TopicNames, lines: Collection[int]) -> list[Right]:
-    """Return the rights to delete what has left the lines."""
+    """Return the rights to delete records that have left the lines."""
     return [Right("Delete", "Topic", topic) for topic in (*map(names.line, sorted({MEMORY, *lines})), names.commands)]
 
 
 class LostRights:
-    """Waits until rights that were lost are granted again, says so now and then, and never blocks.
+    """A wait, which never blocks, until lost rights are granted again; it logs a warning now and then.
 
     Args:
         config: Settings of the relay's producers.
@@ -54,7 +54,7 @@ class LostRights:
         self.reason: str | None = None
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """Return the error that says which right is missing, for one whose cause is that."""
+        """Return the error that names the missing right, if that is the cause of this error; else this error."""
         if isinstance(error, AuthorizationError):
             return error
         cause = cause_of(error)
@@ -70,7 +70,7 @@ class LostRights:
         self._warn()
 
     def are_granted(self) -> bool:
-        """Return whether nothing is waited for; asks every second, in a thread."""
+        """Return whether no right is waited for; ask every second, in a thread."""
         if self.reason is None:
             return True
         now = time.monotonic()
@@ -87,7 +87,7 @@ class LostRights:
     def _ask(self) -> Right | None:
         reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
         missing = Admin(reach).missing(self._rights)
-        if missing is None:  # nobody tells what may be done with a transactional id
+        if missing is None:  # no request shows the rights on a transactional id, so try one
             fenced(self._config, new_id(self._names), self._names.state).close(_A_MOMENT)
         return missing
 

@@ -1,7 +1,7 @@
-"""Looking for one record in the lines: it was brought forward, and would come by too late.
+"""The search in the lines for a record that was brought forward and would arrive too late.
 
-Its due time says which lines it can be in, and at which times it can have been appended there, so a small part of them
-is read, once, beside the relay's own work.
+Its due time says in which lines it can be, and at which times it can have been appended there. So only a small part of
+the lines is read, once, beside the relay's own work.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Stretch(NamedTuple):
-    """A part of a line: its topic, and the times between which records were appended."""
+    """A part of a line: its topic, and the bounds of its records' append times."""
 
     line: int
     first: int
@@ -33,7 +33,7 @@ class Stretch(NamedTuple):
 
 
 class Searcher:
-    """Reads in a thread of its own."""
+    """A reader in a thread of its own, which looks for records in the lines."""
 
     def __init__(self, config: Mapping[str, Any], names: TopicNames, wake: Wakeup) -> None:
         self._config = config
@@ -45,25 +45,25 @@ class Searcher:
         self._closing = False
 
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
-        """Begin a search in a partition, in what of each line is not done."""
+        """Begin a search in a partition, in the part of each line that is not done."""
         where = stretches(search, ladder, list(starts), now)
         future = self._thread.submit(self._find, number, search, where, dict(starts))
         self._running.append((number, search, future))
         future.add_done_callback(lambda _: self._wake.set())
 
     def results(self) -> Iterator[tuple[int, Search, Fetched | None]]:
-        """What has ended since the last call."""
+        """Yield the searches that have ended since the last call."""
         done = [each for each in self._running if each[2].done()]
         self._running = [each for each in self._running if not each[2].done()]
         for number, search, future in done:
             yield number, search, future.result()
 
     def forget(self) -> None:
-        """Nobody waits for what runs any more."""
+        """Discard the results of running searches."""
         self._running.clear()
 
     def close(self) -> None:
-        """End the thread, and what it is at."""
+        """End the thread and its current search."""
         self._closing = True
         self._thread.shutdown(cancel_futures=True)
         if self._onlooker:
@@ -96,7 +96,7 @@ class Searcher:
 
 
 def stretches(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[Stretch]:
-    """Where it can be: first where it is now if it was never held up, and then anywhere else."""
+    """Yield where the record can be: first its present place if it was never delayed, then all others."""
     step = ladder.step_at(search.due - search.at, now - search.at)
     if step is not None and step[1] in lines:
         elapsed, line = step

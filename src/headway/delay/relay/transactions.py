@@ -1,7 +1,7 @@
-"""A relay's transactions: what both modes need to begin, to commit and to end them.
+"""A relay's transactions: what both modes need to begin, commit and end them.
 
-The group's generation fences a member that was expelled (KIP-447), and the ids of a relay's producers, which it stores,
-let its successor end what it has left open.
+The group's generation fences an expelled member (KIP-447). A relay stores the ids of its producers, so that its
+successor can end the transactions that it left open.
 """
 
 import time
@@ -23,16 +23,16 @@ from headway.kafka.producer.client import HANGS_AFTER, ProducerClient, in_slices
 _A_MOMENT = 0.1
 _AT_A_TIME = 8
 _DEFAULTS: Mapping[str, Any] = {
-    # So long a relay that was killed keeps its partitions' successor, and those who read its targets, waiting.
+    # A killed relay delays its partitions' next relay, and the consumers of its targets, for so long.
     "transaction.timeout.ms": 10_000,
-    # The broker asks to try again while it writes the markers of the transaction before.
+    # The broker asks to try again while it writes the markers of the previous transaction.
     "retry.backoff.ms": 1,
     "retry.backoff.max.ms": 100,
 }
 
 
 class Uncommitted(NamedTuple):
-    """A round that is being committed, and when it is thought that it never will be."""
+    """A round whose commit is under way, and the time at which the commit counts as failed."""
 
     committed: Future[None]
     offsets: Offsets
@@ -40,20 +40,20 @@ class Uncommitted(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether `result` does not wait."""
+        """Return whether `result` returns without waiting."""
         return self.committed.done() or time.monotonic() > self.deadline
 
     def result(self) -> Offsets:
-        """Wait, and return the offsets that are committed; raise `KafkaError` where they are not, or not in time."""
+        """Wait, and return the committed offsets; raise `KafkaError` if the commit failed or is late."""
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
-        except TimeoutError as late:  # should it return after all, who reads the state next has fenced it off
+        except TimeoutError as late:  # if it commits after all: the next reader of the state has fenced it off
             raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
         return self.offsets
 
 
 def ids_begin_with(names: TopicNames) -> str:
-    """Return how the transactional ids of a scheduler's relays begin."""
+    """Return the prefix of the transactional ids of a scheduler's relays."""
     return f"{names.name}-relay-"
 
 
@@ -63,7 +63,7 @@ def new_id(names: TopicNames) -> str:
 
 
 def member_of(consumer: RelayConsumer) -> bytes:
-    """Return the group's metadata, as of now, which a commit is to be fenced with; raise `KafkaError` for no member."""
+    """Return the group's metadata as of now, to fence a commit with; raise `KafkaError` if this is no member."""
     member = consumer.group_metadata
     if not is_of_a_member(member):
         raise not_a_member("The relay")
@@ -71,7 +71,7 @@ def member_of(consumer: RelayConsumer) -> bytes:
 
 
 def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
-    """Return a client that may begin transactions, as no other with this id may from now on; `topic` is any."""
+    """Return a client for transactions that fences off all others with this id; `topic` is any existing topic."""
     client = connected_client({**_DEFAULTS, **config, "transactional.id": transactional_id}, topic)
     try:
         in_slices(client.init_transactions)
@@ -82,13 +82,13 @@ def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> Prod
 
 
 def commit(client: ProducerClient, offsets: Offsets, member: bytes) -> None:
-    """End a transaction, with the offsets that fence off a member which was expelled."""
+    """End a transaction with the offsets that fence off an expelled member."""
     in_slices(partial(client.add_offsets, {each: (offset, b"") for each, offset in offsets.items()}, member))
     in_slices(client.commit_transaction)
 
 
 def abort(client: ProducerClient) -> None:
-    """End a transaction with nothing of it, if one is open."""
+    """End a transaction, if one is open, and discard its records."""
     if client.hangs():
         return
     try:
@@ -99,7 +99,7 @@ def abort(client: ProducerClient) -> None:
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
-    """End what these producers have open, and refuse them from now on; `topic` is any that exists."""
+    """End the open transactions of these producers, and fence the producers; `topic` is any existing topic."""
     ids = list(transactional_ids)
     for some in (ids[first : first + _AT_A_TIME] for first in range(0, len(ids), _AT_A_TIME)):
         for client in together(*(partial(fenced, config, each, topic) for each in some), close=close_at_once):

@@ -1,4 +1,4 @@
-"""Delayed delivery at scale: what is pending as a DataFrame, cancelled by predicate, counted, and audited.
+"""Delayed delivery at scale: pending schedules as a DataFrame, cancelled by predicate, counted, and audited.
 
 To schedule the rows of a DataFrame, write them with a column `due` (`headway.spark.sink.writers`).
 """

@@ -1,6 +1,6 @@
-"""What was scheduled against what was cancelled and what came: nothing lost, doubled or early, and how late.
+"""An audit of scheduled records against cancelled and delivered ones: nothing lost, doubled or early, and how late.
 
-The functions know nothing of Kafka: any DataFrames will do in which an `id` says which record it is.
+The functions know nothing of Kafka: any DataFrames with an `id` for each record serve.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
 FAULTS = ("never_scheduled", "delivered_though_cancelled", "lost", "duplicated", "early")
-"""The verdicts that should not be; of a record that has several, the first."""
+"""The verdicts that should not occur; a record with several gets the first."""
 
 VERDICTS = ("delivered", "cancelled", "pending", *FAULTS)
 
@@ -20,17 +20,18 @@ _ACCURACY = 10_000
 def audit(
     scheduled: DataFrame, delivered: DataFrame, cancelled: DataFrame | None = None, *, until: datetime | None = None
 ) -> DataFrame:
-    """A row for each id, with a `verdict` and the milliseconds that its first copy was late.
+    """Return a row for each id, with a `verdict` and the milliseconds that its first copy was late.
 
-    `delivered` is once and not early; `cancelled` did not come; `pending` did not come, and is not due before `until`,
-    by default now; for the rest see `FAULTS`.
+    `delivered` means once and not early; `cancelled` means not delivered; `pending` means not delivered, and not due
+    before `until`. For the rest see `FAULTS`.
 
     Args:
-        scheduled: `id` and `due`, a timestamp. An id that is there twice is expected twice, each when it is due: the
-            first that came is held against the first that was due, and so on.
-        delivered: `id` and `delivered`, the timestamp of the record: that of the brokers, if the topic has
+        scheduled: `id` and `due`, a timestamp. An id that occurs twice is expected twice, each time when it is due:
+            the first delivery is compared with the first due time, and so on.
+        delivered: `id` and `delivered`, the timestamp of the record: the brokers' own, if the topic has
             message.timestamp.type=LogAppendTime.
-        cancelled: `id` of what was settled as cancelled.
+        cancelled: `id` of each record that was settled as cancelled.
+        until: The time up to which records are expected; by default now.
     """
     now = F.current_timestamp() if until is None else F.lit(until)
     expected = scheduled.groupBy("id").agg(
@@ -52,7 +53,7 @@ def audit(
 
 
 def summary(audited: DataFrame) -> DataFrame:
-    """One row: how many ids of each verdict there are, and how late they were: `late_p50` … `late_max`, in ms."""
+    """Return one row: how many ids have each verdict, and how late they were: `late_p50` … `late_max`, in ms."""
     counts = [F.count_if(F.col("verdict") == verdict).alias(verdict) for verdict in VERDICTS]
     percentiles = [F.percentile_approx("late_ms", p / 100, _ACCURACY).alias(f"late_p{p}") for p in _PERCENTS]
     return audited.agg(F.count("*").alias("ids"), *counts, *percentiles, F.max("late_ms").alias("late_max"))

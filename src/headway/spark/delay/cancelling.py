@@ -1,4 +1,4 @@
-"""Cancelling all schedules of which a predicate is true: each is asked of the relay that decides about it."""
+"""Cancelling all schedules that match a predicate: the relay of each schedule is asked."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -28,16 +28,16 @@ def cancel_where(
     *,
     timeout: float = 60.0,
 ) -> dict[Settled, int]:
-    """Cancel what is pending where the predicate is true, and count what became of it; relays have to run.
+    """Cancel the pending schedules that match the predicate, and count their outcomes; relays have to run.
 
-    The predicate is over the columns of `pending`. What a relay delivered before it saw the cancellation counts as
-    `Settled.DELIVERED`. It is safe to call it again: what is cancelled is not pending any more.
+    The predicate is over the columns of `pending`. A schedule that a relay delivered before it saw the cancellation
+    counts as `Settled.DELIVERED`. It is safe to call it again: a cancelled schedule is not pending any more.
 
     Raises:
         NoRelayError: Some were not answered within `timeout` seconds. They are cancelled as soon as a relay runs.
         ConfigError: The scheduler has no topics.
     """
-    # A record that is moved while the lines are read is seen twice.
+    # A record that moves while the lines are read is seen twice.
     handles = pending(spark, config, name).where(predicate).select("handle").distinct()
     counts = _total(handles.mapInArrow(_asking(dict(config), name, timeout), _COUNTS))
     if unanswered := counts.pop(_UNANSWERED, 0):
@@ -69,7 +69,7 @@ _SCHEMA = pa.schema([("outcome", pa.string()), ("count", pa.int64())])
 
 
 def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeout: float) -> Counter[str]:
-    """Ask for all of a task, so many at a time."""
+    """Ask for all cancellations of a task, so many at a time."""
     counts: Counter[str] = Counter()
     asked: deque[Future[Settled]] = deque()
     first = next(handles, None)
@@ -87,7 +87,7 @@ def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeou
 
 
 def _settle(answer: Future[Settled], counts: Counter[str], timeout: float) -> None:
-    # Once nobody has answered in time, nobody is waited for any more: no relay runs.
+    # After one answer was late, wait for no other: no relay runs.
     try:
         outcome: str = answer.result(0 if counts[_UNANSWERED] else timeout)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""What the delay lines hold, as one HTML page that needs nothing else. Pure: rows in, text out."""
+"""The content of the delay lines, as one HTML page that needs nothing else. Pure: rows in, text out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -18,7 +18,7 @@ def page(
     delays: Mapping[int, float],
     ladders: Mapping[str, Ladder],
 ) -> str:
-    """The page; the rows are those of `headway.spark.delay.counting`, `ladders` have names, as `in use`."""
+    """Return the page; its rows are those of `headway.spark.delay.counting`, `ladders` have names, as `in use`."""
     total = sum(int(row["pending"]) for row in occupancy)
     hours = sorted({row["hour"] for row in occupancy})
     left_out = f" (the first {_MOST_HOURS} of {len(hours)} hours)" if len(hours) > _MOST_HOURS else ""

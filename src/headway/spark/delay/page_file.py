@@ -1,4 +1,4 @@
-"""What the delay lines of a scheduler hold, as a file."""
+"""The content of a scheduler's delay lines, as a file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ _LINES = 8
 def write_occupancy(
     spark: SparkSession, config: Mapping[str, Any], output: Path, name: str = DEFAULT_NAME, lines: int = _LINES
 ) -> int:
-    """Write the page, with at most so many proposed lines; returns how much is pending, which is read once.
+    """Write the page, with at most `lines` proposed lines; return how many schedules are pending, read once.
 
     Raises `ConfigError` if the scheduler has no topics.
     """

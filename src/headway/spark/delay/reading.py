@@ -1,4 +1,4 @@
-"""What is pending, as a DataFrame: read from the delay lines, beside the relays."""
+"""Pending schedules as a DataFrame, read from the delay lines, beside the relays."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,18 +32,18 @@ _AT_A_TIME = 5_000
 
 
 def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
-    """A row for each schedule that is not delivered yet; each action reads the lines anew.
+    """Return a row for each schedule that is not delivered yet; each action reads the lines anew.
 
-    `handle` is the text by which it is cancelled, `due` the time by all that was changed, `line_ms` the line in which
-    it is (0 for memory); `topic` is the Kafka topic it is for, and `partition` is null where the key decides. There is
-    a task for each partition of the scheduler's topics.
+    `handle` is the text by which the schedule is cancelled, `due` the time after all changes. `line_ms` is its line (0
+    for memory), `topic` its target Kafka topic; `partition` is null if the key decides. There is a task for each
+    partition of the scheduler's topics.
 
-    Relays go on meanwhile: of what they move or deliver just then there can be two rows, or one that is there no more.
-    `config` is librdkafka's. Raises `ConfigError` if the scheduler has no topics.
+    Relays go on meanwhile: for a schedule that they move or deliver just then there can be two rows, or an outdated
+    one. `config` is librdkafka's. Raises `ConfigError` if the scheduler has no topics.
     """
     with one_sentence():
         partitions = layout_of(config, name).partitions
-    # By a column that no other call has: for an equal plan Spark takes what is cached of the other DataFrame.
+    # With a unique column: for an equal plan Spark would take the cached rows of another DataFrame.
     numbers = spark.range(0, partitions, 1, partitions).select("id", F.lit(uuid.uuid4().hex))
     return numbers.mapInArrow(_reading(dict(config), name), PENDING)
 

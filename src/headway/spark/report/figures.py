@@ -29,7 +29,7 @@ STAGES: Mapping[str, tuple[str, str]] = {
     "processing": (READ, DONE),
     "end_to_end": (PRODUCED, DONE),
 }
-"""Which times each duration lies between."""
+"""The times between which each duration lies."""
 
 PERCENTS = (50, 95, 99)
 NEEDED = ("level", PRODUCED, READ, DONE)
@@ -39,7 +39,7 @@ _TYPES: Sequence[tuple[tuple[type[DataType], ...], str]] = (
     ((ByteType, ShortType, IntegerType, LongType), "an integer"),
 )
 _LAST_SECOND = 253_370_764_799
-"""Of the year 9998: a day later Python's calendar may have ended, in some zone."""
+"""The last second of the year 9998: a day later Python's calendar may have ended, in some zone."""
 
 _ACCURACY = 1_000  # of percentiles: one part in so many
 _MOST_WINDOWS = 60
@@ -65,19 +65,19 @@ def check(records: DataFrame) -> DataFrame:
 
 
 def usable(records: DataFrame) -> DataFrame:
-    """Return the records that have a level from 0 to 999 and three times from 1970 to 9998: others are in no window."""
+    """Return the records with a level from 0 to 999 and three times from 1970 to 9998: others are in no window."""
     given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
     times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]
     return given.where(reduce(and_, times, F.col("level").between(0, MOST_LEVELS - 1)))
 
 
 def by_level(records: DataFrame) -> DataFrame:
-    """One row per level: how many records there are, and the percentiles of each duration in milliseconds."""
+    """Return one row per level: the number of records, and the percentiles of each duration in milliseconds."""
     return records.groupBy("level").agg(F.count("*").alias("records"), *_percentiles()).orderBy("level")
 
 
 def by_window(records: DataFrame, seconds: int) -> DataFrame:
-    """The same per level and window of the time at which records were done, and how many records a second."""
+    """Return the same per level and window of the time at which records were done, with records per second."""
     window = F.window(DONE, f"{seconds} seconds").getField("start").alias("window")
     return (
         records.groupBy("level", window)
@@ -87,9 +87,9 @@ def by_window(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def lag(records: DataFrame, seconds: int) -> DataFrame:
-    """Per level and window how many records had been produced but were not done at its end.
+    """Return per level and window how many records had been produced but were not done at its end.
 
-    The windows are those from the first in which a record was done: a backlog of days counts from there on.
+    The windows begin with the first in which a record was done: a backlog of days counts from there on.
     """
     first = records.select(F.min(DONE).alias("first"))
     produced = records.crossJoin(first).withColumn(PRODUCED, F.greatest(PRODUCED, "first"))
@@ -115,7 +115,7 @@ def _percentiles() -> list[Column]:
     columns = []
     for name, (begin, end) in STAGES.items():
         milliseconds = F.unix_millis(end) - F.unix_millis(begin)
-        # One digest for all, since Spark computes what is asked for in the same words once.
+        # One digest for all, since Spark computes equal expressions once.
         digest = F.percentile_approx(milliseconds, [p / 100 for p in PERCENTS], _ACCURACY)
         columns += [digest.getItem(index).alias(f"{name}_p{p}") for index, p in enumerate(PERCENTS)]
         columns.append(F.max(milliseconds).alias(f"{name}_max"))

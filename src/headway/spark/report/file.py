@@ -16,10 +16,10 @@ from headway.spark.report.html import Row, page
 def write_report(
     spark: SparkSession, parquet: str, output: Path, *, title: str = "Headway report", seconds: int | None = None
 ) -> int:
-    """Write the page; return how many records it is about. `seconds` is the length of a window.
+    """Write the page; return the number of its records. `seconds` is the length of a window.
 
     Records without a level or a time, or with one that is out of all bounds, are left out; the page says how many.
-    Raises `ConfigError` when there is no Parquet at that place, it is damaged, or it lacks a column.
+    Raises `ConfigError` if there is no Parquet at that place, it is damaged, or it lacks a column.
     """
     with _readable(parquet):
         given = figures.check(spark.read.parquet(parquet)).select(*figures.NEEDED)
@@ -42,7 +42,7 @@ def write_report(
 def _readable(parquet: str) -> Iterator[None]:
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # the latter is what a file without a footer raises
+    except (PySparkException, Py4JJavaError) as error:  # a file without a footer raises the latter
         raise ConfigError(
             f"No Parquet can be read at {parquet}. Name the directory that a pipeline wrote, as out/flights; if it is "
             "that one, a file in it is damaged."

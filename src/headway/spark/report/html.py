@@ -9,7 +9,7 @@ Row = Mapping[str, Any]
 Points = Sequence[tuple[float, float]]
 
 COLOURS = ("#78909c", "#f0a030", "#c62828", "#5e35b1", "#00897b", "#3949ab")
-"""Of the levels, lowest first; again from the first where there are more."""
+"""The colours of the levels, lowest first; with more levels they repeat."""
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 240, 70, 24, 10
 TICKS = 4
@@ -22,7 +22,7 @@ DURATIONS = {
 
 
 class Line(NamedTuple):
-    """What one level did over time: (seconds since the first window, value)."""
+    """One level's values over time: (seconds since the first window, value)."""
 
     level: int
     points: Points
@@ -51,12 +51,12 @@ def page(
 
 
 def document(title: str, body: str) -> str:
-    """An HTML page with this body."""
+    """Return an HTML page with this body."""
     return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n{_STYLE}\n{body}\n'
 
 
 def plot(title: str, lines: Sequence[Line]) -> str:
-    """Lines over time, one for each level, with the largest value at the top."""
+    """Return a plot of lines over time, one for each level, with the largest value at the top."""
     right = max((x for line in lines for x, _ in line.points), default=0) or 1
     top = max((y for line in lines for _, y in line.points), default=0) or 1
     drawn = "".join(_polyline(line, right, top) for line in lines)
@@ -105,7 +105,7 @@ def _table(levels: Sequence[Row]) -> str:
 
 
 def _lines(rows: Sequence[Row], value: str) -> list[Line]:
-    """The values of each level over time, highest level first."""
+    """Return the values of each level over time, highest level first."""
     first: datetime | None = min((row["window"] for row in rows), default=None)
     points: dict[int, list[tuple[float, float]]] = {}
     for row in rows:

@@ -1,1 +1,1 @@
-"""A local Spark session, and what it says on stderr."""
+"""A local Spark session, and a filter of its stderr."""

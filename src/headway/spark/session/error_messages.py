@@ -9,13 +9,13 @@ from pyspark.errors import PySparkException
 
 from headway.errors import HeadwayError
 
-# An error of ours that was raised in one of Spark's workers, in what Spark tells of it.
+# One of our errors that was raised in one of Spark's workers, within Spark's message.
 _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Lets Spark show our errors without the traceback of its worker, which ends with the error."""
+    """Let Spark show our errors without the traceback of its worker, which ends with the error."""
     try:
         yield
     except HeadwayError:
@@ -25,7 +25,7 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def our_sentence() -> Iterator[None]:
-    """Raises the error of ours that is in what Spark raises, if there is one: for who shows it to people."""
+    """Raise the error of ours inside an error of Spark's, if there is one, for code that shows it to people."""
     try:
         yield
     except PySparkException as error:

@@ -1,7 +1,7 @@
 """Spark's work on a thread of its own, so that Ctrl-C ends it at once and quietly.
 
-On the main thread PySpark answers Ctrl-C itself: it asks Java to cancel its jobs in the middle of another request,
-and stack traces come of it.
+On the main thread PySpark handles Ctrl-C itself: it asks Java to cancel its jobs in the middle of another request,
+which causes stack traces.
 """
 
 import logging
@@ -18,14 +18,14 @@ _ASK_AGAIN_S = 0.1
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """What the work returns or raises; on Ctrl-C its Java is ended first."""
+    """Return what the work returns, or raise its error; on Ctrl-C end its Java first."""
     with beside(work) as result:
         return result.result()
 
 
 @contextmanager
 def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
-    """The work goes on beside the block, which ends after it; on Ctrl-C its Java is ended first."""
+    """Run the work beside the block, which ends after the work; on Ctrl-C end its Java first."""
     with ThreadPoolExecutor(1, thread_name_prefix="spark") as thread:
         future = thread.submit(work)
         try:
@@ -36,7 +36,7 @@ def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
 
 
 def _end(future: "Future[Any]") -> None:
-    logging.disable()  # of every request that is cut off there would be a report
+    logging.disable()  # each request that is cut off would be reported
     _hush_java()
     while not future.done():
         gateway: Any = SparkContext._gateway  # None while Java is only starting
@@ -48,5 +48,5 @@ def _end(future: "Future[Any]") -> None:
 def _hush_java() -> None:
     context = SparkContext._active_spark_context
     if context is not None:
-        with suppress(Exception):  # it may be gone by now
+        with suppress(Exception):  # the context may be gone by now
             context.setLogLevel("OFF")

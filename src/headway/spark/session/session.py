@@ -18,7 +18,7 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Without it PySpark sets the level to WARN, whatever the file says.
+    # Without this setting PySpark sets the level to WARN, whatever the file says.
     "spark.log.level": "ERROR",
     # An idle query asks this often for new records, not as often as it can.
     "spark.sql.streaming.pollingDelay": "100ms",
@@ -51,14 +51,14 @@ def local_session(
     master: str | None = None,
     short_lived: bool = False,
 ) -> SparkSession:
-    """A session on all cores of this machine or on the cluster of `master`, or the one that runs already.
+    """Return a session on all cores of this machine or on the cluster of `master`, or the session that already runs.
 
-    It is the active one of the thread that calls this from then on: in a thread without one Spark does not find
+    The session becomes the active one of the calling thread: in a thread without an active session Spark does not find
     `format("headway")` for writing.
 
-    `settings` are Spark's and go over ours. `short_lived` is for a session of a minute or so: it is quick at once, but
-    does not get quicker. Sets JAVA_HOME to a Java that Spark can run on, fetching one where there is none, and
-    PYSPARK_PYTHON to this Python, unless it says already which Python a cluster has: Spark takes both from the
+    `settings` are Spark's and take precedence over ours. `short_lived` is for a session of a minute or so: it is quick
+    at once, but does not get quicker. Sets JAVA_HOME to a Java that Spark can run on, and fetches one if there is none.
+    Sets PYSPARK_PYTHON to this Python, unless it already names the Python of a cluster. Spark takes both from the
     environment of the process that starts it.
     """
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
@@ -78,7 +78,7 @@ def local_session(
 
 
 def settings_for(master: str | None, *, short_lived: bool = False) -> dict[str, str]:
-    """Spark's settings of a session on this machine or on the cluster of `master`."""
+    """Return Spark's settings of a session on this machine or on the cluster of `master`."""
     java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
     here = ON_THIS_MACHINE if _is_this_machine(master) else {}
     return {"spark.driver.extraJavaOptions": java_options.rstrip(), **SETTINGS, **here}
@@ -89,7 +89,7 @@ def _is_this_machine(master: str | None) -> bool:
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """For each local file Hadoop writes one of checksums beside it, and starts a `chmod` for both: 10 ms apiece.
+    """Stop Hadoop from writing a file of checksums beside each local file, with a `chmod` for both: 10 ms apiece.
 
     A micro-batch writes two files to its checkpoint. A disk has checksums of its own.
     """
@@ -103,7 +103,7 @@ def _make_active(session: SparkSession) -> None:
 
 
 def _start_java(conf: SparkConf) -> None:
-    """Start the Java of this process, if it has none; under `spark-submit` it was Java that started us."""
+    """Start the Java of this process, if it has none; under `spark-submit` Java has started this process."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         with filtered_stderr() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""A digest of the rows of one task, by which the sink knows them when they come again.
+"""A digest of the rows of one task, by which the sink recognizes them when they come again.
 
 After a shuffle the same rows come in another order. So each row is hashed alone, and the hashes are added up.
 """
@@ -21,7 +21,7 @@ _MOST = 2**64 - 1
 class RowsDigest:
     """The number of rows and a digest of them, in any order.
 
-    Two rows have the same hash once in 2**32: CRC-32 is what Python has for a tenth of a microsecond.
+    Two rows have the same hash once in 2**32: Python computes a CRC-32 in a tenth of a microsecond.
     """
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class RowsDigest:
         self._last_identity: Any = None
 
     def add_identities(self, identities: Sequence[Any]) -> None:
-        """Take in what tells rows apart in place of what is written; a run of equal ones counts as one row.
+        """Add the rows' identities instead of their content; a run of equal identities counts as one row.
 
-        Such a run is what came of one row: how much that is may differ from one time to the next.
+        Such a run comes from one input row, and its length may differ from one attempt to the next.
         """
         before = chain([self._last_identity], identities)
         distinct = [each for each, last in zip(identities, before, strict=False) if each != last]
@@ -43,7 +43,7 @@ class RowsDigest:
         self._what = _sum(self._what, _hashes(distinct, len(distinct)))
 
     def add(self, columns: Columns, due: Sequence[int | None] | None = None) -> None:
-        """Take in rows by what is written of them, and when they are due."""
+        """Add rows by the content that is written, and by their due times."""
         rows: Iterable[Any] = zip(
             columns.values,  # the first, since it has an end
             columns.keys,
@@ -60,12 +60,12 @@ class RowsDigest:
 
     @property
     def what(self) -> str:
-        """The number of rows, and what they say and where they go, as text."""
+        """The number of rows, and a digest of their contents and targets, as text."""
         return f"{self.rows}:{self._what:016x}"
 
     @property
     def when(self) -> str:
-        """Which of the rows is due when, as text; empty if none has a due time of its own."""
+        """A digest of the rows' due times, as text; empty if no row has a due time of its own."""
         return "" if self._when is None else f":{self._when:016x}"
 
 
@@ -74,14 +74,14 @@ def _hashes(values: Iterable[Any], count: int) -> npt.NDArray[np.uint64]:
 
 
 def _sum(sum_so_far: int, hashes: npt.NDArray[np.uint64]) -> int:
-    # Once more mixed: of hashes that are made of two, as of what and when, it matters which two.
+    # Mix once more: a hash may be made of two, as of a row and its due time, and the pairing must count.
     return (sum_so_far + int(_mixed(hashes).sum())) & _MOST
 
 
 def _mixed(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the hashes through the finalizer of SplitMix64.
+    """Return the hashes after the finalizer of SplitMix64.
 
-    A checksum is linear: without it, the sums over 10 to 17 and over 20 to 27 are often equal.
+    A checksum is linear: without the finalizer, the sums over 10 to 17 and over 20 to 27 are often equal.
     """
     mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

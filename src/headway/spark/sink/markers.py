@@ -1,6 +1,6 @@
-"""Marked parts: which rows a marker of the sink stands for, and whether those that come now are the same.
+"""Marked parts: which rows a marker of the sink stands for, and whether the present rows are the same.
 
-A task's number and a batch's number are not enough: Spark gives them anew to other rows, when it starts from an older
+The numbers of a task and a batch do not suffice: Spark reuses them for other rows after a start from an older
 checkpoint. So a marker also has a digest of its rows. Pure: markers and digests in, an answer or a sentence out.
 """
 
@@ -17,7 +17,7 @@ _MOST_REMEMBERED = 32
 
 
 class Part(NamedTuple):
-    """The rows of one partition in one version of what an application writes; for a query, in one micro-batch.
+    """The rows of one partition in one version of an application's writes; for a query, in one micro-batch.
 
     `run` is the same for all attempts at its task that Spark makes before a restart.
     """
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
     @property
     def slot(self) -> str:
-        """What all versions of this part have in common."""
+        """The name that all versions of this part share."""
         return f"{self.app_id}/{self.partition}"
 
     @property
@@ -40,9 +40,9 @@ class Part(NamedTuple):
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The rows of a part that are in Kafka: how many, their digest, and by which run of the write they came.
+    """The rows of a part that are in Kafka: their number, their digest, and the run of the write that wrote them.
 
-    `what` and `when` are those of their digest. `before` has both of the slot's versions before this one, newest first.
+    `what` and `when` are the two parts of the digest. `before` has both for the slot's earlier versions, newest first.
     """
 
     version: int
@@ -54,7 +54,7 @@ class Marker(msgspec.Struct, frozen=True):
 
     @property
     def history(self) -> tuple[str, ...]:
-        """The digests of this version and of those before."""
+        """The digests of this version and of the earlier ones."""
         return (self.what + self.when, *self.before)
 
     def encode(self) -> bytes:
@@ -66,33 +66,33 @@ _decoder = msgspec.json.Decoder(Marker)
 
 
 def read_marker(value: bytes) -> Marker:
-    """Return a marker from the value of its record; raise `UnreadableError` for what no sink has written."""
+    """Return a marker from the value of its record; raise `UnreadableError` if no sink wrote the value."""
     return read_json(value, _decoder, "A marker")
 
 
 class Marked(NamedTuple):
-    """The markers that there are: that of a part's own slot, and the newest version of its application."""
+    """The existing markers: the one of a part's own slot, and the newest version of its application."""
 
     own: Marker | None
     newest: int
 
     @classmethod
     def read(cls, markers: Mapping[bytes, bytes], key: bytes) -> Self:
-        """Return them from what `Markers.newest` gives."""
+        """Return the markers from the result of `CommitMarkers.newest`."""
         read = {slot: read_marker(value) for slot, value in markers.items()}
         return cls(read.get(key), max((marker.version for marker in read.values()), default=-1))
 
     def is_by_this_run(self, part: Part) -> bool:
-        """Return whether another attempt at this task has written the part; its rows may come out otherwise by now."""
+        """Return whether another attempt at this task has written the part; its rows may differ from these."""
         return self.own is not None and (self.own.version, self.own.run) == (part.version, part.run)
 
     def has_none_of(self, part: Part) -> bool:
-        """Return whether nothing of the part can be in Kafka: no later version is, and of this one not this slot."""
+        """Return whether Kafka has nothing of the part: no later version of any slot, nor this version of this slot."""
         own = -1 if self.own is None else self.own.version
         return own < part.version and self.newest <= part.version
 
     def has(self, part: Part, digest: RowsDigest, keep_version: int | None) -> bool:
-        """Return whether the rows with this digest are in Kafka, or are to count as those of their version there.
+        """Return whether Kafka has the rows with this digest, or rows that are to count as theirs.
 
         In the same version the rows may have other due times, which mostly come from a clock.
         """
@@ -108,7 +108,7 @@ class Marked(NamedTuple):
         return Marker(part.version, rows, digest.what, digest.when, part.run, before[:_MOST_REMEMBERED])
 
     def refusal(self, part: Part, digest: RowsDigest, marker_topic: str) -> TransactionError:
-        """Return the error for rows that `has` does not find, with what to do."""
+        """Return the error for rows that `has` does not find, with advice."""
         kind = "micro-batch" if part.is_micro_batch else f"txnAppId {part.app_id}, version"
         how_to_write = _WRITE_MICRO_BATCH.format(marker_topic) if part.is_micro_batch else _WRITE.format(self.newest)
         if self.own is not None and self.own.version == part.version:

@@ -29,13 +29,13 @@ NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTo
 MARKER_TOPIC = "headway-markers"
 _VERSION = "a number that grows with each write"
 
-# What the sink decides by itself.
+# The settings that the sink decides itself.
 _OWN = ("transactional.id", "enable.idempotence", "allow.auto.create.topics", "delivery.report.only.error")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go and how; `None` where an option was not given."""
+    """The parsed options of a write; `None` for an option that was not given."""
 
     kafka: Mapping[str, str] = field(repr=False)
     topic: str | None = None
@@ -48,12 +48,12 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark hands them over: names in any case, values as text.
+    """Parse options as Spark hands them over: names in any case, values as text.
 
-    Raises `ConfigError` for the first that is unknown, missing or out of bounds.
+    Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
     """
     options = {name.lower(): value for name, value in given.items()}
-    options.pop("checkpointlocation", None)  # Spark's own, that it hands on
+    options.pop("checkpointlocation", None)  # Spark's own option, which Spark hands on
     options.pop("path", None)
     refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
@@ -84,7 +84,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 
 
 def for_stream(options: SinkOptions) -> SinkOptions:
-    """The options, if they suit a stream."""
+    """Return the options, if they suit a stream."""
     if options.app_id is not None:
         raise ConfigError(
             "The options txnAppId and txnVersion are for df.write; a stream has the query's id and the batch's number. "
@@ -153,7 +153,7 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises `ConfigError` for a column that is unknown or of a wrong type, or for none that says the topic."""
+    """Raise `ConfigError` for a column that is unknown or of a wrong type, or if nothing gives the topic."""
     names = schema.fieldNames()
     for column in schema:
         _check_column(column.name, column.dataType, names)

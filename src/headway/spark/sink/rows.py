@@ -1,6 +1,6 @@
-"""Rows of Arrow batches as what the producer takes, in chunks of a bounded size.
+"""Rows of Arrow batches in the producer's form, in chunks of a bounded size.
 
-Whatever is wrong with a row is a sentence that says which row it is: a query that is started again comes upon the same.
+Each error names the row, since a query that is started again meets the same row again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,13 +32,14 @@ def chunks(
     digest: RowsDigest | None = None,
     first: int = 0,
 ) -> Iterator[Columns]:
-    """The rows in order; `topic` is that of all, if they do not say it, and `partitions_of` tells a topic's size.
+    """Yield the rows in order; `topic` is for rows without a topic column, `partitions_of` returns a topic's size.
 
-    With `due_rows`, those that are due later go to its lines. A `digest` takes in each chunk before it comes. Of a row
-    with `skip` nothing is written: only its identity counts. `first` is how many rows of the task came before.
+    With `due_rows`, rows that are due later go to the delay lines. A `digest` takes in each chunk before the chunk is
+    yielded. A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows of the
+    task.
 
     Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, and
-    for headers that Kafka does not take.
+    for headers that Kafka does not accept.
     """
     pieces = -(-batch.nbytes // _MOST_BYTES) or 1
     length = -(-batch.num_rows // pieces) or 1
@@ -62,7 +63,7 @@ def chunks(
 
 @dataclass(frozen=True, slots=True)
 class _RowNames:
-    """How sentences name the rows of a piece: by their identity, else by their place in the task, from 1."""
+    """The rows' names in sentences: by their identity, else by their place in the task, from 1."""
 
     piece: pa.RecordBatch
     first: int
@@ -104,7 +105,7 @@ def _columns(
 def _kafka_topics(
     topics: pa.Array | None, levels: pa.Array | None, topic: str | None, rows: int, name_of: _RowNames
 ) -> pa.Array:
-    """The Kafka topic of each row: that of its level, if it has one."""
+    """Return the Kafka topic of each row: the topic of its level, if it has one."""
     if topics is None:
         topics = pa.repeat(pa.scalar(topic), rows)
     _refuse_null("topic", topics, name_of)
@@ -125,7 +126,7 @@ def _partition_counts(
 ) -> dict[str, int]:
     """Return how many partitions each of the topics has."""
     counts = {}
-    in_bytes = topics.cast(_bytes_of(topics.type))  # which need not be UTF-8
+    in_bytes = topics.cast(_bytes_of(topics.type))  # topics need not be UTF-8
     for name in pc.unique(in_bytes).to_pylist():
         topic = name.decode(errors="replace")
         if not (count := partitions_of(topic) if is_topic_name(topic) and topic not in _KAFKAS_OWN else 0):
@@ -136,7 +137,7 @@ def _partition_counts(
 
 
 def _index(found: pa.Array) -> int:
-    """Return the index of the first that is true, -1 if there is none."""
+    """Return the index of the first true element, -1 if there is none."""
     return int(pc.index(found, pa.scalar(True)).as_py())
 
 
@@ -196,14 +197,14 @@ def _headers(headers: pa.Array, name_of: _RowNames) -> list[list[tuple[str, Any]
         _refuse_names(headers, name_of)
     try:
         lists = _list(headers)
-    except UnicodeDecodeError:  # of a name, since values can be bytes
+    except UnicodeDecodeError:  # raised for a name, since values can be bytes
         _refuse_names(headers, name_of)
         raise
     return list(map(_header_list, lists))
 
 
 def _refuse_names(headers: pa.Array, name_of: _RowNames) -> None:
-    """Raise `DeliveryError` for the first row with a header whose name Kafka does not take."""
+    """Raise `DeliveryError` for the first row with a header name that Kafka does not accept."""
     for index, own in enumerate(headers):
         for header in own if own.is_valid else ():
             if header.is_valid and (wrong := _wrong_name(header["key"])):
@@ -244,7 +245,7 @@ def _suspects(
 
 
 def _list(column: pa.Array) -> list[Any]:
-    """Return a column's values. Text that is not UTF-8, as Spark's may be, comes as the bytes that it is."""
+    """Return a column's values. Text that is not UTF-8, as Spark's may be, comes as bytes."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
@@ -260,7 +261,7 @@ def _either(text: pa.Scalar, data: pa.Scalar) -> Any:
 
 
 def _bytes_of(kind: pa.DataType) -> pa.DataType:
-    """Return the type with bytes in place of text, but for the names of headers."""
+    """Return the type with bytes in place of text, except for the names of headers."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_large_string(kind):

@@ -1,4 +1,4 @@
-"""Rows with a due time, on their way to the delay lines from which a relay delivers them."""
+"""Rows with a due time, on their way to the delay lines, from which a relay delivers them."""
 
 import itertools
 import time
@@ -17,20 +17,20 @@ from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause
 
-# Relays wait a minute for what may still be on its way into a line, and brokers look for transactions that have run out
-# of time every ten seconds.
+# Relays wait a minute for records that may still be on their way into a line. Brokers look every ten seconds for
+# transactions whose time has run out.
 _MOST_TRANSACTION_MS = 45_000
 _TRANSACTION = "transaction.timeout.ms"
 
 _OF_TRANSACTIONS: Mapping[str, Any] = {
-    # A record's own limit follows from its transaction's, and the client refuses one that is longer.
+    # A record's own time limit follows from its transaction's, and the client refuses a longer one.
     **{name: value for name, value in limits.DEFAULTS.items() if name != "message.timeout.ms"},
     _TRANSACTION: _MOST_TRANSACTION_MS,
 }
 
 
 def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
-    """What a producer of rows that are due later has to keep to, where nothing else is given."""
+    """Return the default settings for a producer of rows that are due later."""
     return _OF_TRANSACTIONS if in_transaction else limits.DEFAULTS
 
 
@@ -42,9 +42,9 @@ class Lines(NamedTuple):
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> Lines:
-    """The lines of the scheduler of this name, which are created if there are none.
+    """Return the lines of the scheduler of this name; create them if there are none.
 
-    Raises `KafkaError`, and `ConfigError` for settings that do not suit them.
+    Raises `KafkaError`, and `ConfigError` for settings that do not suit the lines.
     """
     limits.check(config)
     if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
@@ -58,7 +58,7 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
 
 
 class DueRows:
-    """Schedules the rows of one task."""
+    """A scheduler of one task's rows."""
 
     def __init__(self, lines: Lines) -> None:
         self._partitions, ladder = lines.layout.partitions, lines.layout.usable
@@ -69,9 +69,9 @@ class DueRows:
         self._token = uuid.uuid4().hex[:10]
 
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
-        """The records, those with a due time to a line; `due` is in microseconds since the epoch.
+        """Return the records, those with a due time routed to a line; `due` is in microseconds since the epoch.
 
-        Raises `DeliveryError` for a header with the name that is a schedule's, and for a topic of the scheduler's own.
+        Raises `DeliveryError` for a header with a schedule's name, and for a topic of the scheduler's own.
         """
         now, keys = int(time.time() * 1000), list(islice(columns.keys, columns.rows))
         topics: list[str] = []

@@ -1,15 +1,15 @@
 """`df.writeStream.format("headway")` and `df.write.format("headway")`: rows to Kafka.
 
 Exactly once: the rows of a task and a marker with the batch's number are one transaction. A task first takes the
-transactional id of its query and partition, which fences off all earlier attempts and sees their transactions ended;
-then it looks for its marker. If there is none of this batch or a later one, nothing of it is there, and nobody but
-this attempt can add it. A marker by this same run means that an attempt has committed and died before Spark knew. By
-another run, the batch is a replay after a restart if the rows are those that the marker stands for; nothing is written
-in either case. If the rows are others, the checkpoint is an older one, and the task says so: to skip them would lose
-them, and to write them would double others.
+transactional id of its query and partition, which fences off all earlier attempts and ends their transactions. Then it
+looks for its marker. If there is no marker of this batch or a later one, Kafka has nothing of the batch, and only this
+attempt can add it. A marker by this same run means that an earlier attempt committed and died before Spark knew. A
+marker by another run, with the same rows, means that the batch is a replay after a restart. In both cases nothing is
+written. If the rows are others, the checkpoint is an older one, and the task raises an error. To skip the rows would
+lose them, and to write them would double others.
 
-This rests on the same rows being in the same task again. Spark sees to it where the source does (ours does, and so
-does anything behind `repartition(n, columns)`).
+This relies on the same rows being in the same task again. Spark provides it if the source does (ours does, and so does
+anything behind `repartition(n, columns)`).
 """
 
 import time
@@ -39,20 +39,20 @@ from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_s
 
 _LOOK_EVERY = 0.5
 _PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
-_RESTART_WITHIN = 60.0  # seconds that a broker may be away between two micro-batches
+_RESTART_WITHIN = 60.0  # seconds for which a broker may be away between two micro-batches
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """How many rows a task has added to Kafka; none if they were there already."""
+    """The number of rows that a task has added to Kafka; 0 if Kafka had them already."""
 
     rows: int
 
 
 class Target(NamedTuple):
-    """Where rows go; `lines` are for those that are due later, if there is a column for that.
+    """The target of rows; `lines` are for rows that are due later, if there is a column for due times.
 
-    A write that is `named` may come again, after a restart; another never does.
+    A write that is `named` may come again after a restart; an unnamed one never does.
     """
 
     options: SinkOptions
@@ -60,25 +60,25 @@ class Target(NamedTuple):
     named: bool = True
 
     def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
-        """For the rows of one task."""
+        """Return a producer for the rows of one task."""
         defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a query."""
+    """A writer of a query's micro-batches."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """The rows of one task of one micro-batch."""
+        """Write the rows of one task of one micro-batch."""
         return _write(self._target, iterator, _part_of_query(self._run))
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; under the same `txnAppId` and `txnVersion` once for all."""
+    """A writer that writes a DataFrame once; under the same `txnAppId` and `txnVersion` once for all."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -86,19 +86,19 @@ class BatchWriter(DataSourceArrowWriter):
         self._app_id = target.options.app_id or f"write-{self._run}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """The rows of one task."""
+        """Write the rows of one task."""
         version = self._target.options.version or 0
         return _write(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
-    """The writer for a query. Raises `ConfigError` for options and columns, and `KafkaError` if Kafka refuses."""
+    """Return the writer for a query; raise `ConfigError` for options and columns, `KafkaError` if Kafka refuses."""
     with one_sentence():
         return StreamWriter(_checked(schema, for_stream(parse(given)), named=True))
 
 
 def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
-    """The writer for a DataFrame. Raises as `stream_writer` does."""
+    """Return the writer for a DataFrame. Raise as `stream_writer` does."""
     with one_sentence():
         if overwrite:
             raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
@@ -107,7 +107,7 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
 
 
 def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target:
-    """A write that is `named` is one of many, as those of a query and of `foreachBatch`; another never comes again."""
+    """Return the target. A `named` write is one of many, as in a query or `foreachBatch`; another never comes again."""
     check_columns(schema, options)
     if not named:
         options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
@@ -121,9 +121,9 @@ def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
 ) -> Lines | None:
-    """Look whether Kafka is there, on the driver and before any task; and with it the topic for markers, and lines.
+    """Check Kafka, on the driver and before any task; create the topic for markers, and find or create the lines.
 
-    With another `now` it is asked again: topics may be deleted, and Spark keeps this process for later queries.
+    Another `now` makes it ask again: topics may be deleted, and Spark keeps this process for later queries.
     """
     admin = Admin(dict(kafka), _RESTART_WITHIN if named else 0.0)
     if marker_topic:
@@ -164,7 +164,7 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
             return Written(0)
         began, may_take = time.monotonic(), producer.transaction_timeout
         try:
-            # A write without a name never comes again after a restart: nothing is ever compared with its rows.
+            # An unnamed write never comes again after a restart: nothing is ever compared with its rows.
             rows = _send(producer, target, batches, digest if target.named else None)
             marker = marked.with_this(part, rows, digest)
             producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
@@ -184,8 +184,8 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
 def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> bool:
     """Wait for the attempt that has fenced off this one; return whether it is of the same run and has committed.
 
-    A task that failed here would be started once more, and fence off the other in turn: with speculation, two attempts
-    would end each other until Spark gives up.
+    If this task failed instead, Spark would start it again, and it would fence off the other attempt. With speculation,
+    two attempts would end each other until Spark gives up.
     """
     deadline = time.monotonic() + within
     while (marked := Marked.read(markers.newest(part.key), part.key)).has_none_of(part):

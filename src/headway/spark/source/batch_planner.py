@@ -1,4 +1,4 @@
-"""Decides on the driver what each micro-batch reads: asks Kafka what there is, and the policy how to share it."""
+"""The driver's plan of each micro-batch: it asks Kafka what there is, and the policy how to share it."""
 
 import logging
 import os
@@ -20,13 +20,13 @@ from headway.spark.source.stream_offset import StreamOffset
 log = logging.getLogger(__name__)
 
 IDLE_PAUSE_S = 0.15
-"""How often an idle query asks Kafka for news. Spark asks 80 times a second, which would cost an eighth of a core."""
+"""Seconds between the questions of an idle query to Kafka. Spark asks 80 times a second, an eighth of a core."""
 
 _SIGHTINGS_PER_WAIT = 16
 
 
 class BatchPlanner:
-    """One for each run of a query. What it remembers is only for its policy: a restarted query begins without it."""
+    """The planner of one run of a query. Its memory only serves its policy: a restarted query begins without it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class BatchPlanner:
         self.seen: StreamOffset | None = None
 
     def initial(self) -> StreamOffset:
-        """Where the option startingOffsets says to start."""
+        """Return the offsets that the option startingOffsets names."""
         partitions, topic_ids = self._options.selection.find(self._catalog, self._options.levels)
         if not partitions:
             log.warning(
@@ -51,27 +51,27 @@ class BatchPlanner:
         bound = self._options.start or "latest"
         offsets = resolve("startingOffsets", bound, partitions, self._catalog)
         if self._target is not None:
-            self.stop_at_what_is_there()  # again, or the end could be before the start: records may have come since
+            self.stop_at_what_is_there()  # again: records may have come since, and the end could be before the start
         return StreamOffset(offsets, topic_ids, begun=offsets)
 
     def stop_at_what_is_there(self) -> None:
-        """From now on, what can be read now is all that there is."""
+        """Fix the query's end: what can be read now is all that it reads."""
         self._target = self._ends()
 
     def next(self, begin: StreamOffset, *, limited: bool) -> StreamOffset:
-        """Where the micro-batch that begins there ends; `begin` itself when there is nothing, or too little, to read.
+        """Return the end of the micro-batch that starts at `begin`; `begin` itself if there is too little to read.
 
         Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
         """
         self._pause_when_idle()
         self._commit(begin.offsets)
         self.seen = self._target or self._ends()
-        # Where nothing is left to be read, nothing of it can be lost: an idle query need not ask.
+        # An idle query need not ask: if nothing is left to read, nothing can be lost.
         first = begin.offsets if self.seen == begin else self._catalog.starts(list(self.seen.offsets))
         start, losses = bridge(begin, self.seen, first)
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
-        # A new partition is first recorded at its start, so that its first range too is in Spark's log.
+        # A new partition is first recorded at its start, so that its first range is in Spark's log, too.
         end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
         if self._too_early(start, end):
             return self._nothing(begin)
@@ -97,7 +97,7 @@ class BatchPlanner:
         return self._admission.stops(start, end, time.monotonic())
 
     def _too_early(self, start: Offsets, end: Offsets) -> bool:
-        """Whether there is something, but less than minRecordsPerTrigger, and not for long."""
+        """Return whether records wait, but fewer than minRecordsPerTrigger, and not for long."""
         waiting = sum(end.values()) - sum(start.values())
         if self._target is not None or not 0 < waiting < self._options.min_records:
             self._waiting_since = None
@@ -118,14 +118,14 @@ class BatchPlanner:
             time.sleep(max(0, self._found_nothing_at + IDLE_PAUSE_S - time.monotonic()))
 
     def _commit(self, offsets: Offsets) -> None:
-        """Where a micro-batch begins, all before is done."""
+        """Commit to the level groups that all before a micro-batch's start is done."""
         if self._commits is not None and offsets != self._committed:
             self._commits.commit(offsets)
             self._committed = offsets
 
 
 def _divided(begin: StreamOffset, planned: StreamOffset) -> StreamOffset:
-    """With the number of tasks that suits this driver's machine now; it stays with the micro-batch."""
+    """Return the plan with the number of tasks that suits this driver's machine; it stays with the micro-batch."""
     records = sum(item.length for item in ranges(begin, planned))
     return replace(planned, tasks=task_count(records, os.cpu_count() or 1))
 

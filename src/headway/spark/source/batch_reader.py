@@ -1,4 +1,4 @@
-"""`spark.read.format("headway")`: everything between two bounds."""
+"""`spark.read.format("headway")`: all records between two bounds."""
 
 import logging
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from headway.spark.source.options import Options
 
 log = logging.getLogger(__name__)
 
-# Whatever this machine has: a write with a name that is run again, elsewhere, has its rows in the same tasks.
+# The same on every machine: a named write that runs again elsewhere then has its rows in the same tasks.
 _LEAST_TASKS = 8
 
 _FOR_STREAMS = ("max_records", "maxRecordsPerTrigger"), ("group", "group.id")
 
 
 class BatchReader(DataSourceReader):
-    """Reads each partition from where `startingOffsets` says to where `endingOffsets` says."""
+    """A reader of each partition from the bound `startingOffsets` to the bound `endingOffsets`."""
 
     def __init__(self, options: Options) -> None:
         for field, name in _FOR_STREAMS:
@@ -38,14 +38,14 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges, a group for each task."""
+        """Return the ranges, a group for each task."""
         with one_sentence():
             wanted = self._ranges()
             records = sum(item.length for item in wanted)
             return read_task.input_partitions(wanted, range_packing.task_count(records, _LEAST_TASKS))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one group of ranges."""
+        """Yield the records of one group of ranges."""
         return read_task.read(self._options, partition)
 
     def _ranges(self) -> list[Range]:
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
 
 
 def _not_held(start: Offsets, end: Offsets, first: Offsets, last: Offsets) -> list[str]:
-    """A sentence for each partition that has not what the options name: at once, before a single task runs."""
+    """Return a sentence for each partition that lacks offsets of the options: at once, before any task runs."""
     return [
         f"Offsets from {start[at]} to before {end[at]} are asked for of {name_of(at)}, which holds those from "
         f"{first[at]} to before {last[at]}."

@@ -1,4 +1,4 @@
-"""Offsets that Kafka no longer has, seen when a micro-batch is planned."""
+"""Offsets that Kafka no longer has, noticed when a micro-batch is planned."""
 
 from typing import NamedTuple
 
@@ -8,14 +8,14 @@ from headway.spark.source.stream_offset import StreamOffset
 
 
 class Bridged(NamedTuple):
-    """Where reading goes on in each partition that there is, and a sentence for each that has lost something."""
+    """The offset at which reading goes on in each existing partition, and a sentence for each loss."""
 
     start: Offsets
     losses: list[str]
 
 
 def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
-    """Goes on from `begin` in what is `seen`, whose partitions hold offsets from `first` on.
+    """Go on from `begin` in the partitions of `seen`, which hold offsets from `first` on.
 
     A partition that `begin` does not name is new, and starts at its first offset.
 

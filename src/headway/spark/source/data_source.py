@@ -45,34 +45,34 @@ highest level |
     | `group.id` | none | the progress of the query is also committed to the level groups of this group |
     | `includeHeaders` | `false` | whether there is a column `headers` |
 
-    No group is joined, and without the option `group.id` no right on a group is needed.
+    Headway joins no group, and without the option `group.id` it needs no right on a group.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What users write in `format(…)`."""
+        """Return the name that users write in `format(…)`."""
         return "headway"
 
     def schema(self) -> StructType:
-        """The columns. Called by `load()`, it is the first to see the options, and checks them all."""
+        """Return the columns. Spark calls this first, in `load()`, so all options are checked here."""
         with one_sentence():
             options = parse(self.options)
             check_kafka(options)
             return columns.schema(options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         with one_sentence():
             return BatchReader(parse(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         return StreamReader(parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`: see `headway.spark.sink.writers`."""
+        """Return the writer for `df.write`: see `headway.spark.sink.writers`."""
         return batch_writer(schema, self.options, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """For `df.writeStream`: see `headway.spark.sink.writers`."""
+        """Return the writer for `df.writeStream`: see `headway.spark.sink.writers`."""
         return stream_writer(schema, self.options)

@@ -1,7 +1,7 @@
-"""How far the next micro-batch goes: the policies of the priority consumer, over offsets.
+"""The end of the next micro-batch: the policies of the priority consumer, applied to offsets.
 
 Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` take the whole limit while so many
-wait. What was decided is in Spark's checkpoint; nothing of what is remembered here is needed to read it again.
+wait. Spark's checkpoint has what was decided. To read it again nothing of this module's memory is needed.
 """
 
 from collections import defaultdict, deque
@@ -15,7 +15,7 @@ _SIGHTINGS = 64
 
 
 class Sightings:
-    """Where the partitions ended at times past: a record behind such an end has waited since then at least.
+    """The partitions' ends at past times: a record before such an end has waited at least since then.
 
     Times are kept `spacing` seconds apart, and only the last 64 of them.
     """
@@ -25,23 +25,23 @@ class Sightings:
         self._ends: deque[tuple[float, Offsets]] = deque(maxlen=_SIGHTINGS)
 
     def note(self, ends: Offsets, now: float) -> None:
-        """Remember where the partitions end now."""
+        """Note where the partitions end now."""
         if not self._ends or now - self._ends[-1][0] >= self._spacing:
             self._ends.append((now, ends))
 
     def before(self, time: float) -> Offsets:
-        """Where they ended at the last sighting before a time."""
+        """Return the partitions' ends at the last sighting before a time."""
         return next((ends for seen, ends in reversed(self._ends) if seen < time), {})
 
     def first_beyond(self, offsets: Offsets) -> float | None:
-        """When a partition was first seen to end behind its offset."""
+        """Return the time at which a partition was first seen to end behind its offset."""
         return next(
             (seen for seen, ends in self._ends if any(ends.get(at, 0) > offset for at, offset in offsets.items())), None
         )
 
 
 class Unread:
-    """What waits of one level, as a policy looks at it: `count` offsets behind `start`, at the most."""
+    """The waiting records of one level, as a policy sees them: at most `count` offsets from `start` on."""
 
     def __init__(self, start: Offsets, count: int, sightings: Sightings) -> None:
         self._start = start
@@ -52,17 +52,17 @@ class Unread:
         return self._count
 
     def count_from_before(self, time: float) -> int:
-        """How many were seen before a time."""
+        """Return how many of the records were seen before a time."""
         ends = self._sightings.before(time)
         return min(self._count, sum(max(0, ends.get(at, 0) - offset) for at, offset in self._start.items()))
 
     def oldest(self) -> float | None:
-        """When the first of them was seen."""
+        """Return the time at which the first record was seen."""
         return self._sightings.first_beyond(self._start)
 
 
 class LevelSplit:
-    """A policy and what it remembers from one micro-batch to the next; `capacity` is the limit of one."""
+    """A policy and its memory from one micro-batch to the next; `capacity` is the limit of one micro-batch."""
 
     def __init__(self, policy: Policy, levels: int, capacity: int, sightings: Sightings) -> None:
         self._policy = policy
@@ -71,9 +71,10 @@ class LevelSplit:
         self._sightings = sightings
 
     def stops(self, start: Offsets, end: Offsets, now: float) -> Offsets:
-        """Where to stop so that the levels share the capacity as the policy says.
+        """Return where to stop so that the levels share the capacity as the policy says.
 
-        `end` is what can be read, `now` in seconds; both have the same partitions. Within a level they take turns.
+        `end` is what can be read, `now` is in seconds; `start` and `end` have the same partitions. The partitions of a
+        level take turns.
         """
         self._sightings.note(end, now)
         levels = _by_level(end, self._levels)
@@ -84,7 +85,7 @@ class LevelSplit:
         return stops
 
     def _found(self, levels: Sequence[Sequence[TopicPartition]], start: Offsets, end: Offsets) -> list[Unread]:
-        """What a consumer would find if it fetched as much as the policy demands."""
+        """Return what a consumer would find if it fetched as much as the policy demands."""
         demand = self._policy.demand([Unread({}, 0, self._sightings)] * self._levels)
         return [
             Unread(
@@ -104,10 +105,10 @@ def _by_level(partitions: Offsets, levels: int) -> list[list[TopicPartition]]:
 
 
 def _in_turns(partitions: Sequence[TopicPartition], start: Offsets, end: Offsets, count: int) -> Offsets:
-    """Equal parts for all partitions that have so much, `count` in all.
+    """Return the stops for `count` records: equal parts for all partitions that have so many.
 
-    Whose turn it is follows from how much has been read before: with a count below the number of partitions none is
-    passed over for ever, and nothing but the offsets need be remembered.
+    The turn follows from how much has been read before. So with a count below the number of partitions every partition
+    gets its turn, and only the offsets need be remembered.
     """
     turn = sum(start[partition] for partition in partitions) % max(1, len(partitions))
     # Of equal claims `Fair` serves the last first.

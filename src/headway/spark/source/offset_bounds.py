@@ -1,4 +1,4 @@
-"""Where reading begins and ends: the options `startingOffsets` and `endingOffsets`."""
+"""The bounds of a read: the options `startingOffsets` and `endingOffsets`."""
 
 from collections.abc import Collection, Mapping
 from typing import Literal, Protocol
@@ -12,13 +12,13 @@ Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
 """The first or the last record, a time in milliseconds since the epoch, or an offset for each partition."""
 
 EARLIEST, LATEST = -2, -1
-"""What stands in JSON for the first offset of a partition and for its end, as in Spark's Kafka source."""
+"""The numbers in JSON for the first offset of a partition and for its end, as in Spark's Kafka source."""
 
 _EXAMPLE = '{"orders": {"2": {"0": 23, "1": -2}}}: topic, level, partition, offset (-2 earliest, -1 latest)'
 
 
 class Catalog(Protocol):
-    """Who knows what partitions hold, as `headway.kafka.reading.catalog.Catalog` does."""
+    """The protocol for an object that knows the partitions' offsets, as `headway.kafka.reading.catalog.Catalog`."""
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets: ...
@@ -26,7 +26,7 @@ class Catalog(Protocol):
 
 
 def parse_bound(name: str, value: str) -> Bound:
-    """An option's value. Raises `ConfigError` for one that is none of the four kinds."""
+    """Return an option's value as a bound. Raise `ConfigError` for one that is none of the four kinds."""
     if value.lower() == "earliest":
         return "earliest"
     if value.lower() == "latest":
@@ -48,7 +48,7 @@ def parse_bound(name: str, value: str) -> Bound:
 
 
 def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], catalog: Catalog) -> Offsets:
-    """The offset that is meant of each partition. Raises `ConfigError` when the option names others than these."""
+    """Return the bound's offset in each partition. Raise `ConfigError` if the option names other partitions."""
     if bound == "earliest":
         return catalog.starts(partitions)
     if bound == "latest":

@@ -31,7 +31,7 @@ _OFFSET_RESET = "auto.offset.reset"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to read and how; `None` where an option was not given. Durations are in seconds."""
+    """The parsed options of a read; `None` for an option that was not given. Durations are in seconds."""
 
     selection: Selection
     levels: int
@@ -50,7 +50,7 @@ class Options:
     include_headers: bool
 
     def make_policy(self) -> Policy | None:
-        """A new policy that splits the limit over the levels; `None` without a limit."""
+        """Return a new policy that splits the limit over the levels; `None` without a limit."""
         if self.max_records is None:
             return None
         distributor = None if self.distributor is None else _distributor(self.distributor)
@@ -59,9 +59,9 @@ class Options:
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """The options as Spark hands them over: names in any case, values as text.
+    """Parse options as Spark hands them over: names in any case, values as text.
 
-    Raises `ConfigError` for the first that is unknown, missing or out of bounds.
+    Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
     """
     options = {name.lower(): value for name, value in given.items()}
     refuse_unknown("source", NAMES, options)
@@ -90,7 +90,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
 
 def check_kafka(options: Options) -> None:
-    """Raises `ConfigError` for a `kafka.*` option that librdkafka does not know or take."""
+    """Raise `ConfigError` for a `kafka.*` option that librdkafka does not know or accept."""
     RangeReader(options.kafka).close()
 
 
@@ -112,7 +112,7 @@ def _bound(name: str, options: Mapping[str, str]) -> Bound | None:
 
 
 def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
-    """That the policy is one, and that the limit gives each level something."""
+    """Raise `ConfigError` unless the policy exists, its options fit, and the limit gives each level something."""
     if parsed.max_records is None:
         for name in ("policy", "distributor", "strictMaxWait"):
             if name.lower() in options:

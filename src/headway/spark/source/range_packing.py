@@ -1,8 +1,8 @@
 """The ranges of a micro-batch and its tasks: pure functions over offsets.
 
 Invariants: a partition's range is never split; ranges and tasks follow from the start and the end alone, which Spark
-keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same tasks, on any machine:
-the sink knows by the number of a task which rows it has written.
+keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same tasks, on any machine.
+The sink relies on it: it knows by a task's number which rows it has written.
 """
 
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ from headway.records import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 RECORDS_PER_TASK = 100_000
-"""A wave of tasks costs about as long as it takes to read a third of these."""
+"""The records for which one more task pays: a wave of tasks costs about the time to read a third of them."""
 
 RECORDS_FOR_ONE = 1_000
-"""So few are read by one task sooner than two have started."""
+"""The records up to which one task reads all sooner than two have started."""
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
-    """The ranges that are not empty, from one place to a later one.
+    """Return the ranges between two offsets, without empty ones.
 
-    A partition that the first does not name has no range yet: it begins at the offset that the second gives it. One
-    whose topic was created again in between is read from its first offset. The end of a query's first micro-batch says
-    where that begins: the start that Spark gives is where the query would begin by now.
+    A partition that `start` does not name has no range yet: it begins at the offset in `end`. A topic that was created
+    again in between is read from its first offset. A query's first `end` also stores where its micro-batch begins,
+    since Spark's `start` is then the place where the query would begin by now.
     """
     if end.begun is not None:
         start = replace(end, offsets=end.begun)
@@ -43,12 +43,12 @@ def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) ->
 
 
 def task_count(records: int, cores: int) -> int:
-    """How many tasks are worth their start: one for a few records, then all cores, and more on a larger cluster."""
+    """Return how many tasks are worth their start: one for few records, then all cores, and more on a large cluster."""
     return 1 if records <= RECORDS_FOR_ONE else max(cores, records // RECORDS_PER_TASK)
 
 
 def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """The ranges in at most so many groups of about equal length; none is split and no group is empty."""
+    """Return the ranges in at most `tasks` groups of about equal length; none is split and no group is empty."""
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
     for item in sorted(wanted, key=attrgetter("length"), reverse=True):

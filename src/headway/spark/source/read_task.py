@@ -1,4 +1,4 @@
-"""What runs in Spark's tasks: the records of a group of ranges, as Arrow batches."""
+"""The work of Spark's tasks: the records of a group of ranges, as Arrow batches."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def input_partitions(wanted: Sequence[Range], tasks: int) -> list[InputPartition]:
-    """The ranges in a group for each task, of which there are so many at the most."""
+    """Return the ranges in a group for each task, in at most `tasks` groups."""
     return [InputPartition(group) for group in range_packing.pack(wanted, tasks)]
 
 
 def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of one group of ranges."""
+    """Yield the records of one group of ranges."""
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
     schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
@@ -45,14 +45,14 @@ def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch
 
 @dataclass(slots=True)
 class _WithoutTime:
-    """The records of a partition whose timestamps are no times that Spark has."""
+    """The records of a partition whose timestamps Spark cannot represent."""
 
     count: int = 0
     offset: int | None = None
     stamp: int = 0
 
     def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
-        """Count those of a batch, and note the first of all."""
+        """Count such records of a batch, and note the first of all."""
         if not self.count:
             first = records[timestamps.is_null().to_pylist().index(True)]
             self.offset, self.stamp = first.offset(), first.timestamp()[1]

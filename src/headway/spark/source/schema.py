@@ -21,13 +21,13 @@ from headway.kafka.reading.range_reader import Message
 from headway.records import TopicPartition, headers_of
 
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""Of the years 1 to 9999, which are Spark's and Python's. In the column `timestamp` other times are null."""
+"""The bounds of the years 1 to 9999, as in Spark and Python. In the column `timestamp` other times are null."""
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
 def schema(include_headers: bool) -> StructType:
-    """The columns; `topic` is the topic that was subscribed to, whichever level the record came from."""
+    """Return the columns; `topic` is the topic that was subscribed to, for records of every level."""
     columns = (
         StructType()
         .add("key", BinaryType())
@@ -44,7 +44,7 @@ def schema(include_headers: bool) -> StructType:
 
 
 def record_batch(messages: Sequence[Message], partition: TopicPartition, columns: pa.Schema) -> pa.RecordBatch:
-    """The records of one partition as Arrow columns of the schema given."""
+    """Return the records of one partition as Arrow columns of the given schema."""
     # Each column is a `map` over a method of the message: no Python code runs for a record.
     stamps = list(map(Message.timestamp, messages))
     arrays = {
@@ -73,7 +73,7 @@ def _timestamps(stamps: list[int], type: pa.DataType) -> pa.Array:
 
 def _offsets(messages: Sequence[Message]) -> pa.Array:
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    if last - first == len(messages) - 1:  # no gaps of compaction or transactions: a hundredth of the time
+    if last - first == len(messages) - 1:  # no gaps by compaction or transactions: a hundredth of the time
         return pa.array(np.arange(first, last + 1))
     return pa.array(map(Message.offset, messages), pa.int64())
 
@@ -81,13 +81,13 @@ def _offsets(messages: Sequence[Message]) -> pa.Array:
 def _timestamp_types(stamps: Sequence[tuple[int, int]]) -> pa.Array:
     # Kafka's own numbers are -1 for none, 0 for the creation's and 1 for the log's; librdkafka's are one more.
     kinds = set(map(itemgetter(0), stamps))
-    if len(kinds) == 1:  # nearly always: a topic's stamps are of one kind
+    if len(kinds) == 1:  # nearly always: a topic's timestamps are of one kind
         return pa.repeat(pa.scalar(kinds.pop() - 1, pa.int32()), len(stamps))
     return pa.array([kind - 1 for kind, _ in stamps], pa.int32())
 
 
 def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
-    """Null where a record has none, as in Spark's Kafka source."""
+    """Return the column of headers: null for a record without any, as in Spark's Kafka source."""
     return pa.array([_header_list(message) for message in messages], type)
 
 

@@ -1,4 +1,4 @@
-"""How far a query has come, as Spark keeps it in its checkpoint."""
+"""A query's progress, as Spark keeps it in its checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from headway.kafka.reading.range_reader import Offsets
 from headway.records import TopicPartition
 
 OffsetJson = dict[str, dict[str, dict[str, int]]]
-"""Offsets by topic, level and partition, as `startingOffsets` takes them too."""
+"""Offsets by topic, level and partition, as `startingOffsets` takes them, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """For each partition the offset that is read next, and the ids of the level topics that these are offsets of.
+    """The next offset of each partition, and the ids of the level topics to which the offsets belong.
 
-    A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is by how many tasks
-    at the most the micro-batch is read that ends here: a replay has the same, whatever machine it is planned on, and so
-    the same rows in the same tasks. `begun` is where that micro-batch begins, if it is a query's first: Spark's log has
-    no offset before it, and Spark asks anew.
+    A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is the most tasks that
+    read the micro-batch that ends here. A replay uses the same number on any machine, so each task gets the same rows.
+    `begun` is the micro-batch's start, if it is a query's first: Spark's log has no offset before it, and Spark asks
+    anew.
     """
 
     offsets: Offsets
@@ -28,26 +28,26 @@ class StreamOffset:
     begun: Offsets | None = field(default=None, compare=False)
 
     def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
-        """Whether the offsets of a partition in both are of the same topic, as far as is known."""
+        """Return whether both offsets of a partition belong to the same topic, as far as is known."""
         name = level_topic(partition.topic, partition.level)
         ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
         return ours == theirs or ours is None or theirs is None
 
     def to_json(self) -> dict[str, Any]:
-        """The form for the checkpoint, in one order, because Spark compares it as text."""
+        """Return the form for the checkpoint, in one order, since Spark compares it as text."""
         ids = dict(sorted(self.topic_ids.items()))
         begun = {} if self.begun is None else {"begun": to_json(self.begun)}
         return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks, **begun}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "StreamOffset":
-        """The inverse of `to_json`."""
+        """Return the offset from its form for the checkpoint."""
         begun = from_json(form["begun"]) if "begun" in form else None
         return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"], begun)
 
 
 def to_json(offsets: Offsets) -> OffsetJson:
-    """Offsets in one order.
+    """Return offsets as JSON, in one order.
 
     >>> to_json({TopicPartition("orders", 0, level=1): 7, TopicPartition("orders", 0): 5})
     {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
@@ -60,7 +60,7 @@ def to_json(offsets: Offsets) -> OffsetJson:
 
 
 def from_json(form: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
-    """The inverse of `to_json`."""
+    """Return offsets from their JSON form."""
     return {
         TopicPartition(topic, int(partition), int(level)): offset
         for topic, levels in form.items()

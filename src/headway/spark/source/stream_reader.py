@@ -1,7 +1,7 @@
 """`spark.readStream.format("headway")`: micro-batches by priority.
 
-Spark owns the progress: what each micro-batch reads is decided in `latestOffset` and kept in Spark's checkpoint. This
-file translates between Spark's calls and the planner.
+Spark owns the progress: `latestOffset` decides what each micro-batch reads, and Spark's checkpoint keeps it. This
+module translates between Spark's calls and the planner.
 """
 
 from collections.abc import Iterator
@@ -20,30 +20,30 @@ from headway.spark.source.stream_offset import StreamOffset
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches by priority, and reads them."""
+    """A reader that plans micro-batches by priority, and reads them."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        # Spark sends this object to its tasks: what plans is made only where it is asked for, on the driver.
+        # Spark sends this object to its tasks, so the planner is made only where it is needed, on the driver.
         self._planner: BatchPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint starts."""
+        """Return the start of a query without a checkpoint."""
         with one_sentence():
             return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The option maxRecordsPerTrigger."""
+        """Return the limit of the option maxRecordsPerTrigger."""
         most = self._options.max_records
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Notes what is available now: the query reads this and no more."""
+        """Note what is available now: the query reads this and no more."""
         with one_sentence():
             self._plan().stop_at_what_is_there()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends; the limit is split over the levels.
+        """Return the end of the next micro-batch; the levels share the limit.
 
         Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
         """
@@ -52,17 +52,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().next(StreamOffset.from_json(start), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """What the topics held when `latestOffset` was last asked: Spark shows it beside the progress."""
+        """Return the topics' ends at the last call of `latestOffset`; Spark shows them beside the progress."""
         seen = None if self._planner is None else self._planner.seen
         return None if seen is None else seen.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The ranges of a micro-batch, a group for each task."""
+        """Return the ranges of a micro-batch, a group for each task."""
         stop = StreamOffset.from_json(end)
         return read_task.input_partitions(range_packing.ranges(StreamOffset.from_json(start), stop), stop.tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one group of ranges."""
+        """Yield the records of one group of ranges."""
         return read_task.read(self._options, partition)
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.close()
 
     def _plan(self) -> BatchPlanner:
-        # Not when this object is made: of an error there PySpark would show another one.
+        # Not in the constructor: PySpark would replace an error there by another one.
         if self._options.end is not None:
             raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
         if self._planner is None:

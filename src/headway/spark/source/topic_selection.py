@@ -1,4 +1,4 @@
-"""Which topics and partitions are read: the options `subscribe`, `subscribePattern` and `assign`."""
+"""The choice of topics and partitions: the options `subscribe`, `subscribePattern` and `assign`."""
 
 import re
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ _ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by name, or those that match a pattern; of `assigned` topics only these partitions."""
+    """Topics by name, or by a pattern; of `assigned` topics only these partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
 
     def find(self, catalog: Catalog, levels: int) -> TopicLevels:
-        """What there is of them. Raises `KafkaError` when a topic, level or partition that is named does not exist.
+        """Return the selected partitions; raise `KafkaError` if a named topic, level or partition does not exist.
 
-        A topic that matches a pattern is there when all its levels are.
+        A topic that matches a pattern counts as existing when all its levels exist.
         """
         if self.pattern is not None:
             return catalog.find(_matching(self.pattern, catalog.topics(), levels), levels)
@@ -33,7 +33,7 @@ class Selection:
 
 
 def parse_selection(options: Mapping[str, str]) -> Selection:
-    """The selection in options whose names are in lower case; raises `ConfigError` unless there is just one."""
+    """Parse the selection from options with names in lower case; raise `ConfigError` unless there is just one."""
     given = [name for name in NAMES if options.get(name.lower(), "").strip()]
     if len(given) != 1:
         raise ConfigError(

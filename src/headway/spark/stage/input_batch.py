@@ -1,4 +1,4 @@
-"""A batch that a stage has received, and those of its rows that are not put out yet."""
+"""A batch that a stage has received, and its rows that are not put out yet."""
 
 from collections.abc import Hashable, Iterable, Sequence
 
@@ -7,8 +7,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from headway.runtime.gc_pause import GcPause
 from headway.spark.stage.input_row import Columns, InputRow, shrunk, source_of
 
-_ROW_BYTES = 600  # of a row in the stage and in the engine, beside what it holds
-_COLUMN_BYTES = 1_000  # of a column of a batch, however few rows it has
+_ROW_BYTES = 600  # of a row in the stage and in the engine, beside its values
+_COLUMN_BYTES = 1_000  # of a column of a batch, even with few rows
 
 
 class StageRow:
@@ -26,7 +26,7 @@ class StageRow:
         self.is_out = False
 
     def __repr__(self) -> str:
-        place = f"Row {self.offset + 1} of the task"  # nothing of its contents: they can be secret
+        place = f"Row {self.offset + 1} of the task"  # not its contents: they can be secret
         row = getattr(self, "row", None)  # which is gone when the row is out
         source = row and source_of(row)
         return f"{place} ({source})" if source else place
@@ -48,7 +48,7 @@ class InputBatch:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes: the batch, the values that handlers have read, and the rows that are left."""
+        """The bytes that it takes: the batch, the values that handlers have read, and the rows that are left."""
         return self._columns.size + _COLUMN_BYTES * len(self.names) + _ROW_BYTES * self.left
 
     @property
@@ -57,18 +57,18 @@ class InputBatch:
         return self._columns.names
 
     def put_out(self, rows: Sequence[StageRow]) -> list[pa.Array]:
-        """Return the columns of these rows, which are not left any more."""
+        """Return the columns of these rows, and count the rows as put out."""
         columns: list[pa.Array] = self._taken(rows).columns
         for row in rows:
             row.is_out = True
-            del row.batch, row.row  # whoever keeps the row, as a thread does that is idle, does not keep its batch
+            del row.batch, row.row  # an idle thread may keep the row, and must not keep its batch
         self.left -= len(rows)
         if not self.left:
-            self.rows = []  # which have the batch in turn
+            self.rows = []  # rows refer to the batch in turn
         return columns
 
     def shrink(self) -> None:
-        """Keep no more than the rows that are left, if they are half of what is kept or less.
+        """Keep only the rows that are left, if they are at most half of the rows kept.
 
         So a row is copied once on average. Handlers of these rows may be running.
         """

@@ -1,7 +1,7 @@
-"""The row that a handler gets: each column is made into Python values when a handler first reads it.
+"""The row that a handler gets: each column becomes Python values when a handler first reads it.
 
-Rows tend to be wide and handlers to read little of them: a timestamp alone costs 5 µs to make, as much as all else that
-the stage does for a row.
+Rows tend to be wide, and handlers read little of them. One timestamp costs 5 µs to make, as much as all else that the
+stage does for a row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Row
 
-_VALUE_OVERHEAD = 56  # bytes of a Python value beside what Arrow has of it, and of its place in a list
+_VALUE_OVERHEAD = 56  # bytes of a Python value beside its Arrow form, and of its place in a list
 
 
 class Columns(dict[str, Any]):
-    """The columns of a batch as Python values, made when they are asked for; `KeyError` for one that is not there.
+    """The columns of a batch as Python values, made on first use; `KeyError` for a missing column.
 
-    `size` is how many bytes the batch and the values made so far take. With `indices` the batch has a row for each of
-    these, by which its values are found.
+    `size` is the bytes of the batch and of the values made so far. With `indices`, the batch has one row for each of
+    these indices, and the values are found by them.
     """
 
     def __init__(self, batch: pa.RecordBatch, indices: Iterable[int] | None = None) -> None:
@@ -31,14 +31,14 @@ class Columns(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name not in self.names:
             raise KeyError(name)
-        # Threads may make the same column at the same time: then it is made twice, and either will do.
+        # Threads may make the same column at the same time: either copy serves.
         column = self._batch.column(self.names.index(name))
         values = self[name] = self._values(column)
         self.size += column.nbytes + _VALUE_OVERHEAD * len(column)
         return values
 
     def scalar(self, name: str, index: int) -> pa.Scalar:
-        """Return one value as Arrow has it, without making the column into Python values."""
+        """Return one value in its Arrow form, without making the column into Python values."""
         return self._batch.column(self.names.index(name))[index if self._places is None else self._places[index]]
 
     def _values(self, column: pa.Array) -> Any:
@@ -47,11 +47,11 @@ class Columns(dict[str, Any]):
 
 
 class InputRow:
-    """A row, whose columns are its attributes; `row["name"]` reads one whose name is no attribute's.
+    """A row with its columns as attributes; `row["name"]` reads a column whose name cannot be an attribute.
 
-    A timestamp is in the session's time zone, or in UTC where Python does not know that zone. A value that Python
-    cannot have, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is a
-    `Row` of Spark's, with all columns.
+    A timestamp is in the session's time zone, or in UTC if Python does not know that zone. A value that Python cannot
+    represent, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is
+    Spark's `Row` with all columns.
     """
 
     __slots__ = ("_columns", "_index")
@@ -71,18 +71,18 @@ class InputRow:
         return self._columns[name][self._index]
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802  # as Spark's Row has it
-        """All columns by their names."""
+        """Return all columns by their names."""
         return {name: self[name] for name in self._columns.names}
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return Row(**self.asDict()).__reduce__()
 
     def __repr__(self) -> str:
-        return f"InputRow of {', '.join(self._columns.names)}"  # nothing of its contents: they can be secret
+        return f"InputRow of {', '.join(self._columns.names)}"  # not its contents: they can be secret
 
 
 def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
-    """Let these rows, which handlers may be reading, read from a batch that has no others; return its columns."""
+    """Let these rows, which handlers may be reading, read from a batch with only these rows; return its columns."""
     columns = Columns(batch, [row._index for row in rows])
     for row in rows:
         row._columns = columns  # its index stays, so that a reader has both of the old batch or both of the new one
@@ -90,7 +90,7 @@ def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
 
 
 def source_of(row: InputRow) -> str | None:
-    """Return the topic, level, partition and offset that a row came from; None without these columns."""
+    """Return the topic, level, partition and offset of a row's record; None without these columns."""
     columns, index = row._columns, row._index
     if not {"topic", "partition", "offset"} <= set(columns.names):
         return None
@@ -99,7 +99,7 @@ def source_of(row: InputRow) -> str | None:
 
 
 class _Moved:
-    """The values of a column by the indices that their rows had before."""
+    """The values of a column by the former indices of their rows."""
 
     def __init__(self, values: Sequence[Any], places: Mapping[int, int]) -> None:
         self._values = values
@@ -110,7 +110,7 @@ class _Moved:
 
 
 class _OneByOne(Sequence[Any]):
-    """The values of a column of which some cannot be made: only the rows that have these are to fail."""
+    """The values of a column with unreadable ones: only the rows that have these are to fail."""
 
     def __init__(self, column: pa.Array) -> None:
         self._column = column
@@ -127,12 +127,12 @@ def _values(column: pa.Array) -> Sequence[Any]:
         column = column.cast(readable)
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
-    except Exception:  # Python's own, of years, and of bytes that are no text
+    except Exception:  # Python's own, for years, and for bytes that are no text
         return _OneByOne(column)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """The type with UTC in place of each time zone that Java knows and Python does not, such as `GMT+02:00`."""
+    """Return the type with UTC in place of each time zone that Java knows and Python does not, such as `GMT+02:00`."""
     if pa.types.is_timestamp(kind):
         return kind if _is_known(kind.tz) else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -148,10 +148,10 @@ def _readable_field(field: pa.Field) -> pa.Field:
     return field.with_type(_readable(field.type))
 
 
-@cache  # a session has one
+@cache  # a session has one time zone
 def _is_known(zone: str | None) -> bool:
     try:
         pa.array([0], pa.timestamp("us", zone)).to_pylist()
-    except Exception:  # of zoneinfo, or of pytz where that is installed
+    except Exception:  # raised by zoneinfo, or by pytz if it is installed
         return False
     return True

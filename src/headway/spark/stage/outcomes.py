@@ -1,4 +1,4 @@
-"""What became of each row of a parallel stage, as columns beside its own."""
+"""The outcome of each row of a parallel stage, as columns beside the row's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ ERROR = StructType(
 
 
 def outcome_columns(result: DataType) -> StructType:
-    """The columns that a stage adds to a row; `result` is the type of what its handler returns."""
+    """Return the columns that a stage adds to a row; `result` is the type of its handler's results."""
     return StructType(
         [
             StructField("result", result),
@@ -45,11 +45,11 @@ def outcome_columns(result: DataType) -> StructType:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a row; `started` and `done`, in seconds since the epoch, are its last attempt's."""
+    """The outcome of a row; `started` and `done`, in seconds since the epoch, are its last attempt's."""
 
     kind: Kind
     attempts: int = 0
-    result: Any = None  # as `ResultType.checked` gives it
+    result: Any = None  # in the form that `ResultType.checked` returns
     size: int = 0  # of the result, in bytes
     error: tuple[str | None, str | None, str] | None = None
     started: float | None = None
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
-    """Return an error as the columns have it."""
+    """Return an error in the form of the column `error`."""
     return clean(kind_of(error)), text_of(error), clean(reason)
 
 
@@ -69,7 +69,7 @@ class OutcomeColumns:
         self._types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
 
     def arrays(self, outcomes: Sequence[Outcome]) -> list[pa.Array]:
-        """Return a column of each kind for these outcomes."""
+        """Return the arrays of all added columns for these outcomes."""
         results = self._results.column([outcome.result for outcome in outcomes])
         _, kind, attempts, error, started, done = self._types
         return [

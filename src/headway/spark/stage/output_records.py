@@ -1,8 +1,8 @@
-"""The records that come of handled rows: those of one row are together from the handler to the transaction.
+"""The records made of handled rows: the records of one row stay together from the handler to the transaction.
 
-A handler that is called again may answer otherwise. So what comes of a row must not be divided over writes, nor over
-tasks of a write: of two transactions one could keep the first answer and the other the second, and a row would be in
-both receipts and dead letters, or in neither. A row's records are made of its outcome here, in its own task.
+A handler that is called again may answer otherwise. So the records of a row must not be divided over writes, nor over
+tasks of a write. Of two transactions one could keep the first answer and the other the second: the row would be in both
+receipts and dead letters, or in neither. A row's records are made of its outcome here, in its own task.
 """
 
 from dataclasses import dataclass
@@ -22,16 +22,16 @@ _OF_OUTCOMES = ("outcome", "attempts", "error", "done")
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A record that comes of each row whose outcome is `ok`; columns are given by their names or as expressions.
+    """A record made of each row whose outcome is `ok`; columns are given by their names or as expressions.
 
     Args:
-        topic: Where it goes: with a `level` to the Kafka topic of that level, else to this one.
-        value: Binary or a string, as the key.
-        key: None for none.
+        topic: The target: with a `level` the Kafka topic of that level, else this topic.
+        value: Binary or a string.
+        key: Binary or a string; None for no key.
         level: A whole number.
         headers: An array of structs of `key` and `value`.
-        due: The time at which a relay delivers it; null is now.
-        where: The condition under which there is such a record, as an expression in SQL or of Spark's; None for always.
+        due: The time at which a relay delivers the record; null is now.
+        where: The condition for the record, as an expression in SQL or of Spark's; None for always.
     """
 
     topic: str
@@ -46,23 +46,23 @@ class Output:
 def outputs(
     outcomes: DataFrame, *records: Output, dead_letter_topic: str, identity: Column | str | None = None
 ) -> DataFrame:
-    """Return the records that come of the rows of `parallel_map`, as rows for `format("headway")`.
+    """Return the records made of the rows of `parallel_map`, as rows for `format("headway")`.
 
-    A row that is `ok` becomes these records, and any other a dead letter; so does one of which a record cannot be
-    written, as its level is null or a header has no name. All that comes of one row is in one task, and
-    so in one transaction of the sink: it is there once and as a whole, whatever dies when, and whatever handlers answer
-    when they are called again. This needs the same rows in the same tasks again; shuffle nothing from `parallel_map` to
-    the sink.
+    A row that is `ok` becomes these records, and any other row a dead letter. An `ok` row becomes a dead letter, too,
+    if a record cannot be written, as its level is null or a header has no name. All records of one row are in one task,
+    and so in one transaction of the sink. So they are there once and as a whole, whatever dies when, and whatever
+    handlers answer when they are called again. This needs the same rows in the same tasks again: shuffle nothing from
+    `parallel_map` to the sink.
 
     `identity` tells the sink which row it is when a restart calls its handler again: a string, binary or a whole
-    number, different for each row. By default it is made of the source's columns topic, level, partition and offset,
-    where they are there. Without one, the sink refuses a restart in which a handler answers otherwise, with what to do.
+    number, different for each row. By default it is made of the source's columns topic, level, partition and offset, if
+    they exist. Without an identity, the sink refuses a restart in which a handler answers otherwise, with advice.
 
-    Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s, so that
-    `headway dead` shows them and sends them again. Of the source's columns, those that are there are used.
+    Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s dead
+    letters. So `headway dead` shows them and sends them again. They use the source's columns as far as these exist.
 
     Raises `ConfigError` for rows without an outcome, for a key or value that is neither binary nor a string, and for a
-    topic whose name Kafka does not take.
+    topic name that Kafka does not accept.
     """
     for name in _OF_OUTCOMES:
         if name not in outcomes.columns:
@@ -83,7 +83,7 @@ def outputs(
     known_by = _identity(outcomes) if identity is None else _column(identity)
     if known_by is None:
         return outcomes.select(sf.explode(each).alias("record")).select("record.*")
-    # A row of which nothing comes this time counts too: the next time something may.
+    # A row without records this time counts, too: next time it may have some.
     exploded = outcomes.select(known_by.alias("identity"), sf.explode_outer(each).alias("record"))
     return exploded.select("record.*", "identity", sf.isnull("record").alias("skip"))
 
@@ -95,7 +95,7 @@ def _identity(outcomes: DataFrame) -> Column | None:
 
 
 def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
-    """Return the record as a struct, null where there is none."""
+    """Return the record as a struct; null if its condition is false."""
     topic = sf.lit(record.topic)
     if record.level is not None:
         topic = sf.concat(sf.lit(f"{record.topic}-"), _level(record.level).cast("string"))
@@ -111,7 +111,7 @@ def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
 
 
 def _where(record: Output, column: Column) -> Column:
-    """Return the column where there is such a record, else null."""
+    """Return the column if the record's condition holds, else null."""
     if record.where is None:
         return column
     return sf.when(sf.expr(record.where) if isinstance(record.where, str) else record.where, column)
@@ -122,7 +122,7 @@ def _level(level: Column | str) -> Column:
 
 
 def _reasons(record: Output) -> list[Column]:
-    """Return why a record cannot be written, as texts that are null where it can."""
+    """Return the reasons why a record cannot be written, as texts that are null if it can."""
     reasons = []
     if record.level is not None:
         level = _level(record.level)

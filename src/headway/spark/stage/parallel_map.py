@@ -34,35 +34,35 @@ def parallel_map(
     timeout: float | None = None,
     retries: Retries = _RETRIES,
 ) -> DataFrame:
-    """Each row of `df` with what `handler(row, context)` made of it; for batch and streaming DataFrames.
+    """Return each row of `df` with the result of `handler(row, context)`; for batch and streaming DataFrames.
 
     Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
-    wait for them. Nothing is shuffled: what has to be in order must be in one partition, as it is when it comes from
-    `format("headway")`, where a partition of Kafka is never divided. A micro-batch ends when all its rows are done, so
-    the order holds from one to the next.
+    wait for them. Nothing is shuffled: rows that must be in order have to be in one partition. Rows from
+    `format("headway")` are, since it never divides a partition of Kafka. A micro-batch ends when all its rows are done,
+    so the order holds across micro-batches.
 
-    The columns added are `result`; `outcome`, which is `ok`, `failed`, or `parked` for a row that was not handled since
-    one of its key before it, in the same task, has failed; `attempts`; `error`, with `exception`, `message` and
-    `reason`; and `started` and `done`, the times of the last attempt. `outputs` makes records of all rows, with dead
-    letters for those that are not ok.
+    The columns added are `result`, `outcome`, `attempts`, `error`, `started` and `done`. `outcome` is `ok`, `failed`,
+    or `parked`: a parked row was not handled, since an earlier row of its key failed in the same task. `error` has
+    `exception`, `message` and `reason`; `started` and `done` are the times of the last attempt. `outputs` makes
+    records of all rows, with dead letters for rows that are not ok.
 
-    No row fails its task, whatever is in it: a result that is not of the schema's type makes its row a failed one, and
-    so does a value that its handler reads and Python cannot have.
+    No row fails its task, whatever its content. A result that is not of the schema's type makes its row a failed one,
+    and so does a value that its handler reads and Python cannot represent.
 
-    A task that fails is tried again by Spark, and all its rows with it: handlers are called at least once.
+    Spark tries a failed task again with all its rows: handlers are called at least once.
 
     Args:
         df: The rows, whose columns are the attributes of the row that the handler gets.
-        handler: A function, run on threads, or an `async def`. It is sent to each Python worker and kept there, and
-            coroutines have one event loop as long as the worker lives, so clients that they make can be used again.
-        schema: The type of what the handler returns: a DDL string or a data type. A struct is returned as a dict, a
+        handler: A function, run on threads, or an `async def`. It is sent to each Python worker and kept there.
+            Coroutines have one event loop as long as the worker lives, so they can reuse the clients that they make.
+        schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a
             tuple or a Row.
-        key: The columns that say what is in order; None for nothing.
+        key: The columns that make the key, by which rows are in order; None for no order.
         concurrency: How many rows each task handles at a time.
         timeout: How many seconds a call may take; after that the attempt has failed.
-        retries: When a failed row is tried again, and how often.
+        retries: The times and the number of attempts at a failed row.
 
-    Raises `ConfigError` for what is out of bounds.
+    Raises `ConfigError` for arguments that are out of bounds.
     """
     settings = Settings(
         key=_key_columns(df, key),
@@ -86,7 +86,7 @@ def _run_stage(handler: bytes, settings: Settings) -> Any:
 
 @lru_cache(maxsize=_KEPT_HANDLERS)
 def _unpickled(handler: bytes) -> RowHandler:
-    """The handler, one and the same for all tasks of this Python worker. Its bytes are the driver's own."""
+    """Return the handler, the same one for all tasks of this Python worker. Its bytes come from the driver."""
     return cloudpickle.loads(handler)  # type: ignore[no-any-return]
 
 

@@ -1,9 +1,9 @@
-"""What a handler returned, as Arrow has it.
+"""The results of handlers, as Arrow has them.
 
-Each result is converted alone when it is there, so that one that is not of its type fails its own row, and what was
-converted is kept. Arrow reads all values of one conversion in the way of the first. A dict and a tuple are structs, and
-fail together; of dicts whose keys are text and bytes some become null without a word. So only plain values, of which
-each type has one form, are converted together.
+Each result is converted alone as soon as it exists. So a result of a wrong type fails only its own row, and a converted
+one is kept. Arrow reads all values of one conversion in the way of the first. A dict and a tuple are both structs, and
+fail together; dicts whose keys are text and bytes become null without an error. So only plain values, of which each
+type has one form, are converted together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ _UNSURE: Final[Any] = object()
 
 
 class ResultType:
-    """The type of a handler's results. Raises `ConfigError` for one that Arrow does not have."""
+    """The type of a handler's results. Its constructor raises `ConfigError` for a type that Arrow lacks."""
 
     def __init__(self, kind: DataType) -> None:
         try:
@@ -53,13 +53,13 @@ class ResultType:
         self._may_lack = _has_required(self._arrow_type)
 
     def checked(self, result: Any) -> tuple[Any, int]:
-        """Return the result as `column` takes it, which nobody can change any more, and how many bytes it takes.
+        """Return the result in the form that `column` takes, which nobody can change any more, and its size in bytes.
 
-        Raises whatever Arrow, Python or a class of the user's say of a result that is not of this type.
+        Raises whatever error Arrow, Python or a user's class raises for a result that is not of this type.
         """
         if result is None:
             return None, 0
-        # To ask Arrow takes some microseconds, which most results can be spared.
+        # A conversion by Arrow takes some microseconds, which most results do not need.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
             return plain, _size(plain)
         array = self._converted([self._prepare(result) if self._prepare else result])
@@ -82,17 +82,17 @@ class ResultType:
         return pa.array(values, self._arrow_type)
 
     def refusal(self, error: Exception) -> str:
-        """Return the sentence for a result of which `checked` raised this."""
+        """Return the sentence for a result for which `checked` raised this error."""
         return f"{self._refusal}: {text_of(error)}"
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text, as `clean` makes it and not too long for a header; empty where its own code fails."""
+    """Return an error's text, as `clean` makes it and not too long for a header; empty if its own code fails."""
     return clean(user_errors.text_of(error))
 
 
 def clean(text: str) -> str:
-    """Return the text without lone surrogates, as file names can have them, and which Arrow does not take."""
+    """Return the text without lone surrogates, which file names can have and Arrow does not accept."""
     return text.encode(errors="replace").decode()
 
 
@@ -101,7 +101,7 @@ def _is_array(result: Any) -> bool:
 
 
 def _size(plain: Any) -> int:
-    """Return how many bytes a plain value takes in Arrow; numbers count for nothing."""
+    """Return how many bytes a plain value takes in Arrow; numbers count as 0."""
     if isinstance(plain, str):
         return len(plain)
     return sum(map(_size, plain)) if isinstance(plain, tuple) else 0
@@ -111,10 +111,10 @@ Plain = Callable[[Any], Any]
 
 
 def _plain_form(kind: DataType) -> Plain | None:
-    """Return what gives the plain value of a result, or `_UNSURE`; None for a type that has none.
+    """Return the function from a result to its plain value, or `_UNSURE`; None for a type without plain values.
 
-    A plain value is seen to be of its type without Arrow, and cannot be changed: of a number, a text of ASCII or a
-    truth value it is the value itself, and of a struct of these a tuple.
+    A plain value is known to be of its type without Arrow, and cannot be changed. For a number, a text of ASCII or a
+    truth value it is the value itself, and for a struct of these a tuple.
     """
     if isinstance(kind, StructType):
         return _plain_struct(kind)
@@ -152,7 +152,7 @@ def _fits(bits: int) -> Callable[[int], bool]:
     return lambda number: -most <= number < most
 
 
-# The types whose values are seen to fit without Arrow, and those of a type that are.
+# The types whose values can be checked without Arrow, each with its Python type and its check.
 _PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
     StringType: (str, str.isascii),
     IntegerType: (int, _fits(32)),
@@ -163,7 +163,7 @@ _PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
 
 
 def _has_required(kind: pa.DataType) -> bool:
-    """Whether the type has fields or elements that must not be null; Arrow itself sees to the keys of maps."""
+    """Return whether the type has fields or elements that must not be null; Arrow itself checks the keys of maps."""
     fields = _fields(kind)
     return any(not field.nullable or _has_required(field.type) for field in fields)
 
@@ -177,7 +177,7 @@ def _fields(kind: pa.DataType) -> Sequence[pa.Field]:
 
 
 def _lacking(array: pa.Array, name: str) -> str | None:
-    """Return the name of a field that is null and must not be. Arrow makes such arrays, and Java fails on them."""
+    """Return the name of a field that is null and must not be. Arrow allows such arrays, and Java fails on them."""
     present = array.drop_null()
     for field, part in zip(_fields(array.type), _parts(present), strict=True):
         part_name = f"{name}.{field.name}" if name else field.name
@@ -189,7 +189,7 @@ def _lacking(array: pa.Array, name: str) -> str | None:
 
 
 def _parts(array: pa.Array) -> Sequence[pa.Array]:
-    """Return the fields of structs, the values of maps, the elements of lists; of an array without nulls."""
+    """Return the fields of structs, the values of maps, the elements of lists; for an array without nulls."""
     if pa.types.is_struct(array.type):
         return array.flatten()  # type: ignore[no-any-return]
     if pa.types.is_map(array.type):
@@ -201,7 +201,7 @@ Preparation = Callable[[Any], Any]
 
 
 def _preparation(kind: DataType) -> Preparation | None:
-    """Return what makes of a result the value that Arrow takes; None where Arrow takes it as it is, but for VARIANT."""
+    """Return the function that turns a result into a value for Arrow; None for a type that has no VARIANT in it."""
     if isinstance(kind, VariantType):
         return _or_none(_variant)
     if isinstance(kind, ArrayType) and (element := _preparation(kind.elementType)):
@@ -229,9 +229,9 @@ def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Prepa
 
 
 def _variant(value: Any) -> dict[str, bytes]:
-    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # as a row's own column has it
+    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form in a row's own column
         value = VariantVal(value["value"], value["metadata"])
     if not isinstance(value, VariantVal):
         raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson makes it, and no {type(value).__name__}")
-    value.toPython()  # else Java would find out that its bytes are none
+    value.toPython()  # else Java would find that its bytes are invalid
     return {"value": value.value, "metadata": value.metadata}

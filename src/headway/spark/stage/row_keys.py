@@ -1,7 +1,7 @@
-"""The keys of rows: values that are equal where Spark's are, whatever they hold.
+"""The keys of rows: keys are equal if Spark's values are, whatever the values hold.
 
-The values that handlers read will not do: bytes that are no text, a year beyond 9999 or a time zone that Python does
-not know would fail a whole task, and NaN is not equal to itself.
+The values that handlers read do not serve as keys, since NaN is not equal to itself. And bytes that are no text, a year
+beyond 9999 or a time zone that Python does not know would fail a whole task.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -38,12 +38,12 @@ _KINDS = (
 
 
 def is_key(kind: DataType) -> bool:
-    """Whether equal values of this type have equal keys: VARIANT has no equality, and collations have their own."""
+    """Return whether equal values of this type have equal keys: not for VARIANT, nor for strings with a collation."""
     return kind == StringType() if isinstance(kind, StringType) else isinstance(kind, _KINDS)
 
 
 def row_keys(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[Hashable]:
-    """Return the key of each row: of these columns together; None for all where no column is named."""
+    """Return the key of each row, made of these columns together; None for all rows without columns."""
     columns = [_hashable(batch.column(batch.schema.names.index(name))) for name in names]
     if len(columns) == 1:
         return columns[0]

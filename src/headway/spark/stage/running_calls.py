@@ -1,8 +1,8 @@
-"""The calls of a stage that run, and those of them that do not end.
+"""The running calls of a stage, and those of them that do not end.
 
-Python interrupts a thread between two steps of its own code alone, and a coroutine where it waits. A call that never
-comes back from a library, or that swallows each interruption, would keep its task from ending. So its row is given up
-after some multiples of the time limit: the row fails for good, and never runs twice at a time.
+Python interrupts a thread only between two steps of its own code, and a coroutine only where it waits. A call that
+never returns from a library, or that swallows each interruption, would keep its task from ending. So its row is given
+up after some multiples of the time limit: the row fails for good, and never runs twice at a time.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from headway.core.retry import FatalError
 from headway.errors import HandlerError
 
-_TIMES = 3  # as long as its time limit a call may take
-_LONGER_BY = 10.0  # seconds, at the least, than its limit: a short one may be exceeded on a busy machine
-_MOST_STUCK = 100  # calls in this process: each has a thread, and what it holds
+_TIMES = 3  # a call may take so many times its time limit
+_LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine
+_MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
 
-_stuck: set[Any] = set()  # the works of all tasks of this process that are given up, and whose calls have not ended
+_stuck: set[Any] = set()  # the works, of all tasks of this process, that are given up and whose calls have not ended
 
 
 class _Call(NamedTuple):
@@ -29,14 +29,14 @@ class _Call(NamedTuple):
 class RunningCalls:
     """The calls that a stage runs, by their works; without a time limit it watches none.
 
-    Invariant: of a call that is given up, `end` says so, once; and of one that has ended nothing is given up.
+    Invariant: `end` reports a call that was given up, once; a call that has ended is never given up.
     """
 
     def __init__(self, time_limit: float | None) -> None:
         self._limit = time_limit
         self._patience = max(_TIMES * time_limit, time_limit + _LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _Call] = {}
-        self._ending = threading.Lock()  # what has not ended does not begin again either
+        self._ending = threading.Lock()  # a call that has not ended does not begin again either
 
     def begin(self, work: Any, task: "asyncio.Task[Any] | None" = None) -> None:
         """Note that a call begins, in the `task` of a coroutine."""
@@ -44,7 +44,7 @@ class RunningCalls:
             self._running[work] = _Call(time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
-        """Return whether what came of the call counts: not if it was given up."""
+        """Return whether the call's result counts: not if the call was given up."""
         if not self._limit:
             return True
         with self._ending:
@@ -55,12 +55,12 @@ class RunningCalls:
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the works whose calls have taken much longer than they may."""
+        """Return the works whose calls have far exceeded their time limit."""
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
     def give_up(self, work: Any) -> FatalError | None:
-        """Return the error of an overdue call, which is not waited for any more; None if it has ended.
+        """Return the error of an overdue call, and stop waiting for it; return None if it has ended.
 
         Raises `HandlerError` if so many calls are given up in this process that no single row is to blame.
         """
@@ -70,7 +70,7 @@ class RunningCalls:
                 return None
             del self._running[work]
             _stuck.add(work)
-        if call.task:  # of one that ends with its run nothing is said any more
+        if call.task:  # if it ends together with the run, `end` is not called
             call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _stuck.discard(work))
         if len(_stuck) > _MOST_STUCK:
             raise HandlerError(
@@ -85,7 +85,7 @@ class RunningCalls:
         )
 
     def holding_up(self, loop: asyncio.AbstractEventLoop) -> HandlerError:
-        """Return the error of a loop that runs nothing any more but one coroutine."""
+        """Return the error of a loop that is blocked by one coroutine."""
         task = asyncio.current_task(loop)
         rows = [repr(work.record) for work, call in list(self._running.items()) if task and call.task is task]
         return HandlerError(

@@ -1,12 +1,12 @@
-"""One task of a parallel stage: rows in, each handled in its turn, outcomes out.
+"""One task of a parallel stage: it takes rows, handles each in its turn, and returns outcomes.
 
-The engine and the executors are those of the `ParallelConsumer`; what is fetched there are batches of Spark's here,
-and what is committed there are rows that are passed on. Invariants:
-- Of each key one row is handled at a time, in the order of the rows; none behind a failed one of its key is.
+The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
+rows passed on take the place of commits. Invariants:
+- One row of each key is handled at a time, in the order of the rows; no row runs behind a failed one of its key.
 - Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
   call that does not end, if there is a time limit.
-- What the rows that are not put out yet keep in memory is less than the room plus one batch, and so are their results
-  with those of the calls that run; a few rows of a large batch do not keep all of it.
+- The rows that are not put out yet keep less memory than the limit plus one batch. So do their results, with the
+  results of running calls. A few rows of a large batch do not keep all of it.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ RowHandler = Callable[[InputRow, Context], Any]
 
 _ROWS = TopicPartition("rows", 0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
-_ROOM = 256 * 2**20  # bytes of rows that are not put out yet; what is behind those is not read
-_SHRINK_AT = 64 * 2**20  # bytes of them from which on what is done is put out at once, and batches are shrunk
-_RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; no handler is called above it
-_UNBOUNDED = 2**62  # the engine's own room: a row's part of a batch says nothing of what it keeps
+_ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
+_SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
+_RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it no handler is called
+_UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothing about the memory it keeps
 _AT_A_TIME = 5_000
-_LONGEST_WAIT = 0.1  # seconds; room that gets free wakes nobody
+_LONGEST_WAIT = 0.1  # seconds; nothing wakes the task when room becomes free
 _LOOP_ANSWERS_WITHIN = 10.0  # seconds
 _NEVER = 2**62
 
@@ -69,17 +69,17 @@ _NOT_LATER = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a stage handles its rows."""
+    """The parameters by which a stage handles its rows."""
 
     key: tuple[str, ...]
     concurrency: int
     timeout: float | None
     retries: Retries
-    columns: StructType  # that it adds
+    columns: StructType  # the columns that the stage adds
 
 
 class Stage:
-    """Handles the rows of one task."""
+    """The handling of one task's rows."""
 
     def __init__(self, handler: RowHandler, settings: Settings) -> None:
         self._handler = handler
@@ -100,15 +100,15 @@ class Stage:
         self._running = RunningCalls(settings.timeout)
         self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
-        self._batches: dict[InputBatch, None] = {}  # those of which rows are left
+        self._batches: dict[InputBatch, None] = {}  # the batches with rows that are not put out yet
         self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
-        self._result_bytes = 0  # of these
+        self._result_bytes = 0  # of these outcomes
         self._counting = threading.Lock()
         self._wake_at = _NEVER
         self._received = self._emitted = 0
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows with their outcomes, in the order in which they are done."""
+        """Yield the rows with their outcomes, in the order in which they are done."""
         self._dispatch.starts = self._executor.start
         try:
             for batch in batches:
@@ -169,7 +169,7 @@ class Stage:
         return self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
 
     def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> StageRow | None:
-        """The row to handle; None if one of its key has failed."""
+        """Return the row to handle; None if an earlier row of its key has failed."""
         work: Any = job[0]
         self._running.begin(work, task)
         if work.lane in self._failed_lanes:
@@ -188,7 +188,7 @@ class Stage:
             return self._dispatch.done(work)
         try:
             checked, size = self._results.checked(result)
-        except Exception as error:  # Arrow's, Python's (OverflowError), or of a user's own class
+        except Exception as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
             return self._dispatch.failed(work, FatalError(self._results.refusal(error)))
         self._put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return self._dispatch.done(work)
@@ -204,14 +204,14 @@ class Stage:
             return
         if isinstance(self._executor, EventLoop) and not _answers(_loop()):
             raise self._running.holding_up(_loop())
-        for work in self._running.overdue():  # a loop may have ended some meanwhile, which it had held up
+        for work in self._running.overdue():  # the loop may have ended some meanwhile, when it went on
             if error := self._running.give_up(work):
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
                 self._dispatch.refused(work, error)
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
-        """A row has failed for good: as the engine sees it, its dead letter is to be stored."""
+        """Put out a row that has failed for good; the engine takes this for storing its dead letter."""
         if work.lane is not ALONE:
             self._failed_lanes.add(work.lane)
         row: StageRow = work.record
@@ -227,7 +227,7 @@ class Stage:
             self._wake.set()
 
     def _count(self, size: int) -> None:
-        """Results of so many bytes more, or less, are to be put out; while they are too many, no handler is called."""
+        """Add to the bytes of results to put out; pause the handlers while there are too many."""
         with self._counting:
             self._result_bytes += size
             self._dispatch.paused = self._result_bytes > _RESULT_ROOM
@@ -235,7 +235,7 @@ class Stage:
     # Rows out
 
     def _await(self, outcomes: int) -> None:
-        """Wait until there is room, or there are so many outcomes, or all; and start what is due meanwhile."""
+        """Wait until there is room, or there are so many outcomes, or all; start due rows meanwhile."""
         now = time.monotonic()
         self._wake_at = min(outcomes, self._received - self._emitted)
         with self._dispatch.lock:
@@ -257,13 +257,13 @@ class Stage:
             count = sum(map(len, groups.values()))
             left -= count
             self._emitted += count
-            # In the order of the input: a row that waited for one of an earlier batch is put out behind it.
+            # In the order of the input: a row that waited for one of an earlier batch comes out behind it.
             for batch in sorted(groups, key=attrgetter("first")):
                 yield self._with_outcomes(batch, groups[batch])
-            self._dispatch.feed()  # where nothing was called, as there were too many results
+            self._dispatch.feed()  # if no handler was called because there were too many results
 
     def _grouped_outcomes(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
-        """Take up to so many outcomes, by the batch of their rows; fewer if one batch cannot have all their results."""
+        """Take up to `most` outcomes, by their rows' batches; fewer if one batch cannot hold all their results."""
         groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
         size = 0
         for _ in range(most):
@@ -286,7 +286,7 @@ class Stage:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this Python worker. It stays through its tasks, and so do connections that were made in it."""
+    """Return the event loop of this Python worker. It outlives tasks, and so do connections that were made in it."""
     loop = precise_event_loop()
     serve = partial(run_whatever_is_raised, loop, loop.create_future())
     threading.Thread(target=serve, name="headway-event-loop", daemon=True).start()
@@ -294,7 +294,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def _answers(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop runs what it is given."""
+    """Return whether the loop still runs callbacks."""
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
     return answered.wait(_LOOP_ANSWERS_WITHIN)
