@@ -10,16 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
 
 from headway import PriorityProducer
 from headway.broker import LocalBroker
 from headway.kafka.admin import Admin
+from tests.broker.secured_role import change_password
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -68,12 +63,7 @@ def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(t
                 send(b"before")
                 wait_for(lambda: "before" in out.read_text())
                 time.sleep(6)  # until it is committed
-                change = UserScramCredentialUpsertion(
-                    user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"another"
-                )
-                admin = AdminClient(broker.admin_config)  # kept: what a client that is gone was asked fails
-                [done] = admin.alter_user_scram_credentials([change]).values()
-                done.result(PATIENCE)
+                change_password(broker, user, "another")
                 write("another")
                 send(b"after")
                 wait_for(lambda: "after" in out.read_text())
