@@ -14,18 +14,18 @@ import pytest
 from headway import PriorityProducer
 from headway.broker import LocalBroker
 from headway.kafka.admin import Admin
+from headway.kafka.reading.group_inspector import GroupInspector
 from tests.broker.secured_role import change_password
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE = 120.0
 PROGRAM = """
-import os
 from headway import worker
 
 @worker("{topic}", group="{topic}", levels=1, config={{"session.timeout.ms": 6000, "reconnect.backoff.max.ms": 500}})
 def handle(record, context):
-    os.write(1, record.value + b"\\\\n")
+    print(record.value.decode(), flush=True)
 """
 
 
@@ -34,6 +34,13 @@ def wait_for(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def committed(broker: LocalBroker, group: str) -> int:
+    """Return the offset that the group of a worker with one level has committed."""
+    with GroupInspector(broker.admin_config, group) as onlooker:
+        [(offset, _)] = onlooker.committed([(f"{group}-0", 0)]).values() or [(0, b"")]
+    return offset
 
 
 def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(tmp_path: Path) -> None:
@@ -45,7 +52,7 @@ def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(t
             broker.grant(user, operation, "Topic", topic, prefixed=True)
         broker.grant(user, "Read", "Group", topic, prefixed=True)
         file, log, out = tmp_path / "shop.properties", tmp_path / "log", tmp_path / "out"
-        (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic).replace("\\\\n", "\\n"))
+        (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic))
 
         def write(password: str) -> None:
             settings = {**config, "sasl.password": password, "auto.offset.reset": "earliest"}
@@ -62,7 +69,7 @@ def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(t
             try:
                 send(b"before")
                 wait_for(lambda: "before" in out.read_text())
-                time.sleep(6)  # until it is committed
+                wait_for(lambda: committed(broker, topic) == 1)
                 change_password(broker, user, "another")
                 write("another")
                 send(b"after")

@@ -26,7 +26,7 @@ from tests.spark.programs import handlers
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
-SOON = 60.0
+SOON = 100.0
 """Spark starts Python processes in it, on a slow machine; a call that waits for Kafka in vain takes longer."""
 
 
