@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from headway.broker import LocalBroker
 from headway.core.rights import Right
@@ -65,3 +70,11 @@ def user_with(broker: LocalBroker, rights: Iterable[Right]) -> SecuredUser:
 def create(broker: LocalBroker, *topics: str, partitions: int = 1) -> None:
     """Create topics, as the admin."""
     Admin(broker.admin_config).create(topics, partitions)
+
+
+def change_password(broker: LocalBroker, user: str, password: str) -> None:
+    """Give a user another password; what is connected with the old one is refused when it logs in again."""
+    how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    admin = AdminClient(broker.admin_config)  # kept: what a client that is gone was asked fails
+    [done] = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, password.encode())]).values()
+    done.result(60)

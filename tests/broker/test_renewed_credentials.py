@@ -1,6 +1,11 @@
 """Passwords and certificates that end under what runs, on a secured Apache Kafka, in the time that it really takes."""
 
+import re
+import subprocess
+import sys
 import time
+import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,10 +14,75 @@ import pytest
 from headway import PriorityProducer
 from headway.broker import LocalBroker
 from headway.kafka.admin import Admin
+from headway.kafka.reading.group_inspector import GroupInspector
+from tests.broker.secured_role import change_password
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE = 120.0
+PROGRAM = """
+from headway import worker
+
+@worker("{topic}", group="{topic}", levels=1, config={{"session.timeout.ms": 6000, "reconnect.backoff.max.ms": 500}})
+def handle(record, context):
+    print(record.value.decode(), flush=True)
+"""
+
+
+def wait_for(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def committed(broker: LocalBroker, group: str) -> int:
+    """Return the offset that the group of a worker with one level has committed."""
+    with GroupInspector(broker.admin_config, group) as onlooker:
+        [(offset, _)] = onlooker.committed([(f"{group}-0", 0)]).values() or [(0, b"")]
+    return offset
+
+
+def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(tmp_path: Path) -> None:
+    topic, user = f"orders-{uuid.uuid4().hex[:8]}", "shop"
+    with LocalBroker(secure=True, properties={"listener.name.sasl_ssl.connections.max.reauth.ms": "2000"}) as broker:
+        config = broker.add_user(user)
+        Admin(broker.admin_config).create([f"{topic}-0"], 1)
+        for operation in ("Read", "Write"):
+            broker.grant(user, operation, "Topic", topic, prefixed=True)
+        broker.grant(user, "Read", "Group", topic, prefixed=True)
+        file, log, out = tmp_path / "shop.properties", tmp_path / "log", tmp_path / "out"
+        (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic))
+
+        def write(password: str) -> None:
+            settings = {**config, "sasl.password": password, "auto.offset.reset": "earliest"}
+            file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+        def send(value: bytes) -> None:
+            with PriorityProducer({**broker.admin_config, "max.priority": 1}) as producer:
+                producer.send(topic, value).result(PATIENCE)
+
+        write(config["sasl.password"])
+        command = [str(Path(sys.executable).with_name("headway")), "worker", "billing", "--config-file", str(file)]
+        with log.open("w") as errors, out.open("w") as output:
+            process = subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=errors)
+            try:
+                send(b"before")
+                wait_for(lambda: "before" in out.read_text())
+                wait_for(lambda: committed(broker, topic) == 1)
+                change_password(broker, user, "another")
+                write("another")
+                send(b"after")
+                wait_for(lambda: "after" in out.read_text())
+            finally:
+                process.terminate()
+                process.wait(PATIENCE)
+        said = log.read_text()
+        assert process.returncode == 0, said
+        assert out.read_text().splitlines() == ["before", "after"]
+        assert re.search(r"This process ends: The broker at .* refuses this client: .*It was connected before", said)
+        assert len(re.findall("FAIL", said)) <= 12, said  # one every ten seconds, in a minute or so
+        assert "another" not in said
 
 
 def test_a_producer_whose_certificate_has_ended_says_so_and_its_successor_takes_the_new_one(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
-from headway.core.rights import right_for
+from headway.core.rights import Right, right_for
 from headway.errors import (
+    AuthorizationError,
     DeliveryError,
     DeliveryRefusedError,
     FencedError,
@@ -42,6 +43,8 @@ _KNOWN_WITHIN = 5.0
 _AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
+# The second is for who may write to no topic at all: such a client gets no producer id.
+_OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -119,7 +122,7 @@ class ColumnarProducer:
         self._connection = config
         self._suspects: dict[str, Suspects] = {}
         self._connected = Connection()
-        self._is_transactional = transactional_id is not None
+        self._transactional_id = transactional_id
         self._known: dict[str, int] = {}
         own: dict[str, Any] = {**_OURS, "on_delivery": self._note}
         if transactional_id is not None:
@@ -127,7 +130,7 @@ class ColumnarProducer:
         self._producer = make_client(ck.Producer, {**_DEFAULTS, **config, **own}, self._connected)
 
     def __enter__(self) -> Self:
-        if self._is_transactional:
+        if self._transactional_id is not None:
             self._connect()
             self._while_retriable(self._producer.init_transactions)
             self._call(self._producer.begin_transaction)
@@ -223,12 +226,16 @@ class ColumnarProducer:
             self._is_given_up = True
             self._given_up_topics.add(str(message.topic()))
         elif error is not None and self._refused is None:
-            place = f"partition {message.partition()} of {message.topic()}"
-            suspects = self._whom_to_suspect(error, message.topic())
+            topic = str(message.topic())
+            if right := right_for(error.name(), "Write", topic=topic):
+                self._refused = DeliveryRefusedError(right.missing(self._connection))
+                return
+            place = f"partition {message.partition()} of {topic}"
+            suspects = self._whom_to_suspect(error, topic)
             self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.{suspects}")
 
-    def _whom_to_suspect(self, error: ck.KafkaError, topic: str | None) -> str:
-        suspects = self._suspects.get(topic or "")
+    def _whom_to_suspect(self, error: ck.KafkaError, topic: str) -> str:
+        suspects = self._suspects.get(topic)
         if suspects and error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
             longest = f"The longest value for it has {suspects.size} bytes: {suspects.longest}."
             return f" {longest}{_TOO_LARGE}{_BATCH_TOO_LARGE}"
@@ -274,23 +281,27 @@ class ColumnarProducer:
             self._producer.poll(0)  # its reports may know more
         except ck.KafkaException as fatal:
             error = fatal
-        if self._is_transactional and error.args[0].code() == ck.KafkaError._STATE:
+        is_transactional = self._transactional_id is not None
+        if is_transactional and error.args[0].code() == ck.KafkaError._STATE:
             error = self._why_aborted()
+        if error.args[0].code() == ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            right = Right("Write", "TransactionalId", self._transactional_id or "")
+            raise AuthorizationError(right.missing(self._connection)) from error
         reason = describe(error.args[0])
-        if error.args[0].code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            reason = self._forbidden() or reason
+        if error.args[0].code() in _OF_TOPICS:
+            reason = (self._forbidden() or reason).rstrip(".")
         if error.args[0].code() in _FENCED:
             raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
         if self._refused:
             raise self._refused from error
-        kind = TransactionError if self._is_transactional else KafkaError
+        kind = TransactionError if is_transactional else KafkaError
         raise kind(f"Kafka refused to write the rows: {reason}.") from error
 
     def _forbidden(self) -> str | None:
         """Return a sentence about the first topic that may not be written, if the brokers tell."""
         admin = Admin(self._connection)
         try:
-            reasons = map(admin.why_not_writable, sorted(self._given_up_topics))
+            reasons = map(admin.why_not_writable, sorted(self._given_up_topics or self._known))
             return next(filter(None, reasons), None)
         except KafkaError:
             return None

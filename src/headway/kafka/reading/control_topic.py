@@ -13,9 +13,11 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.errors import KafkaError
+from headway.core.rights import Right, topic_rights
+from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
+from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 
@@ -27,18 +29,26 @@ _LOOK_EVERY = 0.2
 
 
 class ControlTopic:
-    """The topic, for the sender. `config` is librdkafka's. Raises `KafkaError` if it is neither found nor made."""
+    """The topic, for the sender. `config` is librdkafka's.
+
+    Raises `KafkaError` if it can be neither found nor made. Raises `AuthorizationError` for want of a right to write
+    or to read it: a sender without one could not tell anybody to stop later.
+    """
 
     def __init__(self, config: Mapping[str, Any], topic: str) -> None:
         self._config = config
         self._topic = topic
-        admin = Admin(config)
-        if topic in admin.topics():
+        self._admin = Admin(config)
+        self._find_or_create()
+        self._admin.require(topic_rights("Read", topic) + topic_rights("Write", topic))
+
+    def _find_or_create(self) -> None:
+        if self._topic in self._admin.topics("Read"):
             return
         try:
-            admin.create([topic], 1, config=_A_DAY)
+            self._admin.create([self._topic], 1, config=_A_DAY)
         except KafkaError:
-            if topic not in admin.topics():  # nor has another process created it in this moment
+            if self._topic not in self._admin.topics("Read"):  # nor has another process created it in this moment
                 raise
 
     def end(self) -> int:
@@ -66,10 +76,7 @@ class ControlTopic:
             if error is None or error.code() == ck.KafkaError._PARTITION_EOF:
                 return
             if error.code() == ck.KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise KafkaError(
-                    f"The topic {self._topic}, through which processes are told to stop, may not be read. Grant Read "
-                    "on it to the principal of this client."
-                )
+                raise AuthorizationError(Right("Read", "Topic", self._topic).missing(self._config))
 
     def say(self, run: str, word: bytes) -> None:
         """Send a message to all processes of a run.
@@ -84,6 +91,8 @@ class ControlTopic:
         producer.flush()  # until the report comes, in that time, with the outcome
         producer.close()
         for error in filter(None, reports):
+            if refused := why_refused(error, "Write", self._config, topic=self._topic):
+                raise refused
             raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
         self.end()
 

@@ -18,6 +18,7 @@ from headway.core.levels.naming import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.binding.connection import Connection
+from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import OURS as UNJOINED
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
@@ -121,6 +122,7 @@ class RangeReader(Closable):
 
     def __init__(self, config: Mapping[str, Any], *, skip_lost: bool = False) -> None:
         self._skip_lost = skip_lost
+        self._config = config
         self._connection = Connection()
         ours = {**OURS, "auto.offset.reset": "earliest" if skip_lost else "error"}
         self._consumer = unjoined_consumer({**DEFAULTS, **config, **ours}, self._connection)
@@ -134,7 +136,7 @@ class RangeReader(Closable):
 
         Raises `KafkaError` if Kafka no longer has all of a range and lost offsets must not be skipped. Also raises it
         if Kafka gives nothing for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers do not let this client
-        in.
+        in, and `AuthorizationError` if it may not read a topic.
         """
         if sum(item.length for item in wanted) <= TOGETHER:
             yield from self._read_together(wanted, TOGETHER)
@@ -180,6 +182,8 @@ class RangeReader(Closable):
         for error in filter(None, map(Message.error, errors)):
             if error.code() in _LOST:
                 return self._lost(wanted, error.str())
+            if refused := why_not_readable(error, _topic(wanted.partition), self._config):
+                raise refused
             if error.code() != ck.KafkaError._PARTITION_EOF:
                 raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
         offset = last.offset()
@@ -194,9 +198,8 @@ class RangeReader(Closable):
         return self._bounds(wanted.partition)[1]
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        return watermarks(
-            self._consumer, (level_topic(partition.topic, partition.level), partition.partition), STALL_TIMEOUT_S
-        )
+        place = _topic(partition), partition.partition
+        return watermarks(self._consumer, place, STALL_TIMEOUT_S, self._config)
 
     def _warn_if_aged_out(self, wanted: Range) -> None:
         """Log a loss if records before the first one are gone; after compaction or a transaction none is lost."""
@@ -241,8 +244,12 @@ def no_longer_holds(wanted: Range, reason: str) -> str:
     )
 
 
+def _topic(partition: TopicPartition) -> str:
+    return level_topic(partition.topic, partition.level)
+
+
 def _place(item: Range) -> _Place:
-    return level_topic(item.partition.topic, item.partition.level), item.partition.partition
+    return _topic(item.partition), item.partition.partition
 
 
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
