@@ -380,22 +380,27 @@ def test_a_right_that_a_run_loses_is_told_and_nothing_is_lost_until_it_is_back(
         return {message.value() for message in cluster.read(f"{user.name}-out")}
 
     consumer = parallel(user, commit_mode=commit_mode)
-    with caplog.at_level(logging.WARNING, "headway"), running(consumer, lambda: consumer.run_and_produce(handle)):
+    with (
+        caplog.at_level(logging.WARNING, "headway"),
+        running(consumer, lambda: consumer.run_and_produce(handle)) as ended,
+    ):
         send(b"1", b"2")
         wait_until(lambda: written() == {b"1", b"2"})
         user.revoke(missing)
         began = time.monotonic()
         send(b"3", b"4")
-        if missing.resource == "Topic" and missing.operation == "Write":
+        if missing.operation == "Write" and commit_mode == "async":
             wait_until(lambda: handled[b"3"])
         else:
-            wait_until(lambda: consumer.metrics().refused)
+            wait_until(lambda: ended.done() or consumer.metrics().refused)
+            assert not ended.done(), ended.exception()
             assert after(began) < SOON
             assert user.sentence(missing) in (consumer.metrics().refused or "")
             wait_until(lambda: user.sentence(missing) in caplog.text)
         user.grant(missing)
         send(b"5")
-        wait_until(lambda: written() == {b"1", b"2", b"3", b"4", b"5"})
+        wait_until(lambda: ended.done() or written() == {b"1", b"2", b"3", b"4", b"5"})
+        assert not ended.done(), ended.exception()
         wait_until(lambda: consumer.metrics().refused is None)
 
 

@@ -86,6 +86,11 @@ class Commits:
         self._failures = 0  # that were not told
 
     @property
+    def refused(self) -> str | None:
+        """Which right to write outputs is missing now, and what to do; None if none is, or it is not known here."""
+        return self.transactions.refused if self.transactions else None
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether nothing is to be fetched now."""
         return self._waits and bool(self._on_their_way)
@@ -167,6 +172,8 @@ class Commits:
         if not tick.commits:
             if partitions is None:
                 self._turns.succeeded(levels)
+                if self.transactions:
+                    self.transactions.nothing_to_commit(levels)
             return
         try:
             with defer_signals():  # what is on its way is known to be so

@@ -446,7 +446,7 @@ class ParallelConsumer:
     def metrics(self) -> ParallelMetrics:
         """What was done so far, what runs and what waits."""
         refused = next((level.refused for level in self._levels if level.refused), None)
-        return replace(self._dispatch.metrics(), refused=refused)
+        return replace(self._dispatch.metrics(), refused=refused or self._committing.refused)
 
     # The end
 
