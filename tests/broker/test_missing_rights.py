@@ -3,6 +3,7 @@
 Each row of a table is a client, or a command, and a right that it lacks, on a broker that denies by default.
 """
 
+import asyncio
 import logging
 import time
 import uuid
@@ -18,7 +19,16 @@ from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import ParallelConsumer, PriorityConsumer, PriorityProducer, ProducerRecord, Relay, Scheduler, cli
+from headway import (
+    AsyncPriorityProducer,
+    ParallelConsumer,
+    PriorityConsumer,
+    PriorityProducer,
+    ProducerRecord,
+    Relay,
+    Scheduler,
+    cli,
+)
 from headway.broker import LocalBroker
 from headway.core.rights import Right
 from headway.delay.topics import TopicNames, create_topics
@@ -252,12 +262,14 @@ def test_a_cancellation_whose_answer_may_not_be_read_says_so(user: User, cluster
 # Producers
 
 
+@pytest.mark.parametrize("has_id", [True, False], ids=["writes-another", "writes-none"])
 @pytest.mark.parametrize("describe", [True, False], ids=["seen", "unseen"])
 def test_a_record_that_may_not_be_written_is_refused_with_the_right(
-    user: User, cluster: Cluster, describe: bool
+    user: User, cluster: Cluster, describe: bool, has_id: bool
 ) -> None:
     cluster.create(f"{user.name}-0")
-    user.grant(Grant("Write", "Topic", "{}-other"))  # without any Write Kafka gives no producer id
+    if has_id:  # without any Write Kafka gives no producer id
+        user.grant(Grant("Write", "Topic", "{}-other"))
     if describe:
         user.grant(Grant("Describe", "Topic", "{}-0"))
     with PriorityProducer({**user.config, "max.priority": 1}) as producer:
@@ -274,6 +286,28 @@ def test_a_record_that_may_not_be_written_is_refused_with_the_right(
             return False
 
         wait_until(stored, 10)
+    assert len(cluster.read(f"{user.name}-0")) == 1
+
+
+async def test_an_async_producer_that_may_write_to_no_topic_goes_on_when_it_may(user: User, cluster: Cluster) -> None:
+    cluster.create(f"{user.name}-0")
+    user.grant(Grant("Describe", "Topic", "{}-0"))
+    async with AsyncPriorityProducer({**user.config, "max.priority": 1}) as producer:
+
+        async def refused() -> bool:
+            try:
+                await producer.send(user.name, b"v")
+            except DeliveryRefusedError as error:
+                assert f"--operation Write --topic {user.name}-0" in str(error)  # noqa: PT017 - of each one
+                return True
+            return False
+
+        for _ in range(3):
+            assert await refused()
+        user.grant(Grant("Write", "Topic", "{}-0"))
+        async with asyncio.timeout(10):
+            while await refused():
+                await asyncio.sleep(0.1)
     assert len(cluster.read(f"{user.name}-0")) == 1
 
 
@@ -359,6 +393,24 @@ def test_a_run_without_a_right_from_the_start_ends_with_it(missing: Grant, user:
     assert user.sentence(missing) in str(said.value)
 
 
+def test_a_run_that_may_write_to_no_topic_goes_on_when_its_outputs_may_be_written(user: User, cluster: Cluster) -> None:
+    cluster.create(f"{user.name}-0", f"{user.name}-out")
+    user.grant(*READS.values(), Grant("Describe", "Topic", "{}-out"))
+    handled: Counter[bytes] = Counter()
+
+    def handle(record: Any, context: Any) -> ProducerRecord:
+        handled[record.value] += 1
+        return ProducerRecord(f"{user.name}-out", record.value)
+
+    cluster.put(f"{user.name}-0", b"k", b"v", [])
+    consumer = parallel(user)
+    with running(consumer, lambda: consumer.run_and_produce(handle)):
+        wait_until(lambda: handled[b"v"] > 1)
+        user.grant(PARALLEL[-1])
+        wait_until(lambda: consumer.metrics().done == 1)
+    assert len(cluster.read(f"{user.name}-out")) == 1
+
+
 @pytest.mark.parametrize("missing", PARALLEL, ids=str)
 @pytest.mark.parametrize("commit_mode", ["async", pytest.param("transactional", marks=pytest.mark.slow)])
 def test_a_right_that_a_run_loses_is_told_and_nothing_is_lost_until_it_is_back(
@@ -380,22 +432,27 @@ def test_a_right_that_a_run_loses_is_told_and_nothing_is_lost_until_it_is_back(
         return {message.value() for message in cluster.read(f"{user.name}-out")}
 
     consumer = parallel(user, commit_mode=commit_mode)
-    with caplog.at_level(logging.WARNING, "headway"), running(consumer, lambda: consumer.run_and_produce(handle)):
+    with (
+        caplog.at_level(logging.WARNING, "headway"),
+        running(consumer, lambda: consumer.run_and_produce(handle)) as ended,
+    ):
         send(b"1", b"2")
         wait_until(lambda: written() == {b"1", b"2"})
         user.revoke(missing)
         began = time.monotonic()
         send(b"3", b"4")
-        if missing.resource == "Topic" and missing.operation == "Write":
+        if missing.operation == "Write" and commit_mode == "async":
             wait_until(lambda: handled[b"3"])
         else:
-            wait_until(lambda: consumer.metrics().refused)
+            wait_until(lambda: ended.done() or consumer.metrics().refused)
+            assert not ended.done(), ended.exception()
             assert after(began) < SOON
             assert user.sentence(missing) in (consumer.metrics().refused or "")
             wait_until(lambda: user.sentence(missing) in caplog.text)
         user.grant(missing)
         send(b"5")
-        wait_until(lambda: written() == {b"1", b"2", b"3", b"4", b"5"})
+        wait_until(lambda: ended.done() or written() == {b"1", b"2", b"3", b"4", b"5"})
+        assert not ended.done(), ended.exception()
         wait_until(lambda: consumer.metrics().refused is None)
 
 

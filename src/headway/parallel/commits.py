@@ -86,6 +86,11 @@ class Commits:
         self._failures = 0  # failures that no warning has told yet
 
     @property
+    def refused(self) -> str | None:
+        """Which right to write outputs is missing now, and what to do; None if none is, or it is not known here."""
+        return self.transactions.refused if self.transactions else None
+
+    @property
     def is_waited_for(self) -> bool:
         """True if no record may be fetched now."""
         return self._waits and bool(self._on_their_way)
@@ -167,6 +172,8 @@ class Commits:
         if not tick.commits:
             if partitions is None:
                 self._turns.succeeded(levels)
+                if self.transactions:
+                    self.transactions.nothing_to_commit(levels)
             return
         try:
             with defer_signals():  # a commit on its way is always noted as such

@@ -448,7 +448,7 @@ class ParallelConsumer:
     def metrics(self) -> ParallelMetrics:
         """Return the counts of records done, running and waiting."""
         refused = next((level.refused for level in self._levels if level.refused), None)
-        return replace(self._dispatch.metrics(), refused=refused)
+        return replace(self._dispatch.metrics(), refused=refused or self._committing.refused)
 
     # The end
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from headway.config import Config, OutputSettings
 from headway.core.levels.naming import level_topic
-from headway.core.rights import right_for
 from headway.dead_letters import MOST_BYTES
 from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
 from headway.execution.dispatch import Dispatch, Job, RecordWork
@@ -176,7 +175,7 @@ class Sending:
                 self._outputs.delivered(output, message)
                 pending.report(None)
             else:
-                pending.report(why_not_delivered(output.letter.topic, error))
+                pending.report(why_not_delivered(self._client, output.letter.topic, error))
 
         try:
             send(self._client, output.letter, report)
@@ -206,9 +205,9 @@ class _Pending:
             self._dispatch.refused(self._work, self._refused)
 
 
-def why_not_delivered(topic: str, error: Any) -> DeliveryError:
+def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:
     """Return the error for a report that says that a record was not delivered."""
-    if right := right_for(error.name(), "Write", topic=topic):
+    if right := client.missing_right(error, topic):
         return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
 

@@ -9,7 +9,7 @@ Invariants:
 - The offsets go first: a level whose member Kafka refuses costs no outputs.
 - The offsets are sent as decided at the tick, so a member that has lost its partitions since is refused.
 - An output that Kafka refuses for good does not keep back the others. A dead letter takes the place of all outputs of
-  its record.
+  its record. A right that this run has used before and has lost is waited for.
 
 Source: KIP-447; the group's generation fences a member that was expelled, so `transactional.id` need not tell
 partitions apart.
@@ -17,12 +17,13 @@ partitions apart.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
 from typing import Any, NoReturn
 
 from headway.core.engine.commit_tick import Tick
+from headway.core.rights import right_for
 from headway.dead_letters import letter_headers
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
 from headway.execution.dispatch import Dispatch, Job, RecordWork, no_dead_letters
@@ -141,7 +142,19 @@ class Transactions:
         self._closing = False
         self._begun = False  # True if this producer may begin a transaction
         self._committing = False
+        self._written = set[str]()  # topics that took outputs of this run, so that a refusal says that a right is lost
+        self._refused: dict[int, str] = {}  # which right keeps a level's outputs back, in a sentence
         self.over = False  # nothing is committed any more
+
+    @property
+    def refused(self) -> str | None:
+        """Which right to write is missing now, and what to do; None if nothing is kept back for the want of one."""
+        return next(iter(list(self._refused.values())), None)
+
+    def nothing_to_commit(self, levels: Collection[int]) -> None:
+        """Note that nothing of these levels is kept back."""
+        for level in levels:
+            self._refused.pop(level, None)
 
     def begin(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
@@ -225,6 +238,8 @@ class Transactions:
         except BaseException as error:
             if not self._was_committed(error):
                 raise
+        self.nothing_to_commit([part.level for part in parts])
+        self._written.update(output.letter.topic for output in outputs)
         if letters := sum(output.output is None for output in outputs):
             self._dispatch.letters_committed(letters)
         for output, message in delivered:
@@ -252,7 +267,9 @@ class Transactions:
                     delivered.append((output, message))
                 elif is_the_records_own(error):
                     which = index if certain else None
-                    refused.insert(0, _RefusedError(which, error.str(), error.name()))
+                    right = right_for(error.name(), "Write", topic=output.letter.topic)
+                    reason = right.missing() if right else error.str()
+                    refused.insert(0, _RefusedError(which, reason, error.name()))
                 elif is_purged(error):
                     purged.append(time.monotonic())
                 else:
@@ -378,21 +395,31 @@ class Transactions:
 
         Raises:
             HandlerError: There is no dead-letter topic.
-            _LevelsError: A dead letter is refused: its level waits, later and later, until the topic takes it.
+            _LevelsError: A dead letter is refused, or the right to write outputs was lost: the levels wait, later and
+                later, until the topic takes them.
         """
         refused = outputs[index]
         topic = refused.letter.topic
         if refused.output is None:
             if refusal.name in _OF_THE_SIZE and (smaller := refused.letter.smaller()):
                 return [*outputs[:index], refused._replace(letter=smaller), *outputs[index + 1 :]]
-            error = KafkaError(f"A dead letter cannot be stored in {topic}, and nothing is committed before: {refusal}")
-            raise _LevelsError({each.work.level: error for each in outputs if each.letter.topic == topic})
+            self._keep_back(outputs, topic, "A dead letter", refusal)
+        if refusal.name == _FORBIDDEN and topic in self._written:
+            self._keep_back(outputs, topic, "An output", refusal)
         likewise = [refused]
         if refusal.name == _FORBIDDEN:
             likewise = [each for each in outputs if each.output is not None and each.letter.topic == topic]
         for work in dict.fromkeys(each.work for each in likewise):
             outputs = self._with_letter_for(outputs, work, f"An output for {topic} was refused: {refusal}")
         return outputs
+
+    def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, refusal: _RefusedError) -> NoReturn:
+        """Have the levels with outputs for a topic wait."""
+        levels = {each.work.level for each in outputs if each.letter.topic == topic}
+        if refusal.name == _FORBIDDEN:
+            self._refused |= dict.fromkeys(levels, str(refusal))
+        error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {refusal}")
+        raise _LevelsError(dict.fromkeys(levels, error))
 
     def _with_letter_for(self, outputs: Sequence[Output], work: RecordWork, said: str) -> Sequence[Output]:
         error = DeliveryError(said)

@@ -89,6 +89,7 @@ _declare("rd_kafka_send_offsets_to_transaction", c_void_p, c_void_p, _List, c_vo
 _declare("rd_kafka_error_code", c_int, c_void_p)
 _declare("rd_kafka_error_string", c_char_p, c_void_p)
 _declare("rd_kafka_error_is_fatal", c_int, c_void_p)
+_declare("rd_kafka_fatal_error", c_int, c_void_p, c_char_p, c_size_t)
 _declare("rd_kafka_error_is_retriable", c_int, c_void_p)
 _declare("rd_kafka_error_txn_requires_abort", c_int, c_void_p)
 _declare("rd_kafka_error_destroy", None, c_void_p)
@@ -265,6 +266,13 @@ def is_of_a_member(group_metadata: bytes) -> bool:
         member = _lib.rd_kafka_consumer_group_metadata_member_id(group)
         generation: int = _lib.rd_kafka_consumer_group_metadata_generation_id(group)
     return bool(member) and generation >= 0
+
+
+def fatal_error(client: Client) -> cimpl.KafkaError | None:
+    """Return the error after which librdkafka's client does nothing any more, None if it has met none or is closed."""
+    handle = _handle_or_none(client)
+    code = 0 if handle is None else _lib.rd_kafka_fatal_error(handle, None, 0)
+    return cimpl.KafkaError(code) if code else None
 
 
 def was_connected(client: Client) -> bool:

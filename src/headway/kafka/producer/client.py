@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import confluent_kafka as ck
 
-from headway.core.rights import right_for
+from headway.core.rights import Right, right_for
 from headway.errors import (
     AuthenticationError,
     DeliveryError,
@@ -23,11 +23,17 @@ from headway.errors import (
     KafkaError,
     SerializationError,
 )
-from headway.kafka.binding.capi import Offsets, send_offsets_to_transaction, wake_on_events, was_connected
+from headway.kafka.binding.capi import (
+    Offsets,
+    fatal_error,
+    send_offsets_to_transaction,
+    wake_on_events,
+    was_connected,
+)
 from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.factory import FLUSH_SLICE, make_client
 from headway.kafka.binding.forks import keep_for_ever, made_before_fork, tell_of_forks
-from headway.kafka.missing_rights import raise_if_refused
+from headway.kafka.missing_rights import is_refusal, raise_if_refused
 from headway.kafka.producer.headers import size_of_headers
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
@@ -56,6 +62,7 @@ SLICE = 0.5
 """The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
 _AGAIN_AFTER = 0.05
 _LOOK_EVERY = 0.05
+_ANEW_EVERY = 1.0  # seconds: to make a producer costs threads and connections
 HANGS_AFTER = 10.0
 """The seconds after which a call that was to take `SLICE` is thought never to return."""
 
@@ -104,6 +111,10 @@ class ProducerClient:
 
     While no broker lets the client in, all queued records fail every few seconds. `on_refused(reason)` is called then,
     on the thread that takes the reports. Calls that ask brokers raise `AuthenticationError`.
+
+    Kafka gives a client that may write to no topic no producer id. librdkafka's producer does nothing after that, even
+    when the right is granted. So records that are refused for it have a new producer made for later records. `on_anew`
+    is called then, as `raw_produce` is another one.
     """
 
     def __init__(
@@ -116,6 +127,10 @@ class ProducerClient:
         self._connection = Connection()
         self._on_refused = on_refused
         self._refusal: AuthenticationError | None = None
+        self.on_anew: Callable[[], None] = lambda: None
+        self._anew_at = -math.inf
+        self._ended = False
+        self._making_anew = threading.Lock()  # taken after `_serving`
         self._asking = threading.Lock()  # held while a call from any thread is in the producer
         self._is_forked = False
         self._make_producer()
@@ -173,7 +188,50 @@ class ProducerClient:
             raise
         # A value that no field can hold raises errors of many kinds, and a closed producer one of its own.
         except Exception as error:
-            raise refusal(topic, error) from error
+            raise self.refusal(topic, error) from error
+
+    def refusal(self, topic: str, error: Exception) -> HeadwayError:
+        """Return what `produce` raised, in our words."""
+        if isinstance(error, ck.KafkaException) and (right := self.missing_right(error.args[0], topic)):
+            return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing(self._config)}")
+        return refusal(topic, error)
+
+    def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
+        """Return the right for want of which a record was refused, or given up; None if that is not why."""
+        if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._has_no_producer_id(error):
+            self._make_anew_soon()
+            return Right("Write", "Topic", topic)
+        return right_for(error.name(), "Write", topic=topic)
+
+    def _has_no_producer_id(self, error: ck.KafkaError) -> bool:
+        if "transactional.id" in self._config or self._is_forked:
+            return False
+        fatal = fatal_error(self._producer)
+        # Only the one before can have refused a record as fatal that the present one would take.
+        return is_refusal(fatal) if fatal else not is_purged(error)
+
+    def _make_anew_soon(self) -> None:
+        now = time.monotonic()
+        if now - self._anew_at >= _ANEW_EVERY:
+            self._anew_at = now
+            in_background(self._make_anew)  # who calls may hold locks that reports need
+
+    def _make_anew(self) -> None:
+        """Go on with a new producer, once all is reported on that the one without a producer id had."""
+        while not self._ended:
+            with self._serving, self._making_anew:
+                before, calling = self._producer, self._calling
+                if self._ended or fatal_error(before) is None:
+                    return
+                if not len(before):
+                    self._make_producer(self.batches_of_one)
+                    wake_on_events(self._producer, self._wake.fd)
+                    self.on_anew()
+                    break
+            time.sleep(_LOOK_EVERY)
+        else:
+            return
+        self._let_go(before, calling)
 
     @property
     def serves_here(self) -> bool:
@@ -497,6 +555,8 @@ class ProducerClient:
             raise made_before_fork("client")
 
     def _end(self) -> None:
+        with self._making_anew:
+            self._ended = True
         self._thread_ends = True
         self._wake.set()
         self._thread.join()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headway.core.rights import right_for
+from headway.core.rights import Right, right_for
 from headway.errors import DeliveryError, DeliveryRefusedError
 from headway.records import UNKNOWN_OFFSET, RecordMetadata
 
@@ -47,10 +47,13 @@ ServeUntil = Callable[[Callable[[], bool], float | None], None]
 
 
 class Explains(Protocol):
-    """A client that knows why it is not connected."""
+    """A client that knows why it is not connected, and what it may not do."""
 
     def because(self) -> str:
         """Return why, as the end of a sentence; empty if that is not known."""
+
+    def missing_right(self, error: Any, topic: str) -> Right | None:
+        """Return the right for want of which a record was not delivered; None if that is not why."""
 
     def reason_of(self, error: Any) -> str:
         """Return the text of a report's error, with its cause if that is known."""
@@ -143,9 +146,11 @@ class Destination:
 def not_delivered(destination: Destination, error: Any) -> DeliveryError:
     """Return the error for a report of a record that was not delivered."""
     topic, level = destination.topic, destination.level
-    if right := right_for(error.name(), "Write", topic=destination.kafka_topic):
+    client, kafka_topic = destination.client, destination.kafka_topic
+    right = client.missing_right(error, kafka_topic) if client else right_for(error.name(), "Write", topic=kafka_topic)
+    if right:
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
-    reason = destination.client.reason_of(error) if destination.client else error.str()
+    reason = client.reason_of(error) if client else error.str()
     return DeliveryError(f"A record for {topic} at level {level} was not delivered: {reason}.")
 
 

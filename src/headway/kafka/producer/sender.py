@@ -92,10 +92,14 @@ class Sender:
         self._stopped = False
         self._partition_of = partitioner(config)
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
-        self._produce = self.client.raw_produce
+        self.client.on_anew = self._use_producer
+        self._use_producer()
         self._watch = MetadataWatch(self.client, config, self._learn, self._refuse)
         self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
         self._thread.start()
+
+    def _use_producer(self) -> None:
+        self._produce = self.client.raw_produce
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[Any]:
         """Return the queues of a topic, whose partitions are asked for from now on."""
@@ -158,7 +162,7 @@ class Sender:
         except Exception as error:
             with self._lock:
                 self._accumulator.take_back(queue, size)
-            self._fail([(record, refusal(topic.kafka_topic, error))])
+            self._fail([(record, self.client.refusal(topic.kafka_topic, error))])
         return True
 
     def _admit(
@@ -293,7 +297,7 @@ class Sender:
                 produce(topic, record.value, record.key, partition, record, None, record.timestamp, record.headers)
             except Exception as error:
                 self._accumulator.take_back(batch.queue, record.size)
-                refused.append((record, refusal(topic, error)))
+                refused.append((record, self.client.refusal(topic, error)))
             record.value = record.key = record.headers = None
         return refused
 
