@@ -17,7 +17,7 @@ from headway.errors import HeadwayError
 from headway.runtime.interrupt import INTERRUPTED
 
 SUMMARIES = {
-    "broker": "A real Apache Kafka on this machine, for development and tests.",
+    "broker": "Run a real Apache Kafka on this machine, for development and tests.",
     "topics": "Create, list and delete topics and their levels.",
     "produce": "Send the lines of FILES, or of stdin, to a topic by priority.",
     "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",

@@ -23,7 +23,7 @@ _DATA_DIR = click.option(
 
 @click.group()
 def broker() -> None:
-    """A real Apache Kafka on this machine, for development and tests.
+    """Run a real Apache Kafka on this machine, for development and tests.
 
     It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first
     start downloads it (45 MB), and a Java if there is none; later ones take seconds.
