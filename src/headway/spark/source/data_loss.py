@@ -20,9 +20,9 @@ def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
     A partition that `begin` does not name is new, and starts at its first offset.
 
     >>> at = TopicPartition("orders", 0)
-    >>> bridge(StreamOffset({at: 5}, {}), Reached({at: 9}, {}), {at: 0})
+    >>> bridge(StreamOffset({at: 5}, {}), StreamOffset({at: 9}, {}), {at: 0})
     Bridged(start={TopicPartition(topic='orders', partition=0, level=0): 5}, losses=[])
-    >>> print(*bridge(StreamOffset({at: 5}, {}), Reached({at: 9}, {}), {at: 7}).losses)
+    >>> print(*bridge(StreamOffset({at: 5}, {}), StreamOffset({at: 9}, {}), {at: 7}).losses)
     Partition 0 of the Kafka topic orders-0 no longer holds all offsets from 5 to before 9 (it begins at 7).
     """
     losses = [_gone(at) for at in begin.offsets if at not in seen.offsets]
