@@ -24,7 +24,7 @@ from headway.workers import worker_of
 from tests.broker.secured_role import SecuredUser, create, user_with
 from tests.spark.programs import handlers
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SOON = 100.0
 """Spark starts Python processes in it, on a slow machine; a call that waits for Kafka in vain takes longer."""

@@ -16,7 +16,7 @@ from headway.core.roles import rights_of
 from tests.broker.delay_cluster import wait_until
 from tests.broker.secured_role import change_password, create, user_with
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PATIENCE = 180.0
 

@@ -8,6 +8,9 @@ from typing import Any
 import confluent_kafka as ck
 
 from headway.core.levels.naming import level_group, level_topic
+from headway.core.rights import Right
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin
 from headway.kafka.binding import capi
 from headway.kafka.binding.factory import make_client
 from headway.kafka.consumer.commits import AsyncCommits, Offsets, SentCommit
@@ -51,4 +54,14 @@ class ExternalCommits:
     def _complain(self, error: Exception | None, offsets: Offsets) -> None:
         if error is not None and str(error) != self._complaint:
             self._complaint = str(error)
-            log.warning("The progress of the query is not shown in the group %s: %s", self._group, error)
+            why = self._missing_right() or error
+            log.warning("The progress of the query is not shown in the group %s: %s", self._group, why)
+
+    def _missing_right(self) -> str | None:
+        """Return the sentence that names it; librdkafka says only that it waits for the group's coordinator."""
+        groups = [level_group(self._group, level) for level in self._consumers]
+        try:
+            missing = Admin(self._config).missing([Right("Read", "Group", group) for group in groups])
+        except KafkaError:
+            return None
+        return missing.missing(self._config) if missing else None
