@@ -141,14 +141,15 @@ class Catalog(Admin):
             passing = [each for each in answers.values() if isinstance(each, ck.KafkaError) and each.code() in _PASSING]
             if not passing or time.monotonic() > deadline:
                 return answers
+            self._connection.check(self._client)
             time.sleep(_ASK_AGAIN_AFTER)
             # A client that has lost a leader while it asked for offsets may not find it again.
             self._client = make_client(AdminClient, self._settings, self._connection)
-            self._none_is_up = False
+            self._brokers.none_is_up = False
 
     def _failure(self, failure: str, reason: ck.KafkaError, topic: str) -> KafkaError:
         self._client.poll(0)  # serves the error callback
-        if self._none_is_up:
+        if self._brokers.none_is_up:
             return self._unreachable()
         if refused := why_refused(reason, "Read", self._settings, topic=topic):
             return refused
