@@ -6,15 +6,22 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
-from headway import PriorityProducer
+from headway import PriorityProducer, Relay, Scheduler
 from headway.broker import LocalBroker
+from headway.core.roles import rights_of
+from headway.delay.topics import create_topics
+from headway.errors import AuthenticationError
 from headway.kafka.admin import Admin
 from headway.kafka.reading.group_inspector import GroupInspector
+from tests.broker.delay_cluster import LADDER, QUICK
 from tests.broker.secured_role import change_password
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -85,6 +92,91 @@ def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(t
         assert "another" not in said
 
 
+def test_a_relay_whose_password_was_renewed_ends_with_the_reason_and_its_successor_delivers_once() -> None:
+    name, user = f"delay-{uuid.uuid4().hex[:8]}", "relay-of-the-shop"
+    with LocalBroker(secure=True, properties={"listener.name.sasl_ssl.connections.max.reauth.ms": "2000"}) as broker:
+        target = f"{name}-target"
+        Admin(broker.admin_config).create([target], 1)
+        create_topics(broker.admin_config, name, LADDER, 1)
+        config = {**broker.add_user(user), **QUICK}
+        for right in rights_of("relay", [], {"scheduler": [name], "topic": [target]}):
+            broker.grant(user, right.operation, right.resource, right.name, prefixed=right.prefixed)
+        with Scheduler(broker.admin_config, name=name) as scheduler:
+            with Relay(config, name=name) as relay, ThreadPoolExecutor(1) as threads:
+                run = threads.submit(relay.run)
+                scheduler.send_later("before", b"before", target, 0.2)
+                wait_for(lambda: relay.counts["delivered"] == 1)
+                change_password(broker, user, "another")
+                scheduler.send_later("after", b"after", target, 0.2)
+                wait_for(run.done)
+            error = run.exception()
+            assert isinstance(error, AuthenticationError)
+            assert "invalid credentials" in str(error)
+            assert config["sasl.password"] not in str(error)
+            with Relay({**config, "sasl.password": "another"}, name=name).running() as relay:
+                wait_for(lambda: relay.counts["delivered"] == 1)
+        assert values(broker, target) == [b"after", b"before"]
+
+
+def values(broker: LocalBroker, topic: str) -> list[bytes | None]:
+    """Return what is committed in a topic of one partition, sorted."""
+    settings = {**broker.admin_config, "group.id": "none", "enable.partition.eof": True}
+    with closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found = []
+        while (message := consumer.poll(60)) and not message.error():
+            found.append(message.value())
+        assert message
+    return sorted(found, key=lambda value: value or b"")
+
+
+def test_a_worker_whose_certificate_was_renewed_is_started_again_with_the_new_one(tmp_path: Path) -> None:
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    with LocalBroker(secure=True) as broker:
+        Admin(broker.admin_config).create([f"{topic}-0"], 1)
+        assert broker._security
+        certificate, file, log, out = (tmp_path / each for each in ("admin.pem", "shop.properties", "log", "out"))
+        files = {"ssl.certificate.location": str(certificate), "ssl.key.location": str(certificate)}
+        config = {**broker.client_config("admin", certificate=True), **files, "auto.offset.reset": "earliest"}
+        file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
+        (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic))
+        broker._security.authority.issue("admin", certificate, lifetime=timedelta(seconds=30))
+        ends = time.monotonic() + 31
+
+        def send(value: bytes) -> None:
+            with PriorityProducer({**broker.admin_config, "max.priority": 1}) as producer:
+                producer.send(topic, value).result(PATIENCE)
+
+        command = [str(Path(sys.executable).with_name("headway")), "worker", "billing", "--config-file", str(file)]
+        with log.open("w") as errors, out.open("w") as output:
+            process = subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=errors)
+            try:
+                send(b"before")
+                wait_for(lambda: "before" in out.read_text())
+                wait_for(lambda: committed(broker, topic) == 1)
+                wait_for(lambda: time.monotonic() > ends)  # that of the certificate
+                start_again(broker)
+                send(b"after")
+                wait_for(lambda: "alert certificate" in log.read_text())
+                broker._security.authority.issue("admin", certificate)
+                wait_for(lambda: "after" in out.read_text())
+            finally:
+                process.terminate()
+                process.wait(PATIENCE)
+        said = log.read_text()
+        assert process.returncode == 0, said
+        assert out.read_text().splitlines() == ["before", "after"]
+        assert re.search(r"This process ends: The broker at .* refuses this client: .*certificate", said)
+
+
+def start_again(broker: LocalBroker) -> None:
+    """Have all connections made anew: a broker looks at certificates when a client connects."""
+    broker.nodes[0].kill()
+    broker.nodes[0].stop()
+    broker.nodes[0].spawn()
+    broker.nodes[0].wait_until_ready(time.monotonic() + PATIENCE)
+
+
 def test_a_producer_whose_certificate_has_ended_says_so_and_its_successor_takes_the_new_one(tmp_path: Path) -> None:
     with LocalBroker(secure=True) as broker:
         topic = "orders"
@@ -97,10 +189,7 @@ def test_a_producer_whose_certificate_has_ended_says_so_and_its_successor_takes_
         with PriorityProducer({**config, "delivery.timeout.ms": 8000}) as producer:
             producer.send(topic, b"before").result(PATIENCE)
             time.sleep(16)
-            broker.nodes[0].kill()
-            broker.nodes[0].stop()
-            broker.nodes[0].spawn()
-            broker.nodes[0].wait_until_ready(time.monotonic() + PATIENCE)
+            start_again(broker)
             error = producer.send(topic, b"after").exception(PATIENCE)
             assert "alert certificate" in str(error)
         broker._security.authority.issue("admin", certificate)

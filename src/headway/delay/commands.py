@@ -33,16 +33,16 @@ class Commands:
         self._waiting: dict[str, Future[Settled]] = {}
         self._lock = threading.Lock()
         self._reader: TailReader | None = None
-        self._is_refused = False
+        self._refusal: AuthorizationError | None = None
 
     def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
         """Send a command; the future resolves when a relay has settled it."""
         with self._lock:
-            if self._reader and self._is_refused:  # librdkafka reports a refusal once; a new reader sees if it holds
+            if self._reader and self._refusal:  # librdkafka reports a refusal once; a new reader sees if it holds
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
-                self._is_refused = False
+                self._refusal = None
                 self._reader = TailReader(self._config, self._names.answers, self._reply, self._answered, self._refused)
         command = Command(parts.id, parts.due, parts.at, uuid.uuid4().hex, self._reply, to)
         answer: Future[Settled] = Future()
@@ -50,6 +50,7 @@ class Commands:
         self._waiting[command.token] = answer
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
         sent.add_done_callback(lambda sent: self._failed(command.token, sent.exception()))
+        self._failed(command.token, self._refusal)  # which may have come before this command waited
         return answer
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -64,10 +65,9 @@ class Commands:
 
     def _refused(self, missing: AuthorizationError) -> None:
         """Give all waiting callers the error, since no answer can be read here."""
-        self._is_refused = True
-        error = AuthorizationError(f"What was asked is stored, and its answer cannot be read. {missing}")
+        self._refusal = AuthorizationError(f"What was asked is stored, and its answer cannot be read. {missing}")
         for token in list(self._waiting):
-            self._failed(token, error)
+            self._failed(token, self._refusal)
 
     def _answered(self, token: str, value: bytes) -> None:
         if token in self._waiting:

@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headway.errors import ConfigError, FencedError, TransactionError
+from headway.errors import ConfigError, FencedError, KafkaError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.producer.columnar import ColumnarProducer
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
@@ -66,14 +66,21 @@ class Target(NamedTuple):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A writer of a query's micro-batches."""
+    """A writer of a query's micro-batches.
 
-    def __init__(self, target: Target) -> None:
+    Spark makes a writer anew to commit and to abort a micro-batch, which need nothing of Kafka. So a refusal of Kafka
+    is raised where rows are written. Raised earlier, it would hide the reason for which Spark aborts.
+    """
+
+    def __init__(self, target: Target | KafkaError) -> None:
         self._target = target
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task of one micro-batch."""
+        if isinstance(self._target, KafkaError):
+            with one_sentence():
+                raise self._target
         return _write(self._target, iterator, _part_of_query(self._run))
 
 
@@ -92,13 +99,17 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
-    """Return the writer for a query; raise `ConfigError` for options and columns, `KafkaError` if Kafka refuses."""
+    """Return the writer for a query; raise `ConfigError` for options and columns."""
     with one_sentence():
-        return StreamWriter(_checked(schema, for_stream(parse(given)), named=True))
+        options = for_stream(parse(given))
+        try:
+            return StreamWriter(_checked(schema, options, named=True))
+        except KafkaError as refused:
+            return StreamWriter(refused)
 
 
 def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
-    """Return the writer for a DataFrame. Raise as `stream_writer` does."""
+    """Return the writer for a DataFrame; raise `ConfigError` for options and columns, `KafkaError` if Kafka refuses."""
     with one_sentence():
         if overwrite:
             raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
