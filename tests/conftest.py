@@ -11,6 +11,9 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Programs that tests start: they read their arguments when they are imported.
+collect_ignore = ["broker/secrets_program.py", "spark/programs/secrets.py"]
+
 # How long an example takes, or takes to be made, says how busy the machine is.
 settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headway")

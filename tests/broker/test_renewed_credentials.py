@@ -45,7 +45,7 @@ def wait_for(holds: Callable[[], object]) -> None:
 
 def committed(broker: LocalBroker, group: str) -> int:
     """Return the offset that the group of a worker with one level has committed."""
-    with GroupInspector(broker.admin_config, group) as onlooker:
+    with GroupInspector(broker.admin_config, f"{group}-0") as onlooker:
         [(offset, _)] = onlooker.committed([(f"{group}-0", 0)]).values() or [(0, b"")]
     return offset
 

@@ -324,9 +324,11 @@ class Relay(Closable):
             self._consumer.rejoin()
 
     def _require_patience(self, error: AuthenticationError) -> None:
-        """Raise the error if it has come for half a minute, and no partition was taken over meanwhile."""
+        """Raise the error if it has come again and again for half a minute."""
         now = time.monotonic()
-        self._refused_since = self._refused_since or now
+        # A take-over proves nothing: connections that are open go on until they have to log in again.
+        if self._refused_since is None or now - self._failed_at > _LONGEST_BACK_OFF + _FAILS_WITHIN:
+            self._refused_since = now
         if now - self._refused_since > LET_IN_NO_MORE_AFTER:
             raise AuthenticationError(str(error), was_connected=True) from error
 
@@ -389,7 +391,6 @@ class Relay(Closable):
             for place, (relay, line) in self._places.items()
         }
         self._consumer.begin({**self._fetched_to, self._ladder_place: 0})
-        self._refused_since = None
         self._has_worked = True
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
