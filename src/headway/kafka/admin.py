@@ -225,7 +225,7 @@ class Admin:
 
 
 class _Brokers:
-    """What a client says of all its brokers: apart from `Admin`, which would else wait for the garbage collector."""
+    """The state of all brokers, as a client reports it; apart from `Admin`, so that the two are no reference cycle."""
 
     def __init__(self) -> None:
         self.none_is_up = False

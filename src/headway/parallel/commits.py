@@ -87,7 +87,7 @@ class Commits:
 
     @property
     def refused(self) -> str | None:
-        """Which right to write outputs is missing now, and what to do; None if none is, or it is not known here."""
+        """The sentence that names a missing right to write outputs; None if none is, or if it is not known here."""
         return self.transactions.refused if self.transactions else None
 
     @property

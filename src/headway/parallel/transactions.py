@@ -148,7 +148,7 @@ class Transactions:
 
     @property
     def refused(self) -> str | None:
-        """Which right to write is missing now, and what to do; None if nothing is kept back for the want of one."""
+        """The sentence that names the right whose lack keeps outputs back; None if nothing is kept back."""
         return next(iter(list(self._refused.values())), None)
 
     def nothing_to_commit(self, levels: Collection[int]) -> None:
