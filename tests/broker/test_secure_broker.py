@@ -1,7 +1,6 @@
 """A secured local broker: nobody gets in without a login, does anything without a right, or learns a secret."""
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -19,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from headway.broker import LocalBroker
 from headway.broker.certificates import Authority
+from headway.broker.ports import free_ports
 from headway.errors import KafkaError as HeadwayKafkaError
 from headway.errors import LocalBrokerError
 from headway.kafka.admin import Admin
@@ -187,9 +187,10 @@ def test_a_kept_broker_keeps_users_and_rights_and_says_no_secret(
 ) -> None:
     data_dir = tmp_path / "data"
     here = ("--data-dir", data_dir)
+    printed = ""
     try:
         with command_lines() as seen:
-            printed = headway("broker", "start", "--secure", "--port", 21_000 + os.getpid() % 5_000, *here)
+            printed += headway("broker", "start", "--secure", "--port", *free_ports(1), *here)
         file = data_dir / "security" / "admin.properties"
         for shown in ("security.protocol  SASL_SSL", "sasl.username      app", f"--config-file {file}"):
             assert shown in printed
