@@ -1,6 +1,8 @@
 """The direction of imports: the rule and its documentation."""
 
 import ast
+import functools
+import gc
 from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -68,8 +70,21 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 NAMES = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Parse a file while nothing is collected: a traceback logged meanwhile breaks the parser of CPython 3.11.
+
+    https://github.com/python/cpython/issues/106905
+    """
+    gc.disable()
+    try:
+        return ast.parse(path.read_text())
+    finally:
+        gc.enable()
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

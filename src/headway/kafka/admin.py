@@ -24,6 +24,7 @@ from headway.kafka.topic_listing import TopicListing
 # Asking again helps while a broker restarts or a name resolves slowly; it does not if every address refuses.
 _ASK_FOR = 1.0
 _GIVE_UP_AFTER = 10.0
+_TELL_RIGHTS_WITHIN = 3.0  # by brokers that answer; some never tell, for example librdkafka's mock
 _CREATE_WITHIN = 30.0
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
@@ -76,15 +77,15 @@ class Admin:
         return TopicListing(seen, self._partitions_of, wanted)
 
     def _partitions_of(self, topic: str, wanted: str) -> int | None:
-        about = self._describe_topic(topic, wanted)
+        about = self._describe_topic(topic, _GIVE_UP_AFTER, wanted)
         return None if about is None else len(about.partitions)
 
-    def _describe_topic(self, topic: str, wanted: str = "Describe") -> Any:
+    def _describe_topic(self, topic: str, within: float, wanted: str = "Describe") -> Any:
         """Return the description of a topic, None if it does not exist; raises `AuthorizationError`."""
         if not is_topic_name(topic):
             return None
         [asked] = self._client.describe_topics(
-            ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
+            ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=within
         ).values()
         try:
             return asked.result()
@@ -120,7 +121,7 @@ class Admin:
         if not topics:
             return {}
         asked = self._client.describe_topics(
-            ck.TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_GIVE_UP_AFTER
+            ck.TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_TELL_RIGHTS_WITHIN
         )
         return {topic: _operations(answer) for topic, answer in asked.items()}
 
@@ -155,7 +156,7 @@ class Admin:
         self._ask_patiently()
         deadline = time.monotonic() + known_within
         try:
-            while (about := self._describe_topic(topic)) is None and time.monotonic() < deadline:
+            while (about := self._describe_topic(topic, _TELL_RIGHTS_WITHIN)) is None and time.monotonic() < deadline:
                 with contextlib.suppress(ck.KafkaException):
                     self._client.list_topics(topic, timeout=_ASK_FOR)
                 time.sleep(_ASK_AGAIN_AFTER)
@@ -237,7 +238,7 @@ class _Brokers:
 
 def _operations(answer: Future[Any]) -> Collection[Any] | None:
     try:
-        operations: Collection[Any] | None = answer.result(_GIVE_UP_AFTER).authorized_operations
+        operations: Collection[Any] | None = answer.result(_TELL_RIGHTS_WITHIN).authorized_operations
     except TimeoutError:
         return None
     except ck.KafkaException as error:

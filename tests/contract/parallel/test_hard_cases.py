@@ -227,7 +227,7 @@ def test_partitions_leave_a_member_whose_handlers_never_end_when_the_hand_over_i
         )
         try:
             wait_for(lambda: len(elsewhere) == 2)
-            assert max(elsewhere.values()) - asked_at >= 2
+            assert max(elsewhere.values()) - asked_at >= 1.5  # a quarter of the hand-over is for its commit
         finally:
             second.stop()
     finally:

@@ -273,13 +273,18 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
     brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(brokers, 40)
-    handled, failures = Counter[tuple[int, int]](), Counter[str]()
-    committed, seek = LevelConsumer.committed_with_metadata, LevelConsumer.seek
+    handled, failures, came = Counter[tuple[int, int]](), Counter[str](), set[int]()
+    committed, fetch, seek = LevelConsumer.committed_with_metadata, LevelConsumer.fetch, LevelConsumer.seek
+
+    def note(self: LevelConsumer, demand: int, now: float) -> Any:
+        records = fetch(self, demand, now)
+        came.update(record.partition for record in records)
+        return records
 
     def answer_for_one_at_first(self: LevelConsumer, partitions: Any, timeout: float) -> Any:
-        failures["committed"] += 1  # so that records of the others come before it is known where to begin
+        # Records of the others come before it is known where to begin.
         answers = committed(self, partitions, timeout)
-        return {each: answer for each, answer in answers.items() if failures["committed"] > 3 or each.partition == 0}
+        return {each: answer for each, answer in answers.items() if each.partition == 0 or came >= {1, 2, 3}}
 
     def refuse(self: LevelConsumer, partition: TopicPartition, offset: int) -> None:
         failures[f"seek {partition.partition}"] += 1
@@ -288,6 +293,7 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
         seek(self, partition, offset)
 
     monkeypatch.setattr(LevelConsumer, "committed_with_metadata", answer_for_one_at_first)
+    monkeypatch.setattr(LevelConsumer, "fetch", note)
     monkeypatch.setattr(LevelConsumer, "seek", refuse)
     with consumer(brokers) as parallel:
         running = threading.Thread(

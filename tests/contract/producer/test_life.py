@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from headway import AsyncPriorityProducer, Producer
-from headway.errors import ClosedError
+from headway.errors import ClosedError, DeliveryError
 from tests.contract.conftest import Cluster
+from tests.contract.mock_brokers import mock_brokers
+
+INIT_PRODUCER_ID, TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 22, 53  # as Kafka's protocol numbers them
 
 NOWHERE: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "transactional.id": "t"}
 
@@ -42,6 +45,18 @@ def test_a_closed_producer_has_nothing_to_wait_for_and_can_be_closed_again() -> 
     closed = Producer(NOWHERE)
     closed.close(0)
     assert (closed.flush(), closed.purge(), closed.metrics().queued, closed.close()) == (0, 0, 0, 0)
+
+
+def test_a_producer_that_kafka_has_ended_flushes_and_closes_without_an_error() -> None:
+    with mock_brokers() as brokers:
+        brokers.refuse(INIT_PRODUCER_ID, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        brokers.create("orders")
+        config = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0, "enable.idempotence": True}
+        for _ in range(10):  # since the end is told to whichever thread asks first
+            ended = Producer(config)
+            refused = [ended.send("orders", b"v") for _ in range(1_000)]
+            assert (ended.flush(10), ended.close(1)) == (0, 0)
+            assert all(isinstance(each.exception(0), DeliveryError) for each in refused)
 
 
 def test_a_closed_producer_of_a_loop_says_so_too() -> None:

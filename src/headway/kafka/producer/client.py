@@ -318,12 +318,16 @@ class ProducerClient:
                 if self._producer.poll(max(0.0, timeout)):
                     self._after_reports()
                 self._heed_refusal()
-            except ck.KafkaException as error:  # it cannot go on, which the calls report that need it to
-                self._remember(error)
-                log.debug("Kafka's producer cannot go on: %s", error)
-                self._wake.set()  # for the reports behind it, which wake no thread again
+            except ck.KafkaException as error:
+                self._note_end(error)
             finally:
                 self._server = None
+
+    def _note_end(self, error: ck.KafkaException) -> None:
+        """Note that librdkafka's producer cannot go on; the reports say it, and the calls that need it to go on."""
+        self._remember(error)
+        log.debug("Kafka's producer cannot go on: %s", error)
+        self._wake.set()  # for the reports behind it, which wake no thread again
 
     def _heed_refusal(self) -> None:
         """Fail all queued records of a client that was never let in: none of them is on its way."""
@@ -375,9 +379,12 @@ class ProducerClient:
         with defer_signals():
             self._server = threading.get_ident()
             try:
-                left: int = self._call(self._producer.flush, max(0.0, timeout))
+                left = self._producer.flush(max(0.0, timeout))
                 self._heed_refusal()
                 return left
+            except ck.KafkaException as error:
+                self._note_end(error)
+                return self.queued()
             finally:
                 self._after_reports()
                 self._server = None
