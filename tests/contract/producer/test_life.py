@@ -1,16 +1,19 @@
 """A producer that is closed, or that was made before its process was forked, says so at once, whatever it is asked."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from headway import AsyncPriorityProducer, Producer
 from headway.errors import ClosedError, DeliveryError
+from headway.kafka.producer.client import ProducerClient
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import mock_brokers
 
@@ -57,6 +60,25 @@ def test_a_producer_that_kafka_has_ended_flushes_and_closes_without_an_error() -
             refused = [ended.send("orders", b"v") for _ in range(1_000)]
             assert (ended.flush(10), ended.close(1)) == (0, 0)
             assert all(isinstance(each.exception(0), DeliveryError) for each in refused)
+
+
+def test_a_record_that_comes_at_the_moment_at_which_kafka_ends_a_producer_is_reported_on() -> None:
+    def send_until_refused(client: ProducerClient) -> None:
+        with contextlib.suppress(BufferError, DeliveryError):
+            while True:
+                client.produce("orders", b"v", None, 0, lambda error, message: None, 0, None)
+
+    with mock_brokers() as brokers, ThreadPoolExecutor(4) as threads:
+        brokers.refuse(INIT_PRODUCER_ID, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        brokers.create("orders")
+        config = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0, "enable.idempotence": True}
+        for _ in range(5):
+            client = ProducerClient(config)
+            client.partitions("orders", 10)
+            for sent in [threads.submit(send_until_refused, client) for _ in range(4)]:
+                sent.result(30)
+            assert client.flush(10) == 0
+            client.close(0)
 
 
 def test_a_closed_producer_of_a_loop_says_so_too() -> None:

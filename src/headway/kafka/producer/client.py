@@ -318,6 +318,7 @@ class ProducerClient:
                 if self._producer.poll(max(0.0, timeout)):
                     self._after_reports()
                 self._heed_refusal()
+                self._heed_end()
             except ck.KafkaException as error:
                 self._note_end(error)
             finally:
@@ -328,6 +329,14 @@ class ProducerClient:
         self._remember(error)
         log.debug("Kafka's producer cannot go on: %s", error)
         self._wake.set()  # for the reports behind it, which wake no thread again
+
+    def _heed_end(self) -> None:
+        """Fail the records that a producer which cannot go on has not sent.
+
+        librdkafka does so itself, save for a record that comes at that moment: it would wait for its delivery timeout.
+        """
+        if self._fatal and self.queued():
+            self._producer.purge(in_flight=False, blocking=False)
 
     def _heed_refusal(self) -> None:
         """Fail all queued records of a client that was never let in: none of them is on its way."""
@@ -381,6 +390,7 @@ class ProducerClient:
             try:
                 left = self._producer.flush(max(0.0, timeout))
                 self._heed_refusal()
+                self._heed_end()
                 return left
             except ck.KafkaException as error:
                 self._note_end(error)
