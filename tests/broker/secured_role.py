@@ -1,9 +1,11 @@
 """Users of a secured broker who have the rights of a role and no others, and what the broker has denied them."""
 
 import re
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,27 @@ def change_password(broker: LocalBroker, user: str, password: str) -> None:
     admin = AdminClient(broker.admin_config)  # kept: what a client that is gone was asked fails
     [done] = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, how, password.encode())]).values()
     done.result(60)
+
+
+class Certificate:
+    """The superuser's client certificate in a file of its own, which can end and be renewed."""
+
+    def __init__(self, broker: LocalBroker, directory: Path) -> None:
+        assert broker._security
+        self._authority = broker._security.authority
+        self._file = directory / "admin.pem"
+        files = {"ssl.certificate.location": str(self._file), "ssl.key.location": str(self._file)}
+        self.config: dict[str, Any] = {**broker.client_config("admin", certificate=True), **files}
+
+    def issue(self, lifetime: timedelta = timedelta(days=1)) -> float:
+        """Write it anew; when it will have ended, by the monotonic clock."""
+        self._authority.issue("admin", self._file, lifetime=lifetime)
+        return time.monotonic() + lifetime.total_seconds() + 1
+
+
+def start_again(broker: LocalBroker) -> None:
+    """Have all connections made anew: a broker looks at certificates when a client connects."""
+    broker.nodes[0].kill()
+    broker.nodes[0].stop()
+    broker.nodes[0].spawn()
+    broker.nodes[0].wait_until_ready(time.monotonic() + 120)

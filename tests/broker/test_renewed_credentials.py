@@ -22,7 +22,7 @@ from headway.errors import AuthenticationError
 from headway.kafka.admin import Admin
 from headway.kafka.reading.group_inspector import GroupInspector
 from tests.broker.delay_cluster import LADDER, QUICK
-from tests.broker.secured_role import change_password
+from tests.broker.secured_role import Certificate, change_password, start_again
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -137,14 +137,12 @@ def test_a_worker_whose_certificate_was_renewed_is_started_again_with_the_new_on
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     with LocalBroker(secure=True) as broker:
         Admin(broker.admin_config).create([f"{topic}-0"], 1)
-        assert broker._security
-        certificate, file, log, out = (tmp_path / each for each in ("admin.pem", "shop.properties", "log", "out"))
-        files = {"ssl.certificate.location": str(certificate), "ssl.key.location": str(certificate)}
-        config = {**broker.client_config("admin", certificate=True), **files, "auto.offset.reset": "earliest"}
+        file, log, out = (tmp_path / each for each in ("shop.properties", "log", "out"))
+        certificate = Certificate(broker, tmp_path)
+        config = {**certificate.config, "auto.offset.reset": "earliest"}
         file.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
         (tmp_path / "billing.py").write_text(PROGRAM.format(topic=topic))
-        broker._security.authority.issue("admin", certificate, lifetime=timedelta(seconds=30))
-        ends = time.monotonic() + 31
+        ends = certificate.issue(timedelta(seconds=30))
 
         def send(value: bytes) -> None:
             with PriorityProducer({**broker.admin_config, "max.priority": 1}) as producer:
@@ -161,7 +159,7 @@ def test_a_worker_whose_certificate_was_renewed_is_started_again_with_the_new_on
                 start_again(broker)
                 send(b"after")
                 wait_for(lambda: "alert certificate" in log.read_text())
-                broker._security.authority.issue("admin", certificate)
+                certificate.issue()
                 wait_for(lambda: "after" in out.read_text())
             finally:
                 process.terminate()
@@ -172,29 +170,48 @@ def test_a_worker_whose_certificate_was_renewed_is_started_again_with_the_new_on
         assert re.search(r"This process ends: The broker at .* refuses this client: .*certificate", said)
 
 
-def start_again(broker: LocalBroker) -> None:
-    """Have all connections made anew: a broker looks at certificates when a client connects."""
-    broker.nodes[0].kill()
-    broker.nodes[0].stop()
-    broker.nodes[0].spawn()
-    broker.nodes[0].wait_until_ready(time.monotonic() + PATIENCE)
+def test_a_relay_whose_certificate_was_renewed_ends_with_the_reason_and_its_successor_delivers_once(
+    tmp_path: Path,
+) -> None:
+    name = f"delay-{uuid.uuid4().hex[:8]}"
+    with LocalBroker(secure=True) as broker:
+        target = f"{name}-target"
+        Admin(broker.admin_config).create([target], 1)
+        create_topics(broker.admin_config, name, LADDER, 1)
+        certificate = Certificate(broker, tmp_path)
+        config = {**certificate.config, **QUICK}
+        ends = certificate.issue(timedelta(seconds=40))
+        with Scheduler(broker.admin_config, name=name) as scheduler:
+            with Relay(config, name=name) as relay, ThreadPoolExecutor(1) as threads:
+                run = threads.submit(relay.run)
+                scheduler.send_later("before", b"before", target, 0.2)
+                wait_for(lambda: relay.counts["delivered"] == 1)
+                wait_for(lambda: time.monotonic() > ends)
+                start_again(broker)
+                wait_for(run.done)
+            scheduler.send_later("after", b"after", target, 0.2)
+            error = run.exception()
+            assert isinstance(error, AuthenticationError)
+            assert "certificate" in str(error)
+            certificate.issue()
+            with Relay(config, name=name).running() as relay:
+                wait_for(lambda: relay.counts["delivered"] == 1)
+        assert values(broker, target) == [b"after", b"before"]
 
 
 def test_a_producer_whose_certificate_has_ended_says_so_and_its_successor_takes_the_new_one(tmp_path: Path) -> None:
     with LocalBroker(secure=True) as broker:
         topic = "orders"
         Admin(broker.admin_config).create([f"{topic}-0"], 1)
-        assert broker._security
-        certificate = tmp_path / "admin.pem"
-        files = {"ssl.certificate.location": str(certificate), "ssl.key.location": str(certificate)}
-        config = {**broker.client_config("admin", certificate=True), **files, "max.priority": 1}
-        broker._security.authority.issue("admin", certificate, lifetime=timedelta(seconds=15))
+        certificate = Certificate(broker, tmp_path)
+        config = {**certificate.config, "max.priority": 1}
+        ends = certificate.issue(timedelta(seconds=15))
         with PriorityProducer({**config, "delivery.timeout.ms": 8000}) as producer:
             producer.send(topic, b"before").result(PATIENCE)
-            time.sleep(16)
+            wait_for(lambda: time.monotonic() > ends)
             start_again(broker)
             error = producer.send(topic, b"after").exception(PATIENCE)
             assert "alert certificate" in str(error)
-        broker._security.authority.issue("admin", certificate)
+        certificate.issue()
         with PriorityProducer(config) as producer:
             producer.send(topic, b"after").result(PATIENCE)

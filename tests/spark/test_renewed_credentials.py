@@ -1,8 +1,11 @@
-"""A password that is renewed under a query: it ends with a sentence, and goes on exactly once with new options."""
+"""A password or certificate renewed under a query, which ends with a sentence, and goes on exactly once with it."""
 
+import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headway.broker import LocalBroker
 from headway.core.roles import rights_of
 from tests.broker.delay_cluster import wait_until
-from tests.broker.secured_role import change_password, create, user_with
+from tests.broker.secured_role import Certificate, change_password, create, start_again, user_with
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -47,6 +50,16 @@ def read(broker: LocalBroker, topic: str) -> list[int]:
     return sorted(found)
 
 
+def start(spark: SparkSession, config: Mapping[str, Any], name: str, directory: Path) -> StreamingQuery:
+    """Copy what comes to level 0 of a topic."""
+    options = {f"kafka.{key}": str(value) for key, value in config.items()}
+    own = {"subscribe": name, "levels": "1", "startingOffsets": "earliest"}
+    frame = spark.readStream.format("headway").options(**options, **own).load()
+    rows = frame.select("value", sf.lit(f"{name}-out").alias("topic"))
+    writer = rows.writeStream.format("headway").options(**options, markerTopic=f"{name}-markers")
+    return writer.option("checkpointLocation", str(directory / "checkpoint")).start()
+
+
 @pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
 def test_a_query_whose_password_was_renewed_ends_with_the_reason_and_goes_on_exactly_once_with_the_new_one(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, busy: bool
@@ -58,20 +71,11 @@ def test_a_query_whose_password_was_renewed_ends_with_the_reason_and_goes_on_exa
     sink = rights_of("spark sink", ["exactly-once", "create"], names | {"topic": [out]})
     user = user_with(broker, [*rights_of("spark source", [], names), *sink])
 
-    def start(password: str) -> StreamingQuery:
-        config = {**user.config, "sasl.password": password}
-        options = {f"kafka.{key}": str(value) for key, value in config.items()}
-        own = {"subscribe": name, "levels": "1", "startingOffsets": "earliest"}
-        frame = spark.readStream.format("headway").options(**options, **own).load()
-        rows = frame.select("value", sf.lit(out).alias("topic"))
-        writer = rows.writeStream.format("headway").options(**options, markerTopic=f"{name}-markers")
-        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-
     def has(count: int) -> Callable[[], bool]:
         return lambda: len(read(broker, out)) >= count
 
     send(broker, source, range(10))
-    query = start(user.config["sasl.password"])
+    query = start(spark, user.config, name, tmp_path)
     try:
         wait_until(has(10), PATIENCE)
         query.processAllAvailable()  # Spark's commit asks Kafka, too
@@ -83,8 +87,35 @@ def test_a_query_whose_password_was_renewed_ends_with_the_reason_and_goes_on_exa
         assert user.config["sasl.password"] not in str(raised.value)
         if not busy:
             send(broker, source, range(10, 20))
-        query = start("another")
+        query = start(spark, {**user.config, "sasl.password": "another"}, name, tmp_path)
         wait_until(has(20), PATIENCE)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert read(broker, out) == list(range(20))
+
+
+def test_a_query_whose_certificate_was_renewed_ends_with_the_reason_and_goes_on_exactly_once(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    name = f"renewed-{uuid.uuid4().hex[:8]}"
+    source, out = f"{name}-0", f"{name}-out"
+    create(broker, source, out)
+    certificate = Certificate(broker, tmp_path)
+    ends = certificate.issue(timedelta(seconds=60))
+    send(broker, source, range(10))
+    query = start(spark, certificate.config, name, tmp_path)
+    try:
+        wait_until(lambda: len(read(broker, out)) == 10, PATIENCE)
+        query.processAllAvailable()  # Spark's commit asks Kafka, too
+        wait_until(lambda: time.monotonic() > ends, PATIENCE)
+        start_again(broker)
+        send(broker, source, range(10, 20))
+        with pytest.raises(StreamingQueryException, match=r"refuses this client: .*certificate"):
+            assert query.awaitTermination(int(PATIENCE))
+        certificate.issue()
+        query = start(spark, certificate.config, name, tmp_path)
+        wait_until(lambda: len(read(broker, out)) == 20, PATIENCE)
         query.processAllAvailable()
     finally:
         query.stop()
