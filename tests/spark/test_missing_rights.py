@@ -62,30 +62,35 @@ def values(broker: LocalBroker, topic: str) -> list[int]:
     return sorted(found)
 
 
-def error_of(work: Callable[[], object]) -> str:
+def error_of(work: Callable[[], object], missing: str = "") -> str:
     """Return what work raises, as Spark shows it."""
     try:
         work()
     except Exception as error:
         return str(error)
-    pytest.fail("Nothing was raised.")
+    pytest.fail(f"Nothing was raised without {missing}.")
 
 
-def each_is_told(user: SecuredUser, needed: Sequence[Right], work: Callable[[], object]) -> None:
+def each_is_told(
+    user: SecuredUser, needed: Sequence[Right], work: Callable[[], object], unwritten: Sequence[str] = ()
+) -> None:
     """Take each right away in turn: the work ends soon with the sentence, and works when it has all.
 
-    Of a topic, Describe is left the second time: some of Kafka's refusals come later then, and in other words.
+    Of a topic, Describe is left the second time: some of Kafka's refusals come later then, and in other words. A topic
+    to which the work writes nothing itself is then enough to be seen.
     """
     user.grant(*needed)
     left = [(right, Right("Describe", "Topic", right.name, right.prefixed)) for right in needed]
     for missing, seen in [*((right, None) for right in needed), *left]:
         if seen and (missing.resource != "Topic" or missing.operation in ("Describe", "Create")):
             continue
+        if seen and missing.name in unwritten:
+            continue
         user.revoke(missing)
         if seen:
             user.grant(seen)
         began = time.monotonic()
-        said = error_of(work)
+        said = error_of(work, str(missing))
         took = time.monotonic() - began
         kind = {"Topic": "topic", "Group": "group", "TransactionalId": "transactional-id"}[missing.resource]
         wanted = f"--allow-principal User:{user.name} --operation {missing.operation} --{kind} {missing.name}"
@@ -195,7 +200,7 @@ def test_a_sink_with_one_right_less_says_which_and_writes_nothing(
             assert values(broker, topic) == []
             raise
 
-    each_is_told(user, rights("spark sink", cases, **names), write)
+    each_is_told(user, rights("spark sink", cases, **names), write, unwritten=[topic] if later else [])
     assert values(broker, topic) == ([] if later else list(range(10)))
     assert own_topics(broker, name) - there == ({markers} if "markerTopic" in own else set())
 
