@@ -111,11 +111,11 @@ def _produce_plain(servers: str, topics: Sequence[str], value: bytes, count: int
 
 def _produce_ours(servers: str, topic: str, value: bytes, count: int) -> float:
     in_flight: deque[DeliveryFuture] = deque()
-    with PriorityProducer({"bootstrap.servers": servers, "max.priority": 3, **PRODUCE}) as producer:
-        producer.send(topic, b"first", priority=2).result()
+    with PriorityProducer({"bootstrap.servers": servers, "levels": 3, **PRODUCE}) as producer:
+        producer.send(topic, b"first", level=2).result()
         started = time.perf_counter()
         for i in range(count):
-            in_flight.append(producer.send(topic, value, str(i), priority=i % 3))
+            in_flight.append(producer.send(topic, value, str(i), level=i % 3))
             if len(in_flight) == IN_FLIGHT:  # each future is looked at, as a service would
                 assert in_flight.popleft().exception() is None
         producer.flush()
@@ -141,7 +141,7 @@ def _consume_plain(servers: str, topic: str, count: int) -> float:
 
 
 def _consume_ours(servers: str, topic: str, count: int) -> float:
-    config = {"bootstrap.servers": servers, "group.id": topic, "max.priority": 3, "max.poll.records": 500, **FETCH}
+    config = {"bootstrap.servers": servers, "group.id": topic, "levels": 3, "max.poll.records": 500, **FETCH}
     with PriorityConsumer(config) as consumer:
         consumer.subscribe(topic)
         read = len(consumer.poll(30))

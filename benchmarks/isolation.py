@@ -113,7 +113,7 @@ def apart(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
     """A bare producer for the quiet topic alone, beside Headway's flood of another."""
     with (
         bare_producer(servers) as producer,
-        closing(PriorityProducer({"bootstrap.servers": servers, "max.priority": 3, **SETTINGS})) as floods,
+        closing(PriorityProducer({"bootstrap.servers": servers, "levels": 3, **SETTINGS})) as floods,
     ):
         producer.produce(f"{topic}-0", QUIET)
         producer.flush()
@@ -127,10 +127,10 @@ def apart(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
 
 def ours(servers: str, topic: str, seconds: float, place: str) -> tuple[Outcome, Outcome]:
     """Headway, for a quiet topic, level or partition."""
-    producer = PriorityProducer({"bootstrap.servers": servers, "max.priority": 3, **SETTINGS})
+    producer = PriorityProducer({"bootstrap.servers": servers, "levels": 3, **SETTINGS})
     quiet: dict[str, dict[str, Any]] = {
         "topic": {"topic": topic},
-        "level": {"topic": f"{topic}-flood", "priority": 2},
+        "level": {"topic": f"{topic}-flood", "level": 2},
         "partition": {"topic": f"{topic}-flood", "partition": 1},
     }
 

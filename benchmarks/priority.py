@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from _harness import Options, Report, main
 
-from headway.core.levels.capacity import BurstWindow, burst_shares, exponential
+from headway.core.levels.capacity import BurstWindow, burst_shares, exponential_shares
 from headway.core.levels.level_buffer import LevelBuffer
 from headway.core.levels.policies import CapacityBurst, Fair, Policy, Strict
 
@@ -21,7 +21,7 @@ LEVELS = 3
 CAPACITY = 50
 POLL_S = 0.01
 MAX_WAIT_S = 5.0
-SHARES = exponential(LEVELS, CAPACITY)
+SHARES = exponential_shares(LEVELS, CAPACITY)
 
 Arrivals = Callable[[int, random.Random], list[int]]
 """(number of the poll, chance) -> how many records arrive at each level before it, lowest first."""

@@ -134,7 +134,7 @@ def measure_stage(report: Report, spark: SparkSession, *, quick: bool) -> None:
     case = f"calls of {CALL * 1000:g} ms"
 
     def parallel(count: int) -> DataFrame:
-        outcomes = parallel_map(rows(spark, count), Call(), "int", key="key", concurrency=CONCURRENCY)
+        outcomes = parallel_map(rows(spark, count), Call(), "int", key="key", max_concurrency=CONCURRENCY)
         return outcomes.select(sf.col("result").alias("violation"))
 
     systems: dict[str, tuple[int, Callable[[int], DataFrame]]] = {

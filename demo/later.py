@@ -88,7 +88,7 @@ def _schedule(config: dict[str, str], departures: list[tuple[float, FlightRecord
     with Scheduler({**config, "linger.ms": "5"}, name=NAME) as scheduler:
         return [
             scheduler.send_later(
-                flight.key, flight.value, TOPIC, delay_until(begin + at), priority=0, headers=[("n", b"%d" % n)]
+                flight.key, flight.value, TOPIC, delay_until(begin + at), level=0, headers=[("n", b"%d" % n)]
             )
             for n, (at, flight) in enumerate(departures)
         ]
@@ -102,7 +102,7 @@ def delay_until(due: float) -> float:
 def _read(config: dict[str, str], due_ms: list[int], say: Callable[[str], None]) -> Outcome:
     settings = {**config, "group.id": TOPIC, "auto.offset.reset": "earliest"}
     outcome = Outcome(len(due_ms))
-    with PriorityConsumer({**settings, "max.priority": 1, "max.poll.records": 500}) as consumer:
+    with PriorityConsumer({**settings, "levels": 1, "max.poll.records": 500}) as consumer:
         consumer.subscribe(TOPIC)
         heard = max(due_ms) / 1000
         while len(outcome.late_ms) < outcome.scheduled and time.time() < heard + _GIVE_UP_AFTER_S:

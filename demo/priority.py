@@ -85,7 +85,7 @@ class Sending:
         self._topic = topic
         self._flights = flights
         self._pace = pace
-        config = {"bootstrap.servers": servers, "max.priority": LEVELS, "linger.ms": _LINGER_MS}
+        config = {"bootstrap.servers": servers, "levels": LEVELS, "linger.ms": _LINGER_MS}
         self._producer = PriorityProducer(config)
         self._stop = threading.Event()
         self._began = self._ended = math.nan
@@ -133,7 +133,7 @@ class Sending:
 
     def _send(self, number: int, flight: FlightRecord) -> None:
         headers = [(NUMBER, str(number).encode())]
-        self._producer.send(self._topic, flight.value, flight.key, priority=flight.level, headers=headers)
+        self._producer.send(self._topic, flight.value, flight.key, level=flight.level, headers=headers)
         self.sent[flight.level] += 1
 
 
@@ -159,7 +159,7 @@ def run(
     config = {
         "bootstrap.servers": servers,
         "group.id": topic,
-        "max.priority": LEVELS,
+        "levels": LEVELS,
         "max.poll.records": plan.capacity,
         "auto.offset.reset": "earliest",
     }

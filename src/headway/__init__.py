@@ -33,9 +33,11 @@ _MODULES = {
     "Scheduler": "headway.delay.scheduler",
     "Settled": "headway.core.delay.changes",
     "TopicPartition": "headway.records",
-    "exponential": "headway.core.levels.capacity",
-    "linear": "headway.core.levels.capacity",
-    "weighted": "headway.core.levels.capacity",
+    "exponential_backoff": "headway.core.retry",
+    "exponential_shares": "headway.core.levels.capacity",
+    "fixed_backoff": "headway.core.retry",
+    "linear_shares": "headway.core.levels.capacity",
+    "weighted_shares": "headway.core.levels.capacity",
     "worker": "headway.workers",
 }
 

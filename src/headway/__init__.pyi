@@ -1,8 +1,8 @@
 from headway.core.delay.changes import Settled
 from headway.core.delay.ladder import Ladder
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.capacity import exponential, linear, weighted
-from headway.core.retry import FatalError, RetriableError, Retries, RetryLater
+from headway.core.levels.capacity import exponential_shares, linear_shares, weighted_shares
+from headway.core.retry import FatalError, RetriableError, Retries, RetryLater, exponential_backoff, fixed_backoff
 from headway.delay.async_scheduler import AsyncScheduler
 from headway.delay.handle import ScheduleHandle
 from headway.delay.relay.relay import Relay
@@ -45,8 +45,10 @@ __all__ = [
     "Scheduler",
     "Settled",
     "TopicPartition",
-    "exponential",
-    "linear",
-    "weighted",
+    "exponential_backoff",
+    "exponential_shares",
+    "fixed_backoff",
+    "linear_shares",
+    "weighted_shares",
     "worker",
 ]

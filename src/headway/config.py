@@ -5,7 +5,7 @@ checked here; the others go to librdkafka as they are.
 
 | key | client | default | meaning |
 |---|---|---|---|
-| `max.priority` | both | required | the number of levels, N ≥ 1; a priority is from 0 to N - 1 |
+| `levels` | both | required | the number of levels, N ≥ 1; a record's level is from 0, the lowest, to N - 1 |
 | `group.id` | consumer | required | level i joins the group `<group.id>-i` |
 | `max.poll.records` | consumer | required | the capacity: the most records that one poll returns |
 | `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
@@ -29,7 +29,7 @@ checked here; the others go to librdkafka as they are.
 again comes behind later ones. Brokers before Kafka 2.8 want the ACL `IdempotentWrite` on the cluster for it.
 
 A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers; without
-`max.priority`, its topics and its group have the names given. With transactions the interval is 100 by default. Its
+`levels`, its topics and its group have the names given. With transactions the interval is 100 by default. Its
 `producer_config` takes the serialisers.
 """
 
@@ -42,7 +42,7 @@ from typing import Any, Self
 from headway.errors import ConfigError
 
 OWN_KEYS = (
-    "max.priority",
+    "levels",
     "max.poll.records",
     "max.poll.history.window.size",
     "min.poll.window.maxout.threshold",
@@ -95,7 +95,7 @@ class ConsumerSettings:
         reader = _Reader(config)
         window_size = reader.integer("max.poll.history.window.size", default=6)
         settings = cls(
-            levels=reader.integer("max.priority"),
+            levels=reader.integer("levels"),
             group=reader.text("group.id"),
             capacity=reader.integer("max.poll.records"),
             window_size=window_size,
@@ -137,7 +137,7 @@ class ParallelSettings:
         """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         settings = cls(
-            levels=reader.integer("max.priority") if "max.priority" in config else None,
+            levels=reader.integer("levels") if "levels" in config else None,
             group=reader.text("group.id"),
             scheduler=reader.text("scheduler.name", default=DEFAULT_SCHEDULER),
             commit_interval=(
@@ -197,11 +197,11 @@ class ProducerSettings:
         for key in ("delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb"):
             reader.refuse(key, "Futures need every report, and take it. Remove it, and use on_delivery of send")
         if not with_levels:
-            reader.refuse("max.priority", "A Producer has no levels. Remove it, or make a PriorityProducer")
+            reader.refuse("levels", "A Producer has no levels. Remove it, or make a PriorityProducer")
         kilobytes = reader.integer("queue.buffering.max.kbytes", default=64 * 1024)  # librdkafka's name for it
         memory = reader.integer("buffer.memory", default=kilobytes * 1024, at_least=1024)
         return cls(
-            levels=reader.integer("max.priority") if with_levels else 1,
+            levels=reader.integer("levels") if with_levels else 1,
             max_block=reader.integer("max.block.ms", default=60_000, at_least=0) / 1000,
             memory=memory,
             reserve=reader.integer("buffer.reserve.percent", default=20, at_most=90, bound="90 percent") / 100,
@@ -223,11 +223,10 @@ def idempotent_by_default(kafka: Config) -> dict[str, Any]:
     return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
-def no_such_priority(priority: int, levels: int) -> ConfigError:
-    """Return the error for a priority that is not one of the levels."""
+def no_such_level(level: int, levels: int) -> ConfigError:
+    """Return the error for a level that a producer does not have."""
     return ConfigError(
-        f"The priority {priority} is not a level: with max.priority={levels} it must be from 0 to {levels - 1}. "
-        "Nothing was sent."
+        f"The level {level} does not exist: with levels={levels} it must be from 0 to {levels - 1}. Nothing was sent."
     )
 
 
@@ -244,6 +243,7 @@ class _Reader:
 
     def __init__(self, config: Config) -> None:
         self.rest = dict(config)
+        self.refuse("max.priority", "It is the Java priority client's name; the number of levels is levels here")
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.rest.pop(key, default)

@@ -1,6 +1,6 @@
 """Records and their addresses.
 
-An address is always *(topic, level, partition)*: the topic that the user names, the priority level, 0 lowest, and the
+An address is always *(topic, level, partition)*: the topic that the user names, the level, 0 the lowest, and the
 partition. `headway.core.levels.naming` gives the Kafka topic for an address.
 """
 
@@ -46,7 +46,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to be sent: to the level `priority` of a topic, or without it to the topic of that very name.
+    """A record to be sent: to a level of a topic, or without one to the topic of that very name.
 
     `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
     epoch, by default now. Without a `partition` the key decides.
@@ -55,7 +55,7 @@ class ProducerRecord:
     topic: str
     value: Any = field(default=None, repr=False)
     key: Any = field(default=None, repr=False)
-    priority: int | None = None
+    level: int | None = None
     headers: Sequence[Header] = field(default=(), repr=False)
     partition: int | None = None
     timestamp: int | None = None
@@ -131,7 +131,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def level(self) -> int:
-        """The priority level, 0 lowest."""
+        """The level, 0 the lowest."""
         return self._source.level
 
     @property

@@ -17,7 +17,7 @@ import msgspec
 
 from headway.config import Config, ParallelSettings
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.naming import by_level, by_priority
+from headway.core.levels.naming import by_given_level, by_level
 from headway.core.retry import Retries
 from headway.errors import ConfigError
 from headway.parallel.consumer import ParallelConsumer
@@ -39,7 +39,7 @@ def worker(
     value: Value | None = None,
     levels: int | None = None,
     ordering: Ordering = Ordering.KEY,
-    concurrency: int = 16,
+    max_concurrency: int = 16,
     retries: Retries | None = None,
     dead_letter_topic: str | None = None,
     config: Config | None = None,
@@ -51,13 +51,13 @@ def worker(
     do.
 
     Args:
-        topics: The topics to read: one, several, or a mapping of topics to priorities.
+        topics: The topics to read: one, several, or a mapping of topics to levels.
         group: The consumer group.
         value: The kind of `record.value`: for a dataclass, an instance read from the record's JSON; for another
             callable, its result for the bytes. A value that cannot be read is a dead letter. By default the bytes.
         levels: The number of the topics' levels. By default they have none.
         ordering: The records that run in order.
-        concurrency: The number of records that one process handles at a time.
+        max_concurrency: The number of records that one process handles at a time.
         retries: The times and number of further attempts at a failed record.
         dead_letter_topic: The topic for records that are not tried again.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
@@ -69,7 +69,7 @@ def worker(
     _check_known(options)
     options |= {
         "ordering": ordering,
-        "max_concurrency": concurrency,
+        "max_concurrency": max_concurrency,
         "retries": retries,
         "dead_letter_topic": dead_letter_topic,
     }
@@ -121,17 +121,17 @@ class Worker:
             raise ConfigError('A worker needs the name of a topic, as in @worker("orders", group="billing").')
         if self.levels is not None and (not isinstance(self.levels, int) or self.levels < 1):
             raise ConfigError(f"levels is {self.levels!r}; it must be a whole number, at least 1, or left out.")
-        self.kafka_topics()  # this checks the priorities of a mapping
+        self.kafka_topics()  # this checks the levels of a mapping
         ParallelSettings.parse(self._config({}))
         # Checked here, as the command wraps it: a wrapper does not tell its content.
         check_handler(self.handler, self.options.get("executor"))
 
-    def consumer(self, config: Config, concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
+    def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
         """Return a consumer that is ready to run the handler.
 
         `config` has Kafka's address; `index` numbers this worker among its copies.
         """
-        changed = {} if concurrency is None else {"max_concurrency": concurrency}
+        changed = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
         settings = self._config(config)
         if "group.instance.id" in settings:  # members with the same id would end each other
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
@@ -153,7 +153,7 @@ class Worker:
     def kafka_topics(self) -> list[str]:
         """Return the Kafka topics that it reads, without those that match a pattern."""
         if isinstance(self.topics, Mapping):
-            subscriptions = by_priority(self.topics, self.levels or 1)
+            subscriptions = by_given_level(self.topics, self.levels or 1)
             names = [name for each in subscriptions for name in each.topics]
         elif self.levels is None:
             names = list(self.topics)
@@ -164,18 +164,18 @@ class Worker:
     def _config(self, kafka: Config) -> dict[str, Any]:
         own: dict[str, Any] = {"group.id": self.group}
         if self.levels is not None:
-            own["max.priority"] = self.levels
+            own["levels"] = self.levels
         if self.reader is not None:
             own["value.deserializer"] = self.reader
         return {"auto.offset.reset": "earliest", **self.config, **kafka, **own}
 
 
 def _check_known(options: Iterable[str]) -> None:
-    """Raise `ConfigError` for a name that is no option of a `ParallelConsumer`, or has another name here."""
-    known = inspect.signature(ParallelConsumer).parameters.keys() - {"config", "max_concurrency"}
+    """Raise `ConfigError` for a name that is no option of a `ParallelConsumer`."""
+    known = inspect.signature(ParallelConsumer).parameters.keys() - {"config"}
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, {*known, "concurrency", "group", "levels", "value"}, n=1)
+            near = difflib.get_close_matches(name, {*known, "group", "levels", "value"}, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Beside its own, it has {', '.join(sorted(known))}."
             raise ConfigError(f"A worker has no option {name!r}. {hint}")
 

@@ -37,12 +37,12 @@ def show(*values: Any) -> None:
 def main() -> None:
     """Send, consume, schedule, relay, and fail."""
     logging.basicConfig(level=logging.DEBUG)
-    own = {"max.priority": 1, "group.id": f"{TOPIC}-group", "max.poll.records": 10, "auto.offset.reset": "earliest"}
+    own = {"levels": 1, "group.id": f"{TOPIC}-group", "max.poll.records": 10, "auto.offset.reset": "earliest"}
     show(ConsumerSettings.parse(KAFKA | own), ParallelSettings.parse(KAFKA | {"group.id": "g"}))
     show(OutputSettings.parse(KAFKA))
-    show(ProducerSettings.parse(KAFKA | {"max.priority": 1}), worker_of(handle))
+    show(ProducerSettings.parse(KAFKA | {"levels": 1}), worker_of(handle))
     show(Job("m:f", 0, KAFKA, None, 1.0, LogStyle()))
-    with PriorityProducer(KAFKA | {"max.priority": 1}) as producer:
+    with PriorityProducer(KAFKA | {"levels": 1}) as producer:
         show(producer, producer.send(TOPIC, "one").result(60))
     with PriorityConsumer(KAFKA | own) as consumer:
         consumer.subscribe(TOPIC)

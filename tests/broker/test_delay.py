@@ -94,7 +94,7 @@ def test_level_and_partition_are_those_asked_for(cluster: DelayCluster) -> None:
     cluster.create_target(f"{cluster.target}-2", partitions=3)
     with cluster.scheduler() as scheduler, cluster.relay():
         for number in range(3):
-            scheduler.send_later("k", b"v", cluster.target, 0.1, priority=2, partition=number)
+            scheduler.send_later("k", b"v", cluster.target, 0.1, level=2, partition=number)
         found = cluster.wait_for(3, f"{cluster.target}-2")
     assert sorted(message.partition() for message in found) == [0, 1, 2]
 

@@ -258,7 +258,7 @@ def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) ->
             with pytest.raises(ConfigError, match=f"The topic {topic} is the scheduler's own"):
                 scheduler.every(60, "change:x", b"oops", topic)
         with pytest.raises(ConfigError, match="is the scheduler's own"):
-            scheduler.send_later("change:x", b"oops", f"{names.name}.line", 0.1, priority=1000)
+            scheduler.send_later("change:x", b"oops", f"{names.name}.line", 0.1, level=1000)
         with pytest.raises(ConfigError, match=r"'\.' is no name of a topic"):
             scheduler.send_later("k", b"v", ".", 0.1)
         with pytest.raises(ConfigError, match="at most 1000 characters"):

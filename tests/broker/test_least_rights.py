@@ -100,10 +100,10 @@ def test_a_producer_writes_its_topics(broker: LocalBroker, name: str) -> None:
     topics = [f"{name}-0", f"{name}-1"]
     create(broker, *topics)
     user = user_of(broker, "producer", topic=topics)
-    with PriorityProducer({**user.config, "max.priority": 2}) as producer:
+    with PriorityProducer({**user.config, "levels": 2}) as producer:
         for level in range(2):
-            assert producer.send(name, b"v", priority=level).result(PATIENCE).offset == 0
-    headway(user, "produce", name, "--levels", "2", "--priority", "1", answer="one\n")
+            assert producer.send(name, b"v", level=level).result(PATIENCE).offset == 0
+    headway(user, "produce", name, "--levels", "2", "--level", "1", answer="one\n")
     assert len(records(broker, topics[1], 2)) == 2
     assert user.denied() == []
 
@@ -111,7 +111,7 @@ def test_a_producer_writes_its_topics(broker: LocalBroker, name: str) -> None:
 def test_a_producer_with_transactions_writes_under_its_id(broker: LocalBroker, name: str) -> None:
     create(broker, f"{name}-0")
     user = user_of(broker, "producer", ["transactional"], topic=f"{name}-0", transactional_id=name)
-    with PriorityProducer({**user.config, "max.priority": 1, "transactional.id": name}) as producer:
+    with PriorityProducer({**user.config, "levels": 1, "transactional.id": name}) as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send(name, b"v")
@@ -122,7 +122,7 @@ def test_a_producer_with_transactions_writes_under_its_id(broker: LocalBroker, n
 def test_a_producer_of_records_that_are_due_later_writes_the_lines(broker: LocalBroker, name: str) -> None:
     create(broker, f"{name}-0")
     user = user_of(broker, "producer", ["due"], topic=f"{name}-0", scheduler=delayed(broker, f"{name}-delay"))
-    config = {**user.config, "max.priority": 1, "scheduler.name": f"{name}-delay"}
+    config = {**user.config, "levels": 1, "scheduler.name": f"{name}-delay"}
     with PriorityProducer(config) as producer:
         producer.send(name, b"v", due=60.0).result(PATIENCE)
     assert user.denied() == []
@@ -134,7 +134,7 @@ def test_a_consumer_reads_its_topics_in_its_groups(broker: LocalBroker, name: st
     for topic in topics:
         fill(broker, topic, 3)
     user = user_of(broker, "consumer", topic=topics, group=groups)
-    config = {**user.config, "group.id": name, "max.priority": 2, "max.poll.records": 3}
+    config = {**user.config, "group.id": name, "levels": 2, "max.poll.records": 3}
     with PriorityConsumer({**config, "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe(name)
         found: list[Any] = []

@@ -190,7 +190,7 @@ def test_a_command_with_one_right_less_says_which_and_changes_nothing(name: str,
         for level in range(2):
             cluster.put(f"{user.name}-{level}", b"k", b"v", [])
     if name == "offsets-show":
-        config = {**cluster.config, "group.id": user.name, "max.priority": 2, **POLLS, "auto.offset.reset": "earliest"}
+        config = {**cluster.config, "group.id": user.name, "levels": 2, **POLLS, "auto.offset.reset": "earliest"}
         with PriorityConsumer(config) as consumer:
             consumer.subscribe(user.name)
             found: Counter[int] = Counter()
@@ -272,7 +272,7 @@ def test_a_record_that_may_not_be_written_is_refused_with_the_right(
         user.grant(Grant("Write", "Topic", "{}-other"))
     if describe:
         user.grant(Grant("Describe", "Topic", "{}-0"))
-    with PriorityProducer({**user.config, "max.priority": 1}) as producer:
+    with PriorityProducer({**user.config, "levels": 1}) as producer:
         began = time.monotonic()
         with pytest.raises(DeliveryRefusedError, match=f"--operation Write --topic {user.name}-0"):
             producer.send(user.name, b"v").result(30)
@@ -292,7 +292,7 @@ def test_a_record_that_may_not_be_written_is_refused_with_the_right(
 async def test_an_async_producer_that_may_write_to_no_topic_goes_on_when_it_may(user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0")
     user.grant(Grant("Describe", "Topic", "{}-0"))
-    async with AsyncPriorityProducer({**user.config, "max.priority": 1}) as producer:
+    async with AsyncPriorityProducer({**user.config, "levels": 1}) as producer:
 
         async def refused() -> bool:
             try:
@@ -312,7 +312,7 @@ async def test_an_async_producer_that_may_write_to_no_topic_goes_on_when_it_may(
 
 
 def test_a_transactional_id_that_may_not_be_used_is_told_at_once(user: User, cluster: Cluster) -> None:
-    config = {**user.config, "max.priority": 1, "transactional.id": user.name}
+    config = {**user.config, "levels": 1, "transactional.id": user.name}
     began = time.monotonic()
     with (
         PriorityProducer(config) as producer,
@@ -335,7 +335,7 @@ def test_a_consumer_without_a_right_says_so_closes_at_once_and_reads_when_it_is_
     cluster.create(f"{user.name}-0")
     cluster.put(f"{user.name}-0", b"k", b"v", [])
     user.grant(*(each for name, each in READS.items() if name != which))
-    config = {**user.config, "group.id": user.name, "max.priority": 1, **POLLS, "auto.offset.reset": "earliest"}
+    config = {**user.config, "group.id": user.name, "levels": 1, **POLLS, "auto.offset.reset": "earliest"}
     with PriorityConsumer(config) as consumer:
         consumer.subscribe(user.name)
         began = time.monotonic()

@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 from headway import ParallelConsumer, PriorityProducer, ProducerRecord, RetryLater
 from headway.broker import LocalBroker
 from headway.core.delay.schedule import HEADER
-from headway.core.retry import Retries, fixed
+from headway.core.retry import Retries, fixed_backoff
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, TransactionError
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from tests.broker.delay_cluster import DelayCluster, wait_until
@@ -275,7 +275,7 @@ def test_the_letter_of_a_record_is_tried_again_and_not_its_handler_and_other_rec
     count = 200
     source, dead = source_of(cluster, rights, count), f"dead-{uuid.uuid4().hex[:8]}"
     rights.create(dead)
-    run = Run(cluster, source, dead_letter_topic=dead, retries=Retries(fixed(0.01), max_attempts=2))
+    run = Run(cluster, source, dead_letter_topic=dead, retries=Retries(fixed_backoff(0.01), max_attempts=2))
     take = once(lambda: rights.take(dead, way))
 
     def handle(record: Any, context: Any) -> None:
@@ -306,7 +306,7 @@ def test_in_transactions_a_letter_that_may_not_be_written_waits_with_its_commit_
     source, dead, out = source_of(cluster, rights, count), f"dead-{uuid.uuid4().hex[:8]}", f"out-{uuid.uuid4().hex[:8]}"
     rights.create(dead)
     rights.create(out)
-    options: dict[str, Any] = {"commit_mode": "transactional", "retries": Retries(fixed(0.01), max_attempts=2)}
+    options: dict[str, Any] = {"commit_mode": "transactional", "retries": Retries(fixed_backoff(0.01), max_attempts=2)}
     run = Run(cluster, source, dead_letter_topic=dead, **options)
     take = once(lambda: rights.take(dead, "forbidden"))
 
@@ -383,7 +383,7 @@ def test_a_transaction_that_may_not_write_to_a_topic_says_so_when_it_is_committe
 ) -> None:
     rights.create(f"{cluster.target}-0")
     rights.take(f"{cluster.target}-0", "forbidden")
-    with PriorityProducer({**cluster.config, "transactional.id": cluster.name, "max.priority": 1}) as producer:
+    with PriorityProducer({**cluster.config, "transactional.id": cluster.name, "levels": 1}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         sent = producer.send(cluster.target, b"v")

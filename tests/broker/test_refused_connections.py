@@ -169,8 +169,8 @@ def produce(config: Config) -> None:
 
 
 def produce_with_keys(config: Config) -> None:
-    with PriorityProducer({**config, "max.priority": 2, "value.serializer": lambda text: text.encode()}) as producer:
-        sent = [producer.send("orders", "x" * 1000, f"key {i}", priority=i % 2) for i in range(1000)]
+    with PriorityProducer({**config, "levels": 2, "value.serializer": lambda text: text.encode()}) as producer:
+        sent = [producer.send("orders", "x" * 1000, f"key {i}", level=i % 2) for i in range(1000)]
         errors = {type(future.exception(PATIENCE)) for future in sent}
         assert len(errors) == 1
         assert producer.metrics().failed == [500, 500]  # nothing is left behind
@@ -184,14 +184,14 @@ def produce_in_transactions(config: Config) -> None:
 
 def produce_async(config: Config) -> None:
     async def run() -> None:
-        async with AsyncPriorityProducer({**config, "max.priority": 2}) as producer:
-            await producer.send("orders", b"one", priority=1)
+        async with AsyncPriorityProducer({**config, "levels": 2}) as producer:
+            await producer.send("orders", b"one", level=1)
 
     asyncio.run(run())
 
 
 def consumer_config(config: Config) -> Config:
-    return {**config, "group.id": "billing", "max.priority": 2, "max.poll.records": 10}
+    return {**config, "group.id": "billing", "levels": 2, "max.poll.records": 10}
 
 
 def poll(config: Config) -> None:
@@ -403,7 +403,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
 ) -> None:
     ended: list[BaseException] = []
     handled = list[bytes | None]()
-    groups = {"group.id": headway_topic, "max.priority": 1, "session.timeout.ms": 6000}
+    groups = {"group.id": headway_topic, "levels": 1, "session.timeout.ms": 6000}
 
     def run(config: Config) -> ParallelConsumer:
         consumer = ParallelConsumer({**config, **groups})
@@ -419,7 +419,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
         return consumer
 
     def send(config: Config, values: list[bytes]) -> None:
-        with PriorityProducer({**config, "max.priority": 1}) as producer:
+        with PriorityProducer({**config, "levels": 1}) as producer:
             for value in values:
                 producer.send(headway_topic, value)
 
@@ -446,7 +446,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
 def test_clients_that_are_let_in_no_more_say_so_and_go_on_with_the_credentials_that_they_are_told(
     user: User, headway_topic: str, impatient: None
 ) -> None:
-    config = {**user.config, "max.priority": 1}
+    config = {**user.config, "levels": 1}
     consumer_settings = {**config, "group.id": headway_topic, "max.poll.records": 10}
     with PriorityProducer(config) as producer, PriorityConsumer(consumer_settings) as consumer:
         consumer.subscribe(headway_topic)

@@ -37,7 +37,7 @@ class Cluster:
 
     def producer(self, **settings: Any) -> PriorityProducer:
         """A producer for three levels."""
-        return PriorityProducer(self.config({"max.priority": LEVELS, "linger.ms": 0} | settings))
+        return PriorityProducer(self.config({"levels": LEVELS, "linger.ms": 0} | settings))
 
     def consumer(
         self, group: str, policy: Any = "capacity_burst", distributor: Any = None, **settings: Any
@@ -50,7 +50,7 @@ class Cluster:
         """What a consumer of three levels needs."""
         return self.config(
             {
-                "max.priority": LEVELS,
+                "levels": LEVELS,
                 "max.poll.records": 70,
                 "group.id": group,
                 "auto.offset.reset": "earliest",

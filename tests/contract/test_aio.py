@@ -14,7 +14,7 @@ from tests.contract.conftest import LEVELS, Cluster
 
 
 def producer(cluster: Cluster, **settings: object) -> AsyncPriorityProducer:
-    return AsyncPriorityProducer(cluster.config({"max.priority": LEVELS, "linger.ms": 0} | settings))
+    return AsyncPriorityProducer(cluster.config({"levels": LEVELS, "linger.ms": 0} | settings))
 
 
 def consumer(cluster: Cluster, group: str, **settings: object) -> AsyncPriorityConsumer:
@@ -70,7 +70,7 @@ def test_one_event_loop_may_follow_another(cluster: Cluster) -> None:
 async def test_awaiting_a_send_means_delivered(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
-        metadata = await sends.send(topic, b"v", b"k", priority=2, partition=1, headers=[("a", b"b")])
+        metadata = await sends.send(topic, b"v", b"k", level=2, partition=1, headers=[("a", b"b")])
         assert metadata[:4] == (topic, 1, 2, 0)
         assert sends.metrics().delivered == [0, 0, 1]
     async with consumer(cluster, topic) as reads:
@@ -82,14 +82,14 @@ async def test_awaiting_a_send_means_delivered(cluster: Cluster) -> None:
 async def test_thousands_of_sends_can_be_under_way_and_a_small_queue_only_makes_them_wait(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster, **{"queue.buffering.max.messages": 500}) as sends:
-        places = await asyncio.gather(*(sends.send(topic, b"v", str(i), priority=i % 3) for i in range(5000)))
+        places = await asyncio.gather(*(sends.send(topic, b"v", str(i), level=i % 3) for i in range(5000)))
     assert len({(place.level, place.partition, place.offset) for place in places}) == 5000
 
 
 async def test_async_for_gives_every_record_once(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
-        await asyncio.gather(*(sends.send(topic, str(i), str(i), priority=i % 3) for i in range(300)))
+        await asyncio.gather(*(sends.send(topic, str(i), str(i), level=i % 3) for i in range(300)))
     async with consumer(cluster, topic) as reads:
         reads.subscribe(topic)
         records = await take(reads, 300)
@@ -99,7 +99,7 @@ async def test_async_for_gives_every_record_once(cluster: Cluster) -> None:
 async def test_only_what_was_handed_out_is_committed(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
-        await asyncio.gather(*(sends.send(topic, str(i), str(i), priority=i % 3) for i in range(60)))
+        await asyncio.gather(*(sends.send(topic, str(i), str(i), level=i % 3) for i in range(60)))
     seen: list[tuple[int, int, int]] = []
     for count in (20, 40):
         async with consumer(cluster, topic, **{"enable.auto.commit": True}) as reads:
@@ -126,7 +126,7 @@ async def test_a_poll_that_is_cancelled_loses_nothing(cluster: Cluster) -> None:
         reads.subscribe(topic)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reads.poll(30), 0.2)
-        await asyncio.gather(*(sends.send(topic, b"v", priority=i % 3) for i in range(30)))
+        await asyncio.gather(*(sends.send(topic, b"v", level=i % 3) for i in range(30)))
         assert len(await take(reads, 30)) == 30
 
 
@@ -141,7 +141,7 @@ async def test_wakeup_ends_a_waiting_poll(cluster: Cluster) -> None:
 async def test_commits_and_questions_can_run_beside_a_poll(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster) as sends:
-        await asyncio.gather(*(sends.send(topic, b"v", str(i), priority=i % 3) for i in range(90)))
+        await asyncio.gather(*(sends.send(topic, b"v", str(i), level=i % 3) for i in range(90)))
     async with consumer(cluster, topic) as reads:
         reads.subscribe(topic)
         await take(reads, 90)
@@ -155,17 +155,17 @@ async def test_commits_and_questions_can_run_beside_a_poll(cluster: Cluster) -> 
         assert await reads.position(partition) == ends[partition]
 
 
-async def test_a_refused_priority_and_a_refused_record_raise_where_they_are_awaited(cluster: Cluster) -> None:
+async def test_a_refused_level_and_a_refused_record_raise_where_they_are_awaited(cluster: Cluster) -> None:
     async with producer(cluster, **{"message.max.bytes": 2000}) as sends:
         with pytest.raises(ConfigError, match="must be from 0 to 2"):
-            await sends.send("orders", b"v", priority=3)
+            await sends.send("orders", b"v", level=3)
         with pytest.raises(DeliveryError, match="was refused"):
             await sends.send(cluster.topic(), b"x" * 3000)
         assert sum(sends.metrics().failed) == 1
 
 
 async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
-    config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "max.block.ms": 50, "log_level": 0}
+    config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "max.block.ms": 50, "log_level": 0}
     sends = AsyncPriorityProducer(config | {"queue.buffering.max.messages": 1})
     waiting = sends.send("orders", b"1")
     start = time.monotonic()
@@ -178,7 +178,7 @@ async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
 
 
 async def test_who_does_not_want_to_wait_for_room_is_told_at_once() -> None:
-    config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "log_level": 0, "queue.buffering.max.messages": 1}
+    config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0, "queue.buffering.max.messages": 1}
     sends = AsyncPriorityProducer(config, on_full="raise")
     waiting = sends.send("orders", b"1")
     with pytest.raises(NoRoomError, match="1 records wait"):
@@ -188,7 +188,7 @@ async def test_who_does_not_want_to_wait_for_room_is_told_at_once() -> None:
 
 
 async def test_who_waits_for_room_may_be_cancelled_and_is_not_sent() -> None:
-    config = {"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "log_level": 0, "queue.buffering.max.messages": 1}
+    config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0, "queue.buffering.max.messages": 1}
     sends = AsyncPriorityProducer(config)
     first, *others = [sends.send("orders", b"x") for _ in range(3)]
     for other in others:
@@ -211,7 +211,7 @@ async def test_transactions_are_whole_or_not_at_all(kafka_cluster: Cluster) -> N
                 await sends.send(topic, b"no")
                 raise ZeroDivisionError
         async with sends.transaction():
-            await asyncio.gather(*(sends.send(topic, b"yes", priority=level) for level in range(3)))
+            await asyncio.gather(*(sends.send(topic, b"yes", level=level) for level in range(3)))
     async with consumer(kafka_cluster, topic) as reads:
         reads.subscribe(topic)
         assert [record.value for record in await take(reads, 3)] == [b"yes"] * 3
@@ -287,7 +287,7 @@ class Commit:
 async def test_a_transaction_that_is_cancelled_during_its_commit_is_aborted_only_when_that_was_refused(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    async with AsyncPriorityProducer({"bootstrap.servers": "127.0.0.1:1", "max.priority": 1, "log_level": 0}) as sends:
+    async with AsyncPriorityProducer({"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0}) as sends:
         commit = Commit(sends, monkeypatch, error)
 
         async def transact() -> None:
@@ -312,7 +312,7 @@ async def test_a_poll_that_ends_leaves_others_waiting_that_are_woken_at_once(clu
         reads.subscribe(topic)
         await sends.send(topic, b"first")
         assert len(await reads.poll(30)) == 1
-        for priority in range(LEVELS):
+        for level in range(LEVELS):
             waits = asyncio.create_task(reads.poll(30))
             await asyncio.sleep(0)
             assert await reads.poll(0.05) == []
@@ -320,7 +320,7 @@ async def test_a_poll_that_ends_leaves_others_waiting_that_are_woken_at_once(clu
             await asyncio.sleep(0)
             cancelled.cancel()
             await asyncio.wait([cancelled])
-            await sends.send(topic, b"next", priority=priority)
+            await sends.send(topic, b"next", level=level)
             delivered = time.monotonic()
             assert [record.value for record in await waits] == [b"next"]
             assert time.monotonic() - delivered < 0.7  # of the second after which a poll looks anyway
@@ -346,7 +346,7 @@ async def test_tasks_that_poll_and_iterate_at_once_share_the_records(cluster: Cl
 
         tasks = [asyncio.create_task(each) for each in (poll(0.01), poll(1), iterate(), iterate())]
         for i in range(400):
-            sends.send(topic, b"v", str(i), priority=i % LEVELS)
+            sends.send(topic, b"v", str(i), level=i % LEVELS)
             await asyncio.sleep(0.001)
         async with asyncio.timeout(30):
             while len(taken) < 400:

@@ -194,7 +194,7 @@ def test_a_plain_handler_that_blocks_fails_its_row_and_the_micro_batch_ends(
 
     options = {**orders.options, "startingOffsets": "earliest"}
     stream = spark.readStream.format("headway").options(**options).load()
-    outcomes = parallel_map(stream, call, "int", key=None, timeout=1, retries=ONCE)
+    outcomes = parallel_map(stream, call, "int", key=None, time_limit=1, retries=ONCE)
     writer = outputs(outcomes, dead_letter_topic=f"{orders.topic}-2").writeStream.format("headway")
     writer = writer.option("kafka.bootstrap.servers", orders.servers).option("checkpointLocation", str(tmp_path / "c"))
     began = time.monotonic()

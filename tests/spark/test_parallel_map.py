@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import VariantVal
 
 from headway import Context
-from headway.core.retry import Retries, fixed
+from headway.core.retry import Retries, fixed_backoff
 from headway.dead_letters import PREFIX
 from headway.errors import ConfigError
 from headway.spark import InputRow, Output, outputs, parallel_map
@@ -36,7 +36,7 @@ async def number_of(row: InputRow, context: Context) -> tuple[int, int]:
 
 
 def stage(frame: DataFrame) -> DataFrame:
-    retries = Retries(fixed(0.001), max_attempts=2)
+    retries = Retries(fixed_backoff(0.001), max_attempts=2)
     return parallel_map(frame, number_of, "number int, attempt int", key="key", retries=retries)
 
 
@@ -130,8 +130,8 @@ def test_a_mistake_is_one_sentence_before_anything_runs(spark: SparkSession) -> 
         parallel_map(frame.selectExpr("parse_json('1') AS parsed"), number_of, "int", key="parsed")
     with pytest.raises(ConfigError, match="The schema is interval year to month, which has no type of Arrow's"):
         parallel_map(frame, number_of, "interval year to month", key="key")
-    with pytest.raises(ConfigError, match="concurrency is 0; it must be at least 1"):
-        parallel_map(frame, number_of, "int", key="key", concurrency=0)
+    with pytest.raises(ConfigError, match="max_concurrency is 0; it must be at least 1"):
+        parallel_map(frame, number_of, "int", key="key", max_concurrency=0)
     with pytest.raises(ConfigError, match="has a column result already"):
         parallel_map(frame.withColumnRenamed("keys", "result"), number_of, "int", key="key")
 

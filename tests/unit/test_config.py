@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 
-from headway.config import ConsumerSettings, ProducerSettings
+from headway.config import ConsumerSettings, ParallelSettings, ProducerSettings
 from headway.errors import ConfigError
 
-CONSUMER: dict[str, Any] = {"max.priority": 3, "group.id": "billing", "max.poll.records": 50}
+CONSUMER: dict[str, Any] = {"levels": 3, "group.id": "billing", "max.poll.records": 50}
 
 
 def refusal(**changes: Any) -> str:
@@ -15,7 +15,7 @@ def refusal(**changes: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["max.priority", "max.poll.records"])
+@pytest.mark.parametrize("key", ["levels", "max.poll.records"])
 def test_a_mandatory_number_that_is_missing_is_named(key: str) -> None:
     assert f"The setting {key} is missing" in refusal(**{key: ...})
 
@@ -25,25 +25,32 @@ def test_a_missing_group_is_named() -> None:
 
 
 def test_a_scheduler_has_a_name() -> None:
-    assert ProducerSettings.parse({"max.priority": 1}).scheduler == "headway-delay"
+    assert ProducerSettings.parse({"levels": 1}).scheduler == "headway-delay"
     with pytest.raises(ConfigError, match=r"scheduler\.name must be a non-empty string, not ''"):
-        ProducerSettings.parse({"max.priority": 1, "scheduler.name": ""})
+        ProducerSettings.parse({"levels": 1, "scheduler.name": ""})
 
 
 def test_a_misspelt_mandatory_setting_is_suggested() -> None:
-    assert "'max.priorty' looks like it" in refusal(**{"max.priority": ..., "max.priorty": 3})
+    assert "'level' looks like it" in refusal(levels=..., level=3)
+
+
+def test_the_java_clients_name_for_the_levels_is_refused_with_ours() -> None:
+    for config in (CONSUMER | {"max.priority": 3}, {"group.id": "billing", "max.priority": 3}):
+        for settings in (ConsumerSettings, ParallelSettings, ProducerSettings):
+            with pytest.raises(ConfigError, match=r"max\.priority has no place here: .* is levels here"):
+                settings.parse(config)
 
 
 @pytest.mark.parametrize("value", ["three", 2.5, True, [3]])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    assert "must be a whole number" in refusal(**{"max.priority": value})
+    assert "must be a whole number" in refusal(levels=value)
 
 
 def test_numbers_may_be_strings_as_in_a_properties_file() -> None:
-    assert ConsumerSettings.parse(CONSUMER | {"max.priority": "3"}).levels == 3
+    assert ConsumerSettings.parse(CONSUMER | {"levels": "3"}).levels == 3
 
 
-@pytest.mark.parametrize("key", ["max.priority", "max.poll.records", "max.poll.history.window.size"])
+@pytest.mark.parametrize("key", ["levels", "max.poll.records", "max.poll.history.window.size"])
 def test_numbers_below_one_are_refused_with_the_bound(key: str) -> None:
     assert f"The setting {key} is 0; it must be at least 1" in refusal(**{key: 0})
 
@@ -78,7 +85,7 @@ def test_a_setting_that_would_commit_what_was_not_returned_is_refused() -> None:
 def test_secrets_are_not_in_the_repr() -> None:
     secret = {"sasl.password": "hunter2"}
     assert "hunter2" not in repr(ConsumerSettings.parse(CONSUMER | secret))
-    assert "hunter2" not in repr(ProducerSettings.parse({"max.priority": 1} | secret))
+    assert "hunter2" not in repr(ProducerSettings.parse({"levels": 1} | secret))
 
 
 def test_a_deserialiser_must_be_a_function() -> None:
@@ -86,7 +93,7 @@ def test_a_deserialiser_must_be_a_function() -> None:
 
 
 def idempotence(**settings: Any) -> Any:
-    return ProducerSettings.parse({"max.priority": 1} | settings).kafka["enable.idempotence"]
+    return ProducerSettings.parse({"levels": 1} | settings).kafka["enable.idempotence"]
 
 
 @pytest.mark.parametrize(

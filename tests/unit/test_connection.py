@@ -45,7 +45,7 @@ def test_all_settings_that_say_how_to_reach_and_to_trust_brokers_arrive(kinds: d
     "name",
     [
         *("group.id", "auto.offset.reset", "isolation.level", "on_commit", "transactional.id", "acks", "linger.ms"),
-        *("message.max.bytes", "max.in.flight", "error_cb", "stats_cb", "max.priority", "value.deserializer"),
+        *("message.max.bytes", "max.in.flight", "error_cb", "stats_cb", "levels", "value.deserializer"),
     ],
 )
 def test_what_belongs_to_one_client_stays_with_it(name: str) -> None:

@@ -104,7 +104,7 @@ def headway() -> None:
     \b
       headway broker start
       headway topics create orders --levels 3
-      echo 'ship at once' | headway produce orders --priority 2
+      echo 'ship at once' | headway produce orders --level 2
       echo 'ship some day' | headway produce orders
       headway consume orders --group billing --timeout 5
 

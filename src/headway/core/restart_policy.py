@@ -1,10 +1,10 @@
 """The decision when a member that died is started again, and when to give up; time is an argument."""
 
-from headway.core.retry import exponential
+from headway.core.retry import exponential_backoff
 
 MOST_DEATHS = 5
 _WELL_AFTER = 120.0  # longer than a group waits for a killed member: such a wait must not count as a good life
-_delay = exponential(first=0.5, longest=30.0)
+_delay = exponential_backoff(first=0.5, longest=30.0)
 
 
 class RestartPolicy:

@@ -8,8 +8,8 @@ to a day.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headway.core.user_errors import attribute, name_of
@@ -89,19 +89,21 @@ Delay = Callable[[Any, int, BaseException], float]
 """(record, attempt that failed, error) -> seconds to wait: a user's own function."""
 
 
-def fixed(seconds: float) -> Backoff:
-    """Return a backoff with the same delay each time.
+def fixed_backoff(seconds: float) -> Backoff:
+    """Return a back-off with the same delay each time.
 
-    >>> fixed(1.5)(7, 0.5)
+    >>> fixed_backoff(1.5)(7, 0.5)
     1.5
     """
     return lambda attempt, chance: seconds
 
 
-def exponential(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
-    """Return delays that grow by a factor up to the longest, each shortened by chance, by at most the part `jitter`.
+def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
+    """Return a back-off whose delays grow by a factor up to the longest, in seconds.
 
-    >>> backoff = exponential(first=1, longest=60, jitter=0.5)
+    Chance shortens each delay, by at most the part `jitter`, so that records that failed together come apart.
+
+    >>> backoff = exponential_backoff(first=1, longest=60, jitter=0.5)
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
     ([1.0, 2.0, 4.0, 60.0], 2.0)
     """
@@ -116,7 +118,7 @@ def exponential(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, 
     return delay
 
 
-_DEFAULT_BACKOFF = exponential()
+_DEFAULT_BACKOFF = exponential_backoff()
 _LONGEST_ASKED_FOR = 86_400.0  # seconds; a longer request of an error is more likely a mistake
 
 
@@ -125,17 +127,19 @@ class Retries:
     """The way in which failed records are retried.
 
     Args:
-        backoff: The delay after each attempt. If it raises, the default decides.
+        backoff: The delay after each attempt: `fixed_backoff`, `exponential_backoff`, or a function of the attempt,
+            from 1, and a chance from 0 to 1. If it raises, the default decides.
         max_attempts: The attempts after which a record is a dead letter, `RetriableError` or not; None tries for ever.
         fatal: Errors that are not retried. `RetriableError` always is, `FatalError` never.
+        by_exception: The back-offs of certain errors: that of the error's class, or else of its nearest base class.
         delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
             number of seconds, the backoff decides.
 
     Either way the delay is at least the `retry_after` of a `RetriableError`.
 
-    >>> Retries(fixed(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
+    >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
     Again(at=102.0, delay_error=None, untried=False)
-    >>> Retries(fixed(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
+    >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
     DeadLetter(reason='attempt 2 of 2 failed')
     """
 
@@ -143,6 +147,7 @@ class Retries:
     max_attempts: int | None = None
     fatal: tuple[type[BaseException], ...] = ()
     delay: Delay | None = None
+    by_exception: Mapping[type[BaseException], Backoff] = field(default_factory=dict)
 
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
@@ -169,12 +174,18 @@ class Retries:
         except BaseException:  # an abstract class may itself decide `issubclass`
             return issubclass(kind, FatalError)
 
+    def _backoff_of(self, kind: type[BaseException]) -> Backoff:
+        """Return the back-off for an error of this class."""
+        if not self.by_exception:
+            return self.backoff
+        return next((self.by_exception[each] for each in kind.__mro__ if each in self.by_exception), self.backoff)
+
     def _seconds(
         self, record: object, attempt: int, error: BaseException, chance: float
     ) -> tuple[float, BaseException | None]:
         # Whatever a user's functions do, the record must not be stuck.
         try:
-            default = _checked(self.backoff(attempt, chance))
+            default = _checked(self._backoff_of(type(error))(attempt, chance))
         except BaseException as delay_error:
             return _DEFAULT_BACKOFF(attempt, chance), delay_error
         if self.delay is None:

@@ -24,7 +24,7 @@ class RecordOptions(TypedDict, total=False):
     """The options of `send_later`."""
 
     headers: Sequence[Header]
-    priority: int | None
+    level: int | None
     partition: int | None
     id: str | None
 

@@ -91,7 +91,7 @@ class Scheduler(Closable):
         when: When,
         *,
         headers: Sequence[Header] = (),
-        priority: int | None = None,
+        level: int | None = None,
         partition: int | None = None,
         id: str | None = None,
         on_stored: OnDelivery | None = None,
@@ -108,7 +108,7 @@ class Scheduler(Closable):
             topic: The target topic.
             when: An aware datetime, or a delay: a timedelta or seconds.
             headers: The record's headers.
-            priority: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
+            level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
             partition: The target's partition; without it the key decides, as for any producer.
             id: The beginning of the schedule's id, to find the schedule by in lists; a unique end is added.
             on_stored: Called with (error, metadata) on the scheduler's own thread, when the record is stored or not.
@@ -119,7 +119,7 @@ class Scheduler(Closable):
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
         """
-        return self._schedule(key, value, topic, when, headers, priority, partition, id, None, None, on_stored)
+        return self._schedule(key, value, topic, when, headers, level, partition, id, None, None, on_stored)
 
     def every(
         self,
@@ -132,7 +132,7 @@ class Scheduler(Closable):
         misfire: Misfire = "coalesce",
         older_than: float = 0.0,
         headers: Sequence[Header] = (),
-        priority: int | None = None,
+        level: int | None = None,
         partition: int | None = None,
         id: str | None = None,
     ) -> ScheduleHandle:
@@ -151,7 +151,7 @@ class Scheduler(Closable):
                 for each missed time, "skip" drops times missed by more than `older_than` seconds.
             older_than: The seconds that a missed time may be in the past and still be delivered under "skip".
             headers: The record's headers.
-            priority: The level, as for `send_later`.
+            level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
             id: The beginning of the schedule's id, as for `send_later`.
         """
@@ -171,9 +171,7 @@ class Scheduler(Closable):
         first = recurrence.following(now, now)
         if first is None:
             raise ConfigError(f"The rule {rule!r} never comes true, or only beyond the year 9999.")
-        return self._schedule(
-            key, value, topic, (first - now) / 1000, headers, priority, partition, id, recurrence, first
-        )
+        return self._schedule(key, value, topic, (first - now) / 1000, headers, level, partition, id, recurrence, first)
 
     def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Cancel a schedule, and return `Settled.CANCELLED`, or `Settled.DELIVERED` if the record came first.
@@ -249,7 +247,7 @@ class Scheduler(Closable):
         topic: str,
         when: When,
         headers: Sequence[Header],
-        priority: int | None,
+        level: int | None,
         partition: int | None,
         id_: str | None,
         recurrence: Recurrence | None,
@@ -257,7 +255,7 @@ class Scheduler(Closable):
         on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
         self._check_open()
-        target = topic if priority is None else level_topic(topic, priority)
+        target = topic if level is None else level_topic(topic, level)
         fields = _checked(headers, target)
         if self._write_key:
             key = self._write_key(key, target, fields)

@@ -45,7 +45,7 @@ class Context:
 
     @property
     def level(self) -> int:
-        """The record's priority, 0 lowest."""
+        """The record's level, 0 the lowest."""
         return self._work.level
 
     @property

@@ -20,7 +20,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import make_slots
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import LevelSubscription, by_level, by_priority, checked_topics, level_group
+from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics, level_group
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
 from headway.errors import AuthorizationError, ClosedError, ConfigError, KafkaError
@@ -89,8 +89,8 @@ class ParallelConsumer:
     """A consumer that handles records in parallel, in the order that `ordering` asks for, each acknowledged on its own.
 
     Completed records above an incomplete one are committed beside the offset, as an offset map. A restart therefore
-    repeats only records that were not done. Without `max.priority` topics and group have the names given. With
-    `max.priority` they have the names of their levels, which share the slots as `policy` says. For the settings see
+    repeats only records that were not done. Without `levels` topics and group have the names given. With
+    `levels` they have the names of their levels, which share the slots as `policy` says. For the settings see
     `headway.config`; the other keys go to librdkafka.
 
     Args:
@@ -191,7 +191,7 @@ class ParallelConsumer:
         self.failure: BaseException | None = None  # the error that ended the run, if one did
 
     def subscribe(self, topics: str | Iterable[str] | Mapping[str, int]) -> None:
-        """Read these topics, or, with `max.priority`, each topic of a mapping at the priority given (KIP-349).
+        """Read these topics, or, with `levels`, each topic of a mapping at the level given (KIP-349).
 
         A name that starts with `^` is a pattern. Call it once, before `run`.
         """
@@ -201,7 +201,7 @@ class ParallelConsumer:
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
         if isinstance(topics, Mapping):
-            return by_priority(topics, len(self._levels))
+            return by_given_level(topics, len(self._levels))
         if self._settings.levels is None:
             return [LevelSubscription(list(topics), "")]
         return by_level(topics, len(self._levels))

@@ -67,7 +67,7 @@ class Outputs:
         return [Output(self._letter(record), work, record) for record in records]
 
     def _letter(self, record: ProducerRecord) -> Letter:
-        topic = record.topic if record.priority is None else level_topic(record.topic, record.priority)
+        topic = record.topic if record.level is None else level_topic(record.topic, record.level)
         headers: list[Header] = header_list(record.headers)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
         value = self._write_value(record.value, topic, headers) if self._write_value else record.value
@@ -89,7 +89,7 @@ class Outputs:
             return
         partition, offset, timestamp = message.partition(), message.offset(), message.timestamp()[1]
         record = output.output
-        where = RecordMetadata(record.topic, partition, record.priority or 0, offset, timestamp)
+        where = RecordMetadata(record.topic, partition, record.level or 0, offset, timestamp)
         try:
             self._on_output(output.work.record, record, where)
         except BaseException:  # the thread is ours, and goes on

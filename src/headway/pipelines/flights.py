@@ -96,7 +96,7 @@ async def notice(flight: Any, _: Context) -> str:
 
 def handled(known: DataFrame, handler: RowHandler = notice) -> DataFrame:
     """Return each flight with notice, outcome and times: one plane's flights in order, others in parallel."""
-    outcomes = parallel_map(known, handler, "string", key="tailnum", concurrency=100, timeout=5)
+    outcomes = parallel_map(known, handler, "string", key="tailnum", max_concurrency=100, time_limit=5)
     return outcomes.withColumnRenamed("result", "notice")
 
 

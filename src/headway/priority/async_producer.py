@@ -150,7 +150,7 @@ class AsyncPriorityProducer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        priority: int = 0,
+        level: int = 0,
         due: When | None = None,
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.
@@ -162,22 +162,22 @@ class AsyncPriorityProducer:
         if loop is not self._loop:
             self._settle_in(loop)
         if due is not None:
-            more = {"priority": priority, "headers": headers, "partition": partition, "timestamp": timestamp}
+            more = {"level": level, "headers": headers, "partition": partition, "timestamp": timestamp}
             send = partial(producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
             return loop.create_task(_awaited_later(send))
-        destination = producer.destination(topic, priority)
+        destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
         record = _Sent(destination, awaited, self._reported)
-        if self._waiters and (topic, priority, partition) in self._waiters:
+        if self._waiters and (topic, level, partition) in self._waiters:
             taken = False
         else:
             taken = producer.offer(record, destination, value, key, partition, timestamp, headers)
         if taken:
             return awaited
         return self._wait_for_room(
-            (topic, priority, partition), record, destination, value, key, partition, timestamp, headers
+            (topic, level, partition), record, destination, value, key, partition, timestamp, headers
         )
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:

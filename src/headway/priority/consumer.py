@@ -18,7 +18,7 @@ from typing import Any, Self
 from headway.config import Config, ConsumerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.level_buffer import LevelBuffer
-from headway.core.levels.naming import LevelSubscription, by_level, by_priority, checked_topics, level_group
+from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics, level_group
 from headway.core.levels.policies import PolicyName, make_policy
 from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.binding.capi import is_of_a_member
@@ -116,12 +116,12 @@ class PriorityConsumer:
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
     ) -> None:
-        """Read these topics at all levels, or each existing topic of a mapping at the priority given (KIP-349).
+        """Read these topics at all levels, or each existing topic of a mapping at the level given (KIP-349).
 
         They replace the earlier subscription. A name that starts with `^` is a pattern. The callbacks get a list of
         `TopicPartition` during a poll. `on_assign` may seek and `on_revoke` may commit. `on_lost`, by default
-        `on_revoke`, gets partitions that another member may own already. Raises `ConfigError` for a priority that is
-        not a level.
+        `on_revoke`, gets partitions that another member may own already. Raises `ConfigError` for a level that
+        does not exist.
         """
         self._check_open()
         self._check_not_in_callback("subscribe")
@@ -133,7 +133,7 @@ class PriorityConsumer:
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
         if isinstance(topics, Mapping):
-            return by_priority(topics, len(self._levels))
+            return by_given_level(topics, len(self._levels))
         return by_level(topics, len(self._levels))
 
     def unsubscribe(self) -> None:

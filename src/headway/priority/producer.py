@@ -1,4 +1,4 @@
-"""The producers: a future for each record, and for `PriorityProducer` a level topic for each priority."""
+"""The producers: a future for each record, and for `PriorityProducer` a topic for each level."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from headway.config import Config, ProducerSettings, no_such_priority
+from headway.config import Config, ProducerSettings, no_such_level
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import level_topic
 from headway.core.producer.accumulator import Accumulator, Limits
@@ -99,13 +99,13 @@ class _BaseProducer(Closable):
         value: Any,
         key: Any,
         due: When,
-        priority: int | None,
+        level: int | None,
         headers: Sequence[Header] | None,
         partition: int | None,
         timestamp: int | None,
         on_delivery: OnDelivery | None,
     ) -> DeliveryFuture:
-        self._check(priority or 0)
+        self._check(level or 0)
         if timestamp is not None:
             raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
         return self.scheduler.send_later(
@@ -114,7 +114,7 @@ class _BaseProducer(Closable):
             topic,
             due,
             headers=() if headers is None else headers,
-            priority=priority,
+            level=level,
             partition=partition,
             on_stored=on_delivery,
         ).future
@@ -166,7 +166,7 @@ class _BaseProducer(Closable):
 
     def _check(self, level: int) -> None:
         if not 0 <= level < len(self._destinations):
-            raise no_such_priority(level, len(self._destinations))
+            raise no_such_level(level, len(self._destinations))
 
     def _wait_for_room(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
         """Wait until a record that found no room has some, or refuse the record."""
@@ -374,7 +374,7 @@ class _BaseProducer(Closable):
 
 
 class PriorityProducer(_BaseProducer):
-    """A producer that sends each record to its level's topic: priority i of `orders` goes to `orders-i`.
+    """A producer that sends each record to its level's topic: level i of `orders` goes to `orders-i`.
 
     For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
     Java's producer would choose (murmur2). Others fill a batch for one partition after the other. Without room `send`
@@ -408,7 +408,7 @@ class PriorityProducer(_BaseProducer):
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        priority: int = 0,
+        level: int = 0,
         due: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture:
@@ -420,16 +420,16 @@ class PriorityProducer(_BaseProducer):
         `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
         for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
 
-        Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a priority that is not a level, and
+        Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a level that does not exist, and
         sends nothing then. A later failure, serialisation included, fails the future. Do not call `send` from a signal
         handler, which may have interrupted a `send`: let the signal handler tell a thread.
         """
         if due is not None:
-            return self._send_later(topic, value, key, due, priority, headers, partition, timestamp, on_delivery)
+            return self._send_later(topic, value, key, due, level, headers, partition, timestamp, on_delivery)
         try:
-            destination = self._open[priority][topic]
+            destination = self._open[level][topic]
         except KeyError:
-            destination = self.destination(topic, priority)
+            destination = self.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
@@ -446,11 +446,11 @@ class PriorityProducer(_BaseProducer):
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        priority: int = 0,
+        level: int = 0,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
-        destination = self.destination(topic, priority)
+        destination = self.destination(topic, level)
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
 

@@ -51,7 +51,7 @@ class _Task:
     worker: str
     config: Config = field(repr=False)
     connection: Config = field(repr=False)
-    concurrency: int | None
+    max_concurrency: int | None
     drain_timeout: float
     run: str
     since: int
@@ -74,7 +74,7 @@ class _Task:
     def consumer(self) -> ParallelConsumer:
         """Return a consumer that is ready to run the handler."""
         [worker] = find_workers([self.worker]).values()
-        return worker.consumer(self.config, self.concurrency, self.index)
+        return worker.consumer(self.config, self.max_concurrency, self.index)
 
     def handle(self, consumer: ParallelConsumer) -> "_Ended":
         """Run the handler until the consumer is stopped."""
@@ -104,7 +104,7 @@ def run_workers(
     n: int,
     config: Config,
     *,
-    concurrency: int | None = None,
+    max_concurrency: int | None = None,
     drain_timeout: float = 30.0,
 ) -> "ClusterWorkers":
     """Run a `@worker` in `n` tasks of the cluster, each a member of its group; return while they start.
@@ -117,7 +117,7 @@ def run_workers(
         handler_path: `module:handler`, importable on the cluster (`spark-submit --py-files`).
         n: The number of workers. They share the partitions: more workers than partitions would idle.
         config: Kafka's address and further settings, as for a `ParallelConsumer`.
-        concurrency: How many records each worker handles at a time. By default as declared.
+        max_concurrency: How many records each worker handles at a time. By default as declared.
         drain_timeout: How many seconds running records may take after `stop`.
 
     Raises `ConfigError` for a handler that is not found here, or is no worker, and `KafkaError` if Kafka refuses the
@@ -130,7 +130,7 @@ def run_workers(
     [worker] = find_workers([handler_path]).values()
     connection = connection_of({**worker.config, **config})
     control = ControlTopic(connection, CONTROL_TOPIC)
-    task = _Task(handler_path, config, connection, concurrency, drain_timeout, uuid.uuid4().hex, control.end())
+    task = _Task(handler_path, config, connection, max_concurrency, drain_timeout, uuid.uuid4().hex, control.end())
     return ClusterWorkers(spark.sparkContext, task, n, control)
 
 

@@ -68,8 +68,8 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_lines_of_text_arrive_at_the_level_of_their_priority(orders: str) -> None:
-    result = produce(orders, b"at once\nnow\n", "--priority", "2", "--header", "source=shop")
+def test_lines_of_text_arrive_at_the_level_given(orders: str) -> None:
+    result = produce(orders, b"at once\nnow\n", "--level", "2", "--header", "source=shop")
     assert result.exit_code == 0
     assert result.stderr.startswith("2 records delivered")
     assert result.stderr.endswith("level 2  2\n  level 1  0\n  level 0  0\n")
@@ -80,10 +80,10 @@ def test_lines_of_text_arrive_at_the_level_of_their_priority(orders: str) -> Non
     assert consumed(orders, 1, "others")[0]["headers"] == [{"name": "source", "value": "shop"}]
 
 
-def test_json_lines_take_key_and_priority_from_their_fields(orders: str, tmp_path: Path) -> None:
+def test_json_lines_take_key_and_level_from_their_fields(orders: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.jsonl"
     file.write_text('{"who": "ann", "urgency": 1}\n{"who": "bob"}\n')
-    options = ("--format", "json-lines", "--key-field", "who", "--priority-field", "urgency")
+    options = ("--format", "json-lines", "--key-field", "who", "--level-field", "urgency")
     assert produce(orders, b"", str(file), *options).exit_code == 0
     records = consumed(orders, 2)
     assert {(each["level"], each["key"], each["value"]) for each in records} == {
@@ -137,7 +137,7 @@ def test_a_delivery_that_fails_later_stops_the_reading(orders: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--priority", "3"], "The priority 3 is not a level: with max.priority=3 it must be from 0 to 2."),
+        (["--level", "3"], "The level 3 does not exist: with levels=3 it must be from 0 to 2."),
         (["--levels", "4"], "has 3 levels in Kafka, and 4 were asked for"),
     ],
 )
@@ -156,7 +156,7 @@ def test_fields_of_text_are_a_usage_error(orders: str) -> None:
 
 
 def test_a_group_goes_on_behind_what_it_wrote(orders: str) -> None:
-    produce(orders, b"".join(b"%d\n" % number for number in range(50)), "--priority", "1")
+    produce(orders, b"".join(b"%d\n" % number for number in range(50)), "--level", "1")
     parts = [consumed(orders, count) for count in (7, 3, 40)]
     assert [int(each["value"]) for part in parts for each in part] == list(range(50))
     assert consume(orders, "--timeout", SILENCE).stdout == ""
@@ -178,8 +178,8 @@ def test_a_group_can_start_at_the_end(orders: str) -> None:
 
 
 def test_the_highest_level_comes_first(orders: str) -> None:
-    for priority in range(3):
-        produce(orders, b"".join(b"%d\n" % priority for _ in range(20)), "--priority", str(priority))
+    for level in range(3):
+        produce(orders, b"".join(b"%d\n" % level for _ in range(20)), "--level", str(level))
     strict = consume(orders, "--max", "60", "--policy", "strict", "--format", "json-lines")
     assert strict.exit_code == 0
     by_level = consume(orders, "--max", "60", "--from", "beginning", "--distributor", "weighted:1,1,1")
@@ -231,7 +231,7 @@ def test_a_reader_that_goes_away_ends_a_consumer_quietly(orders: str) -> None:
 
 def test_ctrl_c_delivers_what_a_producer_has_read(orders: str) -> None:
     # The records would wait for a minute if nobody flushed them.
-    with running("produce", orders, "--priority", "1", "-X", "linger.ms=60000") as process:
+    with running("produce", orders, "--level", "1", "-X", "linger.ms=60000") as process:
         assert process.stdin is not None
         # More than a pipe holds: when it is written, some of it is read.
         process.stdin.write(b"".join(b"%0100d\n" % number for number in range(5000)))

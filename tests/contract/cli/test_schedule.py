@@ -132,11 +132,11 @@ def test_a_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
     cluster.name = "headway-delay"
     cluster.create_target(f"{cluster.target}-1")
     reports: list[object] = []
-    config = {**cluster.config, "max.priority": 2, "message.max.bytes": 5_000_000}  # a schedule is smaller
+    config = {**cluster.config, "levels": 2, "message.max.bytes": 5_000_000}  # a schedule is smaller
     with cluster.relay(), PriorityProducer(config) as producer:
         began = time.time()
         future = producer.send(
-            cluster.target, b"v", b"k", priority=1, due=0.5, on_delivery=lambda *report: reports.append(report)
+            cluster.target, b"v", b"k", level=1, due=0.5, on_delivery=lambda *report: reports.append(report)
         )
         assert future.result(10).topic.startswith("headway-delay.line-")
         [message] = cluster.wait_for(1, f"{cluster.target}-1")
@@ -193,7 +193,7 @@ def test_a_handler_may_ask_for_its_record_again_much_later(cluster: DelayCluster
     async def handle_async(record: ConsumerRecord, context: Context) -> None:
         handle(record, context)
 
-    with PriorityProducer({**cluster.config, "max.priority": 1}) as producer:
+    with PriorityProducer({**cluster.config, "levels": 1}) as producer:
         cluster.create_target(f"{cluster.target}-0")
         producer.send(cluster.target, b"v", b"k", headers=[("a", b"b")], partition=1)
     consumer.subscribe(f"{cluster.target}-0")

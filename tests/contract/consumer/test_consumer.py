@@ -12,7 +12,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway.broker import LocalBroker
-from headway.core.levels.capacity import exponential, linear
+from headway.core.levels.capacity import exponential_shares, linear_shares
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
 from headway.kafka.consumer.level_consumer import LevelConsumer
@@ -43,7 +43,7 @@ def fill(cluster: Cluster, topic: str, per_level: int, **record: Any) -> None:
     with cluster.producer() as producer:
         for i in range(per_level):
             for level in range(3):
-                producer.send(topic, str(i), str(i), priority=level, **record)
+                producer.send(topic, str(i), str(i), level=level, **record)
 
 
 def read(consumer: PriorityConsumer, count: int) -> list[ConsumerRecord]:
@@ -98,7 +98,7 @@ def test_every_record_comes_once_highest_level_first_in_offset_order(cluster: Cl
 def test_a_poll_over_a_backlog_gives_each_level_its_share(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 3_000)
-    shares = exponential(3, 70)
+    shares = exponential_shares(3, 70)
     polls: list[list[int]] = []
     with cluster.consumer(topic) as consumer:
         consumer.subscribe(topic)
@@ -128,7 +128,7 @@ def test_a_waiting_poll_returns_as_soon_as_a_record_comes(cluster: Cluster) -> N
     with cluster.consumer(topic) as consumer, cluster.producer() as producer:
         consumer.subscribe(topic)
         until(consumer, lambda: len(consumer.assignment()) == 12)
-        threading.Timer(0.2, lambda: producer.send(topic, b"now", priority=1)).start()
+        threading.Timer(0.2, lambda: producer.send(topic, b"now", level=1)).start()
         start = time.monotonic()
         [record] = consumer.poll(30)
         assert record.value == b"now"
@@ -204,7 +204,7 @@ def test_closing_before_an_assignment_was_looked_at_does_not_hang(cluster: Clust
 def test_members_that_close_while_their_group_meets_do_not_hang(mock_cluster: Cluster, strategy: str) -> None:
     cluster = mock_cluster  # Kafka waits for the others as long as they may take between two polls
     topic = cluster.topic(levels=1)
-    settings = {"max.priority": 1, "partition.assignment.strategy": strategy}
+    settings = {"levels": 1, "partition.assignment.strategy": strategy}
     members = [cluster.consumer(topic, **settings) for _ in range(PARTITIONS + 2)]  # two have nothing in the end
     for member in members:
         member.subscribe(topic)
@@ -270,7 +270,7 @@ def test_seeking_goes_to_the_offset_whatever_was_fetched_ahead(cluster: Cluster)
     topic = cluster.topic()
     with cluster.producer() as producer:
         for i in range(300):
-            producer.send(topic, str(i), partition=0, priority=1)
+            producer.send(topic, str(i), partition=0, level=1)
     partition = TopicPartition(topic, 0, 1)
     with cluster.consumer(topic, "fair") as consumer:
         consumer.subscribe(topic)
@@ -380,7 +380,7 @@ def test_a_missing_level_topic_is_named_and_the_other_levels_are_read(kafka_clus
     topic = kafka_cluster.topic(levels=2)  # level 2 is missing
     with kafka_cluster.producer() as producer:
         for i in range(40):
-            producer.send(topic, b"v", priority=i % 2)
+            producer.send(topic, b"v", level=i % 2)
     seen: list[ConsumerRecord] = []
     errors: list[FetchError] = []
     with kafka_cluster.consumer(topic) as consumer:
@@ -423,7 +423,7 @@ def test_a_value_that_cannot_be_read_raises_when_it_is_asked_for(cluster: Cluste
         assert record.raw_value == b"\xff"
 
 
-def test_existing_topics_are_read_at_the_priority_given(cluster: Cluster) -> None:
+def test_existing_topics_are_read_at_the_level_given(cluster: Cluster) -> None:
     payments, clicks = cluster.topic(levels=1), cluster.topic(levels=1)
     names = f"{payments}-0", f"{clicks}-0"  # plain topics, under their own names
     with cluster.producer() as producer:
@@ -542,7 +542,7 @@ def test_what_kafka_has_can_be_asked(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer() as producer:
         for offset in range(5):
-            producer.send(topic, b"v", partition=1, priority=1, timestamp=1_000_000 + offset).result(30)
+            producer.send(topic, b"v", partition=1, level=1, timestamp=1_000_000 + offset).result(30)
     partition, empty = TopicPartition(topic, 1, 1), TopicPartition(topic, 0, 2)
     with cluster.consumer(topic) as consumer:
         consumer.subscribe(topic)
@@ -553,7 +553,7 @@ def test_what_kafka_has_can_be_asked(cluster: Cluster) -> None:
         assert consumer.list_topics()[f"{topic}-2"] == 4
 
 
-def test_a_topic_with_a_priority_has_partitions_at_its_own_level_only(cluster: Cluster) -> None:
+def test_a_topic_with_a_level_given_has_partitions_at_its_own_level_only(cluster: Cluster) -> None:
     topic = cluster.topic()
     emails, clicks = f"{topic}-0", f"{topic}-1"
     with cluster.consumer(topic) as consumer:
@@ -572,7 +572,7 @@ def test_offsets_are_found_by_time(kafka_cluster: Cluster) -> None:  # the mock 
     topic = kafka_cluster.topic()
     with kafka_cluster.producer() as producer:
         for offset in range(5):
-            producer.send(topic, b"v", partition=1, priority=1, timestamp=1_000_000 + offset).result(30)
+            producer.send(topic, b"v", partition=1, level=1, timestamp=1_000_000 + offset).result(30)
     partition = TopicPartition(topic, 1, 1)
     with kafka_cluster.consumer(topic) as consumer:
         consumer.subscribe(topic)
@@ -602,8 +602,8 @@ def test_settings_out_of_bounds_are_refused_before_anything_is_opened(cluster: C
     with pytest.raises(ConfigError, match="'round_robin' is not one of"):
         cluster.consumer("nobody", "round_robin")
     with pytest.raises(ConfigError, match="strict takes no distributor"):
-        cluster.consumer("nobody", "strict", linear)
-    with cluster.consumer("nobody") as consumer, pytest.raises(ConfigError, match="priority of the topic 'a' is 3"):
+        cluster.consumer("nobody", "strict", linear_shares)
+    with cluster.consumer("nobody") as consumer, pytest.raises(ConfigError, match="level of the topic 'a' is 3"):
         consumer.subscribe({"a": 3})
 
 

@@ -19,7 +19,7 @@ CONFIG: dict[str, Any] = {
     "bootstrap.servers": "127.0.0.1:1",
     "log_level": 0,
     "group.id": "g",
-    "max.priority": 1,
+    "levels": 1,
     "max.poll.records": 10,
 }
 PLACE = TopicPartition("orders", 0, 0)

@@ -294,7 +294,7 @@ def test_partitions_are_read_though_their_committed_offsets_could_not_be_had_at_
         cluster = Cluster(brokers.bootstrap_servers, lambda names: None)
         fill(cluster, "orders", 5, levels=1)
         brokers.refuse(_OFFSET_FETCH, error, times=3)
-        with cluster.consumer("g", **_COOPERATIVE, **{"max.priority": 1}) as consumer:
+        with cluster.consumer("g", **_COOPERATIVE, levels=1) as consumer:
             consumer.subscribe("orders")
             assert len(read(consumer, 5 * PARTITIONS)) == 5 * PARTITIONS
 
@@ -399,7 +399,7 @@ def test_a_member_that_missed_a_heartbeats_answer_reads_on_what_it_was_given(
 ) -> None:
     """KIP-848: an answer that is later than the heartbeat interval, a second here, is lost for good in librdkafka."""
     topic = kafka_cluster.topic()
-    config = kafka_cluster.consumer_config(topic) | _CONSUMER_PROTOCOL | {"max.priority": 1, "log_level": 2}
+    config = kafka_cluster.consumer_config(topic) | _CONSUMER_PROTOCOL | {"levels": 1, "log_level": 2}
     del config["heartbeat.interval.ms"], config["session.timeout.ms"]
     with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy:
         behind = PriorityConsumer(config | {"bootstrap.servers": proxy.bootstrap_servers}, policy="fair")
@@ -429,7 +429,7 @@ def test_a_member_that_missed_the_first_partitions_that_it_was_given_joins_anew(
 ) -> None:
     """KIP-848: it is a member by then, and was never told of any partition."""
     topic = kafka_cluster.topic()
-    config = kafka_cluster.consumer_config(topic) | _CONSUMER_PROTOCOL | {"max.priority": 1, "log_level": 2}
+    config = kafka_cluster.consumer_config(topic) | _CONSUMER_PROTOCOL | {"levels": 1, "log_level": 2}
     del config["heartbeat.interval.ms"], config["session.timeout.ms"]
     with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy:
         behind = PriorityConsumer(config | {"bootstrap.servers": proxy.bootstrap_servers}, policy="fair")

@@ -84,7 +84,7 @@ def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order(
     with kafka_cluster.producer(**{"linger.ms": 5}) as producer:
         everyone.append(Member(kafka_cluster, topic, policy, settings))
         for i in range(count):
-            producer.send(topic, str(i), str(i % 500), priority=i % 3)
+            producer.send(topic, str(i), str(i % 500), level=i % 3)
             if i == count // 3:
                 everyone.append(Member(kafka_cluster, topic, policy, settings))
             if i == count // 2:
@@ -93,7 +93,7 @@ def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order(
         wait_for(lambda: all(len(member.consumer.assignment()) > 0 for member in everyone))
         everyone[0].stop()
         for i in range(3000):
-            producer.send(topic, str(i), str(i % 500), priority=i % 3)
+            producer.send(topic, str(i), str(i % 500), level=i % 3)
     try:
         wait_for(lambda: len(read()) == count + 3000)
     finally:
@@ -129,7 +129,7 @@ def test_a_rebalance_goes_through_while_a_level_is_asked_for_nothing(kafka_clust
     topic = kafka_cluster.topic()
     with kafka_cluster.producer(**{"linger.ms": 5}) as producer:
         for i in range(300_000):
-            producer.send(topic, b"flood", str(i), priority=2 * (i % 10 > 0))
+            producer.send(topic, b"flood", str(i), level=2 * (i % 10 > 0))
     settings = kafka_cluster.consumer_config(topic) | {"strict.max.wait.ms": 600_000}
     with PriorityConsumer(settings, policy="strict") as starving:
         starving.subscribe(topic)
@@ -150,7 +150,7 @@ def test_a_member_that_stops_polling_is_told_what_it_lost_and_commits_nothing(ka
     lost: list[TopicPartition] = []
     with kafka_cluster.producer() as producer:
         for i in range(30):
-            producer.send(topic, b"v", priority=i % 3)
+            producer.send(topic, b"v", level=i % 3)
     settings = {"max.poll.interval.ms": 6000, "enable.auto.commit": True, "auto.commit.interval.ms": 600_000}
     with kafka_cluster.consumer(topic, log_level=0, **settings) as late:
         late.subscribe(topic, on_lost=lost.extend)
@@ -177,8 +177,8 @@ def test_a_listener_may_seek_every_partition_that_it_has_and_not_only_those_it_i
     topic, held = kafka_cluster.topic(levels=1), set[TopicPartition]()
     with kafka_cluster.producer() as producer:
         for i in range(200):
-            producer.send(topic, str(i), partition=i % 4, priority=0)
-    config = kafka_cluster.consumer_config(topic) | settings | {"max.priority": 1, "enable.auto.commit": True}
+            producer.send(topic, str(i), partition=i % 4, level=0)
+    config = kafka_cluster.consumer_config(topic) | settings | {"levels": 1, "enable.auto.commit": True}
     config = {key: value for key, value in config.items() if value is not None}
     consumer, other = PriorityConsumer(config), PriorityConsumer(config)
 

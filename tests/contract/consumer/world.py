@@ -144,7 +144,7 @@ class Member:
 
     def _config(self) -> dict[str, Any]:
         world = self.world
-        own = {"group.id": world.topic, "max.priority": LEVELS, "max.poll.records": 20}
+        own = {"group.id": world.topic, "levels": LEVELS, "max.poll.records": 20}
         config = world.cluster.consumer_config(world.topic) | own | world.settings
         return {key: value for key, value in config.items() if value is not None}
 

@@ -26,7 +26,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context, FatalError, Ordering, RetriableError, Retries
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from headway.http import HttpHandler, Request, Response
 from headway.http.handler import open_session
@@ -205,7 +205,9 @@ class Run:
     """A consumer whose handler is a handler of requests; stops when so many records are done."""
 
     def __init__(self, cluster: Cluster, topic: str, until: int, **options: Any) -> None:
-        self.consumer = consumer(cluster, topic, {"retries": Retries(fixed(0.05)), "max_concurrency": 50} | options)
+        self.consumer = consumer(
+            cluster, topic, {"retries": Retries(fixed_backoff(0.05)), "max_concurrency": 50} | options
+        )
         self.done: list[ConsumerRecord] = []
         self._until = until
 
@@ -273,7 +275,7 @@ def test_retry_after_holds_back_all_requests_to_that_host_and_no_others(
         2 * count,
         ordering=Ordering.UNORDERED,
         max_concurrency=4,
-        retries=Retries(fixed(0.05), max_attempts=2),  # to be held back is no attempt: nothing becomes a dead letter
+        retries=Retries(fixed_backoff(0.05), max_attempts=2),  # to be held back is no attempt, so no dead letter
         dead_letter_topic=dead,
     )
     run(lambda record: post(busy if record.value == b"busy" else other)(record), per_host=1)
@@ -693,6 +695,6 @@ def test_who_looks_at_the_answer_may_be_a_coroutine_function(
 
     server = serve()
     send(kafka_cluster, topic, [("key", "value")])
-    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0.05))})
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.05))})
     parallel.run(HttpHandler(post(server), on_response=check))
     assert checked == [200, 200, 200]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway import BatchError, ConsumerRecord, Context, Ordering, Retries
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import ORDERINGS, committed, consumer, maps_of, plain_topic, read, send
@@ -71,7 +71,7 @@ def test_those_that_failed_come_first_again_and_those_that_are_done_do_not(kafka
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(6)], partition=0)
     batches: list[list[tuple[int, int]]] = []
-    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0.01))})
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.01))})
 
     def handle(records: Records, contexts: Contexts) -> None:
         batches.append([(record.offset, context.attempt) for record, context in zip(records, contexts, strict=True)])
@@ -107,7 +107,7 @@ def test_any_other_error_is_a_failed_attempt_of_all(kafka_cluster: Cluster, erro
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(3)], partition=0)
     attempts: Counter[int] = Counter()
-    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0.01))})
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.01))})
 
     def handle(records: Records, contexts: Contexts) -> None:
         attempts.update(record.offset for record in records)
@@ -124,7 +124,7 @@ def test_any_other_error_is_a_failed_attempt_of_all(kafka_cluster: Cluster, erro
 def test_one_of_a_batch_can_become_a_dead_letter_and_the_others_are_done(kafka_cluster: Cluster, mode: str) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(5)], partition=0)
-    options = {"retries": Retries(fixed(0.01), max_attempts=2), "dead_letter_topic": dead, "commit_mode": mode}
+    options = {"retries": Retries(fixed_backoff(0.01), max_attempts=2), "dead_letter_topic": dead, "commit_mode": mode}
     batches: list[list[int]] = []
     parallel = consumer(kafka_cluster, topic, options)
 

@@ -40,7 +40,7 @@ def two_levels(
     cluster: Cluster, topic: str, out: str, options: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[Running]:
     """A running member of both levels' groups."""
-    running = Running(member(cluster, topic, options, **{"max.priority": 2} | HEARS_NOTHING | settings), twice(out))
+    running = Running(member(cluster, topic, options, **{"levels": 2} | HEARS_NOTHING | settings), twice(out))
     try:
         yield running
     finally:
@@ -48,9 +48,9 @@ def two_levels(
 
 
 def send_to_both(cluster: Cluster, topic: str, values: range) -> None:
-    with PriorityProducer(cluster.config({"max.priority": 2, "linger.ms": 0})) as producer:
+    with PriorityProducer(cluster.config({"levels": 2, "linger.ms": 0})) as producer:
         for i in values:
-            producer.send(topic, str(i), key=str(i), priority=i % 2)
+            producer.send(topic, str(i), key=str(i), level=i % 2)
 
 
 def done(cluster: Cluster, topic: str, level: int) -> int:

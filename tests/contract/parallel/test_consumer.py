@@ -24,7 +24,7 @@ from headway import (
     Retries,
 )
 from headway.core.offsets.offset_map import decode
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from headway.kafka.binding import capi
 from tests.contract.conftest import Cluster
@@ -76,9 +76,9 @@ def test_levels_are_the_topics_and_groups_of_the_priority_consumer(kafka_cluster
     topic = kafka_cluster.topic()
     with kafka_cluster.producer() as producer:
         for i in range(60):
-            producer.send(topic, str(i), priority=i % 3)
+            producer.send(topic, str(i), level=i % 3)
     levels: Counter[int] = Counter()
-    parallel = consumer(kafka_cluster, topic, {}, **{"max.priority": 3})
+    parallel = consumer(kafka_cluster, topic, {}, levels=3)
 
     def note(record: ConsumerRecord, context: Context) -> None:
         assert record.topic == topic
@@ -90,7 +90,7 @@ def test_levels_are_the_topics_and_groups_of_the_priority_consumer(kafka_cluster
     parallel.run(note)
     assert levels == {0: 20, 1: 20, 2: 20}
     with kafka_cluster.producer() as producer, kafka_cluster.consumer(topic) as after:
-        producer.send(topic, "later", priority=1)
+        producer.send(topic, "later", level=1)
         producer.flush(30)
         after.subscribe(topic)
         assert [record.value for record in after.poll(30)] == [b"later"]
@@ -154,7 +154,7 @@ def test_a_handler_that_fails_twice_and_then_succeeds_keeps_the_order_of_its_key
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "first"), ("a", "second"), ("b", "other")])
     seen: list[tuple[bytes, int, str, bool]] = []
-    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0.05))})
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.05))})
 
     def handle(record: ConsumerRecord, context: Context) -> None:
         failed_before = context.last_failed_at is not None and 0 <= time.time() - context.last_failed_at < 30
@@ -186,7 +186,7 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
     producer.close()
     attempts: Counter[bytes] = Counter()
     parallel = consumer(
-        kafka_cluster, topic, {"retries": Retries(fixed(0.01), max_attempts=3), "dead_letter_topic": dead}
+        kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.01), max_attempts=3), "dead_letter_topic": dead}
     )
 
     def handle(record: ConsumerRecord, context: Context) -> None:
@@ -280,7 +280,7 @@ def test_attempts_that_tried_nothing_leave_all_others_to_the_record(kafka_cluste
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "bad"), ("a", "last")], partition=0)
     attempts: list[int] = []
-    retries = Retries(fixed(0), max_attempts=2)
+    retries = Retries(fixed_backoff(0), max_attempts=2)
     parallel = consumer(kafka_cluster, topic, {"retries": retries, "dead_letter_topic": dead})
 
     def handle(record: ConsumerRecord, context: Context) -> None:
@@ -305,7 +305,7 @@ def test_a_call_that_returns_what_it_should_have_run_has_failed(
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "1")])
     errors: list[BaseException | None] = []
-    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed(0))})
+    parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0))})
 
     async def coroutine() -> None: ...
 

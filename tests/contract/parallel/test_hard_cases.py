@@ -13,7 +13,7 @@ import pytest
 
 from headway import ConsumerRecord, Context, FatalError, Ordering, Retries
 from headway.core.offsets.offset_map import decode
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import (
     CONSUMER_PROTOCOL,
@@ -289,7 +289,7 @@ def test_whatever_a_delay_function_does_the_record_is_tried_again(kafka_cluster:
         if record.value == b"fails" and context.attempt < 3:
             raise OSError("not now")
 
-    retries = Retries(fixed(0.01), delay=lambda record, attempt, error: DELAYS[record.key]())
+    retries = Retries(fixed_backoff(0.01), delay=lambda record, attempt, error: DELAYS[record.key]())
     member = Member(consumer(kafka_cluster, topic, {"retries": retries}, **OFTEN), handle)
     wait_for(lambda: committed(kafka_cluster, topic) == {0: (2 * len(DELAYS), b"")})
     member.stop()

@@ -9,7 +9,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context
-from headway.core.retry import Retries, fixed
+from headway.core.retry import Retries, fixed_backoff
 from headway.dead_letters import PREFIX
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import consumer, plain_topic, read, topic_of, wait_for
@@ -37,7 +37,7 @@ def test_what_its_topic_refuses_for_its_size_is_shortened_and_what_was_sent_with
         calls[record.offset] += 1
         raise ValueError("never")
 
-    options = {"commit_mode": mode, "dead_letter_topic": dead, "retries": Retries(fixed(0.01), max_attempts=2)}
+    options = {"commit_mode": mode, "dead_letter_topic": dead, "retries": Retries(fixed_backoff(0.01), max_attempts=2)}
     parallel = consumer(kafka_cluster, topic, options, **{"auto.commit.interval.ms": 50})
     with parallel, ThreadPoolExecutor(1) as thread:
         ended = thread.submit(parallel.run, fail)

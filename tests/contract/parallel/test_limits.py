@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
-from headway.core.levels.capacity import exponential
-from headway.core.retry import fixed
+from headway.core.levels.capacity import exponential_shares
+from headway.core.retry import fixed_backoff
 from headway.errors import TimeLimitError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import process_handlers as handlers  # by a name that processes can import too
@@ -21,7 +21,7 @@ from tests.contract.parallel.members import Member, consumer, plain_topic, send,
 
 pytestmark = pytest.mark.kafka
 
-AGAIN: dict[str, Any] = {"retries": Retries(fixed(0.05))}
+AGAIN: dict[str, Any] = {"retries": Retries(fixed_backoff(0.05))}
 
 
 def records(count: int, value: str = "v") -> list[tuple[str | None, str]]:
@@ -276,13 +276,13 @@ def test_a_batch_that_takes_long_does_not_keep_the_next_from_the_slots_that_are_
 
 
 def with_levels(cluster: Cluster, topic: str, **options: Any) -> ParallelConsumer:
-    return consumer(cluster, topic, {"max_concurrency": 7} | options, **{"max.priority": 3})
+    return consumer(cluster, topic, {"max_concurrency": 7} | options, levels=3)
 
 
 POLICIES: list[dict[str, Any]] = [
     {"policy": "strict"},
     {"policy": "fair"},
-    {"policy": "fair", "distributor": exponential},
+    {"policy": "fair", "distributor": exponential_shares},
 ]
 
 
@@ -297,12 +297,12 @@ def test_a_high_record_waits_for_one_free_slot_only(kafka_cluster: Cluster, opti
     parallel = with_levels(kafka_cluster, topic, **options)
     with kafka_cluster.producer() as producer:
         for i in range(200):
-            producer.send(topic, "low", key=str(i), priority=0)
+            producer.send(topic, "low", key=str(i), level=0)
         producer.flush(30)
         member = Member(parallel, handle)
         try:
             wait_for(lambda: parallel.metrics().ready == 200 - 7)
-            producer.send(topic, "high", key="k", priority=2).result(30)
+            producer.send(topic, "high", key="k", level=2).result(30)
             wait_for(lambda: parallel.metrics().ready == 200 - 7 + 1)
             wait_for(lambda: order == [0] * 7)
             gates.release()
@@ -323,9 +323,9 @@ def test_under_capacity_burst_each_level_keeps_to_its_share_while_all_have_recor
         running[context.level] -= 1
 
     with kafka_cluster.producer() as producer:
-        for priority in range(3):
+        for level in range(3):
             for i in range(2000):
-                producer.send(topic, "flood", key=str(i), priority=priority)
+                producer.send(topic, "flood", key=str(i), level=level)
         producer.flush(30)
     parallel = with_levels(kafka_cluster, topic, policy="capacity_burst", max_concurrency=14)
     member = Member(parallel, handle)

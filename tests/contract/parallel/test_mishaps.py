@@ -106,7 +106,7 @@ def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, m
             high.append(record.offset)
 
     config = {"bootstrap.servers": brokers.bootstrap_servers, "auto.offset.reset": "earliest", "log_level": 0}
-    with ParallelConsumer(config | {"group.id": "g", "max.priority": 2}, hand_over_timeout=60.0) as parallel:
+    with ParallelConsumer(config | {"group.id": "g", "levels": 2}, hand_over_timeout=60.0) as parallel:
         parallel.subscribe("orders")
         running = threading.Thread(target=parallel.run, args=(handle,))
         running.start()
@@ -251,7 +251,7 @@ REFUSED: list[Refusal] = [
 @pytest.mark.parametrize(("options", "sentence"), REFUSED)
 def test_an_option_that_cannot_be_kept_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Exception, match=sentence):
-        ParallelConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "max.priority": 3}, **options)
+        ParallelConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "levels": 3}, **options)
 
 
 RUNS: list[Callable[[ParallelConsumer], Any]] = [

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from headway import ConsumerRecord, Context, ParallelConsumer, ProducerRecord, RecordMetadata, Retries
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError, SerializationError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import committed, consumer, log_ends, plain_topic, read, send, topic_of, wait_for
 
 pytestmark = pytest.mark.kafka
 
-SOON = Retries(fixed(0.01))
+SOON = Retries(fixed_backoff(0.01))
 Returns = Callable[[ConsumerRecord], Any]
 
 
@@ -82,7 +82,7 @@ def stop_when_done(parallel: ParallelConsumer, all_known: threading.Event) -> No
     parallel.stop()
 
 
-def test_an_output_with_a_priority_goes_to_that_level_with_its_key_headers_time_and_partition(
+def test_an_output_with_a_level_goes_to_that_level_with_its_key_headers_time_and_partition(
     kafka_cluster: Cluster,
 ) -> None:
     topic, out = plain_topic(kafka_cluster), kafka_cluster.topic()
@@ -91,7 +91,7 @@ def test_an_output_with_a_priority_goes_to_that_level_with_its_key_headers_time_
     parallel = consumer(kafka_cluster, topic)
 
     def handle(record: ConsumerRecord, context: Context) -> ProducerRecord:
-        return ProducerRecord(out, b"v", b"k", priority=2, headers=[("trace", b"7")], partition=3, timestamp=1_234_567)
+        return ProducerRecord(out, b"v", b"k", level=2, headers=[("trace", b"7")], partition=3, timestamp=1_234_567)
 
     def note(input: ConsumerRecord, output: ProducerRecord, where: RecordMetadata) -> None:
         places.append(where)
@@ -160,7 +160,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "a time after all time": (lambda out: ProducerRecord(out, b"v", timestamp=2**70), "OverflowError"),
     "too large": (lambda out: ProducerRecord(out, TOO_MUCH), "has 2000 bytes, and message.max.bytes is 1500"),
     "no such topic": (lambda out: [ProducerRecord(out, b"v"), ProducerRecord(f"no-{out}")], "no-.* does not exist"),
-    "no such level": (lambda out: ProducerRecord(out, b"v", priority=7), "-7 of an output does not exist"),
+    "no such level": (lambda out: ProducerRecord(out, b"v", level=7), "-7 of an output does not exist"),
     "no such partition": (lambda out: ProducerRecord(out, b"v", partition=9), "partition 9 of .*; there are 0 to 3"),
 }
 
@@ -174,7 +174,7 @@ def test_an_output_that_cannot_be_stored_is_a_failed_attempt_and_its_record_ends
     make, message = IMPOSSIBLE[what]
     attempts: Counter[bytes] = Counter()
     options = {
-        "retries": Retries(fixed(0.01), max_attempts=2),
+        "retries": Retries(fixed_backoff(0.01), max_attempts=2),
         "dead_letter_topic": dead,
         "producer_config": {"message.max.bytes": 1500},
     }

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import process_handlers as handlers  # by a name that processes can import too
@@ -25,7 +25,7 @@ from tests.contract.parallel.programs import Program, program
 
 pytestmark = pytest.mark.kafka
 
-PROCESSES: dict[str, Any] = {"executor": "process", "processes": 2, "retries": Retries(fixed(0.05))}
+PROCESSES: dict[str, Any] = {"executor": "process", "processes": 2, "retries": Retries(fixed_backoff(0.05))}
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_levels_reach_the_handler(kafka_cluster: Cluster, notes: Path) -> None:
     topic = kafka_cluster.topic()
     with kafka_cluster.producer() as producer:
         for i in range(30):
-            producer.send(topic, str(i), key=str(i), priority=i % 3)
-    parallel = consumer(kafka_cluster, topic, PROCESSES, **{"max.priority": 3})
+            producer.send(topic, str(i), key=str(i), level=i % 3)
+    parallel = consumer(kafka_cluster, topic, PROCESSES, levels=3)
     until_done(parallel, 30, lambda: parallel.run(handlers.note))
     assert sorted((int(call.value) % 3, call.level) for call in handlers.calls(notes)) == [
         (level, level) for level in range(3) for _ in range(10)
@@ -210,7 +210,7 @@ def test_a_record_that_kills_whenever_it_runs_becomes_a_dead_letter_that_says_ho
 ) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [(str(i), "poison" if i == 3 else "nothing") for i in range(10)], partition=0)
-    options = {"retries": Retries(fixed(0.01), max_attempts=retries), "dead_letter_topic": dead}
+    options = {"retries": Retries(fixed_backoff(0.01), max_attempts=retries), "dead_letter_topic": dead}
     member = Member(consumer(kafka_cluster, topic, PROCESSES | options), handlers.act_always)
     [letter] = read(kafka_cluster, dead, 1)
     wait_for(lambda: member.consumer.metrics().done == 10)
@@ -227,7 +227,7 @@ def test_those_of_a_batch_whose_process_died_run_one_by_one_and_only_the_one_tha
 ) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("key", "poison" if i == 3 else "nothing") for i in range(8)], partition=0)
-    retries = Retries(fixed(0.01), max_attempts=1)
+    retries = Retries(fixed_backoff(0.01), max_attempts=1)
     options = PROCESSES | {"ordering": ordering, "retries": retries, "dead_letter_topic": dead}
     parallel = consumer(kafka_cluster, topic, options)
     running = threading.Thread(target=parallel.run_batches, args=(handlers.act_always_in_batches, 8, 0.5))

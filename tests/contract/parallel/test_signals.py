@@ -42,11 +42,11 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def running(cluster: Cluster, topic: str, executor: str, concurrency: int = 100, **more: Any) -> Iterator[Program]:
+def running(cluster: Cluster, topic: str, executor: str, max_concurrency: int = 100, **more: Any) -> Iterator[Program]:
     """A program that commits only in the end."""
     options = dict(EXECUTORS[executor])
     handler = options.pop("handler")
-    options["max_concurrency"] = concurrency
+    options["max_concurrency"] = max_concurrency
     with program(cluster.config(settings_of(topic)), options, topic, handler, **more) as started:
         yield started
 

@@ -18,7 +18,7 @@ from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, Prior
 from headway.broker import LocalBroker
 from headway.core.engine.commit_tick import Tick
 from headway.core.engine.engine import Engine
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.transactions import SentTransaction
@@ -325,7 +325,7 @@ def test_a_second_producer_with_the_same_id_ends_the_run_of_the_first_with_a_sen
 def test_dead_letters_are_in_the_transaction_and_each_is_there_once(kafka_cluster: Cluster) -> None:
     topic, out, dead, count = (*(plain_topic(kafka_cluster) for _ in range(3)), 300)
     send(kafka_cluster, topic, [(f"key-{i % 50}", str(i)) for i in range(count)])
-    options = {"retries": Retries(fixed(0.01), max_attempts=3), "dead_letter_topic": dead}
+    options = {"retries": Retries(fixed_backoff(0.01), max_attempts=3), "dead_letter_topic": dead}
     attempts: Counter[bytes] = Counter()
 
     def handle(record: ConsumerRecord, context: Context) -> list[ProducerRecord]:
@@ -358,7 +358,7 @@ def test_an_output_that_kafka_refuses_becomes_one_dead_letter_and_holds_up_no_ot
     out = topic_of(kafka_cluster, 1, max_message_bytes="1000")
     send(kafka_cluster, topic, [(f"key-{i % 50}", str(i)) for i in range(count)])
     options = {
-        "retries": Retries(fixed(0.01), max_attempts=2),
+        "retries": Retries(fixed_backoff(0.01), max_attempts=2),
         "dead_letter_topic": dead,
         "producer_config": {"message.max.bytes": 1000} if known else {},
     }
@@ -449,9 +449,9 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, out, count = kafka_cluster.topic(), plain_topic(kafka_cluster), 90
-    with PriorityProducer(kafka_cluster.config({"max.priority": 3, "linger.ms": 0})) as producer:
+    with PriorityProducer(kafka_cluster.config({"levels": 3, "linger.ms": 0})) as producer:
         for i in range(count):
-            producer.send(topic, str(i), key=str(i), priority=i % 3)
+            producer.send(topic, str(i), key=str(i), level=i % 3)
     go_on = threading.Event()
     ticks: list[Tick] = []
 
@@ -460,7 +460,7 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
             go_on.wait(30)
         return twice(out)(record, context)
 
-    parallel = member(kafka_cluster, topic, {}, **{"max.priority": 3, "auto.commit.interval.ms": 600_000})
+    parallel = member(kafka_cluster, topic, {}, **{"levels": 3, "auto.commit.interval.ms": 600_000})
     running = Running(parallel, handle)
     try:
         wait_for(lambda: parallel.metrics().done == count - 6)

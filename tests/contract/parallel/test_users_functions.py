@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, Retries
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import OFTEN, Member, committed, consumer, send, topic_of, wait_for
@@ -28,7 +28,7 @@ def exiting(*_: Any) -> float:
 
 @pytest.mark.parametrize(
     "retries",
-    [Retries(broken), Retries(fixed(0.01), delay=exiting)],
+    [Retries(broken), Retries(fixed_backoff(0.01), delay=exiting)],
     ids=["backoff raises", "delay raises SystemExit"],
 )
 def test_a_record_whose_delay_cannot_be_told_is_tried_again(kafka_cluster: Cluster, retries: Retries) -> None:

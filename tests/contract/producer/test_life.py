@@ -87,7 +87,7 @@ def test_a_closed_producer_of_a_loop_says_so_too() -> None:
             pass
 
     async def run() -> None:
-        closed = AsyncPriorityProducer(NOWHERE | {"max.priority": 1})
+        closed = AsyncPriorityProducer(NOWHERE | {"levels": 1})
         await closed.close(0)
         for call in (
             lambda: closed.send("orders", b"v"),

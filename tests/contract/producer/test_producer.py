@@ -35,7 +35,7 @@ def test_everything_about_a_record_arrives_as_it_was_sent(cluster: Cluster) -> N
     headers = [("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b"")]
     with cluster.producer() as producer:
         sent = producer.send(
-            topic, b"\x00value", b"\xffkey", priority=2, headers=headers, partition=3, timestamp=1_234_567_890_123
+            topic, b"\x00value", b"\xffkey", level=2, headers=headers, partition=3, timestamp=1_234_567_890_123
         ).result(30)
     [record] = read_all(cluster, topic, 1)
 
@@ -47,7 +47,7 @@ def test_everything_about_a_record_arrives_as_it_was_sent(cluster: Cluster) -> N
     assert record.topic_partition == TopicPartition(topic, 3, 2) == sent.topic_partition
 
 
-def test_without_a_priority_a_record_goes_to_level_0(cluster: Cluster) -> None:
+def test_without_a_level_a_record_goes_to_level_0(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer() as producer:
         assert producer.send(topic, b"v").result(30).level == 0
@@ -61,30 +61,30 @@ def test_a_missing_key_and_value_stay_missing(cluster: Cluster) -> None:
     assert (record.key, record.value, list(record.headers)) == (None, None, [])
 
 
-def test_a_priority_that_is_another_kind_of_whole_number_is_that_level(cluster: Cluster) -> None:
+def test_a_level_may_be_another_kind_of_whole_number(cluster: Cluster) -> None:
     class Urgency(int, Enum):
         HIGH = 2
 
     topic = cluster.topic()
     with cluster.producer() as producer:
-        for priority in (Urgency.HIGH, True, 1):
-            future = producer.send(topic, b"v", priority=priority)
-            assert future.destination.kafka_topic == f"{topic}-{int(priority)}"
-            assert future.result(30).level == priority
+        for level in (Urgency.HIGH, True, 1):
+            future = producer.send(topic, b"v", level=level)
+            assert future.destination.kafka_topic == f"{topic}-{int(level)}"
+            assert future.result(30).level == level
 
 
-@pytest.mark.parametrize("priority", [-1, 3, 100])
-def test_a_priority_that_is_no_level_is_refused_and_nothing_is_sent(cluster: Cluster, priority: int) -> None:
+@pytest.mark.parametrize("level", [-1, 3, 100])
+def test_a_level_that_does_not_exist_is_refused_and_nothing_is_sent(cluster: Cluster, level: int) -> None:
     with cluster.producer() as producer:
         with pytest.raises(ConfigError, match="must be from 0 to 2"):
-            producer.send("orders", b"v", priority=priority)
+            producer.send("orders", b"v", level=level)
         assert producer.metrics().sent == [0, 0, 0]
 
 
 def test_records_of_one_key_share_a_partition_and_keep_their_order(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer() as producer:
-        futures = [producer.send(topic, str(i), f"key {i % 7}", priority=1) for i in range(700)]
+        futures = [producer.send(topic, str(i), f"key {i % 7}", level=1) for i in range(700)]
         places = [future.result(30) for future in futures]
     for key in range(7):
         of_key = places[key::7]
@@ -116,8 +116,7 @@ def test_callbacks_and_metrics_tell_what_happened(cluster: Cluster) -> None:
     topic, told = cluster.topic(), list[tuple[Exception | None, RecordMetadata | None]]()
     with cluster.producer() as producer:
         futures = [
-            producer.send(topic, b"v", priority=i % 3, on_delivery=lambda *report: told.append(report))
-            for i in range(30)
+            producer.send(topic, b"v", level=i % 3, on_delivery=lambda *report: told.append(report)) for i in range(30)
         ]
         assert producer.flush(30) == 0
         assert not wait(futures, timeout=0).not_done
@@ -171,7 +170,7 @@ def test_a_record_that_kafka_refuses_fails_its_future(cluster: Cluster, caplog: 
     topic = cluster.topic()
     with cluster.producer(**{"message.max.bytes": 2000}) as producer:
         with pytest.raises(DeliveryError, match=f"{topic}-1 was refused"):
-            producer.send(topic, b"x" * 3000, priority=1).result(30)
+            producer.send(topic, b"x" * 3000, level=1).result(30)
         assert producer.metrics().failed == [0, 1, 0]
     assert "refused" in caplog.text
 
@@ -186,7 +185,7 @@ def test_a_full_queue_makes_send_wait_and_loses_nothing(cluster: Cluster) -> Non
 def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pytest.LogCaptureFixture) -> None:
     config = {
         "bootstrap.servers": "127.0.0.1:1",
-        "max.priority": 1,
+        "levels": 1,
         "max.block.ms": 50,
         "queue.buffering.max.messages": 1,
         "log_level": 0,
@@ -237,12 +236,12 @@ def test_a_closed_producer_says_so(cluster: Cluster) -> None:
 
 def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
     with pytest.raises(ConfigError, match=r"'max\.blok\.ms' is not known\. Did you mean 'max\.block\.ms'\?"):
-        PriorityProducer({"bootstrap.servers": "x", "max.priority": 1, "max.blok.ms": 5})
+        PriorityProducer({"bootstrap.servers": "x", "levels": 1, "max.blok.ms": 5})
 
 
 def send_and_fail(producer: PriorityProducer, topic: str) -> DeliveryFuture:
     with contextlib.suppress(ZeroDivisionError), producer.transaction():
-        sent = producer.send(topic, b"no", priority=2, on_delivery=lambda *_: None)
+        sent = producer.send(topic, b"no", level=2, on_delivery=lambda *_: None)
         raise ZeroDivisionError
     return sent
 
@@ -255,7 +254,7 @@ def test_an_aborted_transaction_is_not_read_and_a_committed_one_is_whole(kafka_c
         dropped = send_and_fail(producer, topic)
         with producer.transaction():
             for level in range(3):
-                producer.send(topic, b"yes", priority=level)
+                producer.send(topic, b"yes", level=level)
     assert [record.value for record in read_all(kafka_cluster, topic, 3)] == [b"yes"] * 3
     assert dropped.done()
 
@@ -335,7 +334,7 @@ def test_what_is_reported_within_a_commit_gives_its_room_back(kafka_cluster: Clu
         producer.init_transactions()
         for _ in range(3):
             with producer.transaction():
-                sent = [producer.send(topic, b"x" * 1_000, priority=number % 3) for number in range(3_000)]
+                sent = [producer.send(topic, b"x" * 1_000, level=number % 3) for number in range(3_000)]
             assert all(future.done() for future in sent)
             assert producer._sender._accumulator.used == 0
 
@@ -370,7 +369,7 @@ def test_a_flush_within_a_callback_waits_for_nobody(kafka_cluster: Cluster) -> N
 @pytest.mark.parametrize("key", ["delivery.report.only.error", "on_delivery"])
 def test_a_setting_that_would_keep_reports_from_the_futures_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"The setting {key} has no place here: Futures need every report"):
-        PriorityProducer({"bootstrap.servers": "x", "max.priority": 1, key: True})
+        PriorityProducer({"bootstrap.servers": "x", "levels": 1, key: True})
 
 
 @pytest.mark.kafka
@@ -378,7 +377,7 @@ def test_what_a_consumer_returned_is_committed_with_the_transaction_in_all_its_g
     source, target = kafka_cluster.topic(), kafka_cluster.topic()
     with kafka_cluster.producer() as producer:
         for i in range(30):
-            producer.send(source, str(i), priority=i % 3)
+            producer.send(source, str(i), level=i % 3)
     moved: list[ConsumerRecord] = []
     with (
         kafka_cluster.consumer(f"moves-{source}") as consumer,
@@ -389,7 +388,7 @@ def test_what_a_consumer_returned_is_committed_with_the_transaction_in_all_its_g
         while len(moved) < 30:
             with producer.transaction():
                 for record in consumer.poll(30):
-                    producer.send(target, record.value, priority=record.level)
+                    producer.send(target, record.value, level=record.level)
                     moved.append(record)
                 producer.send_offsets(consumer)
         committed = consumer.committed(consumer.assignment())

@@ -116,12 +116,12 @@ def test_a_flood_by_key_is_placed_by_librdkafka_also_when_its_room_is_used_up(
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_a_flood_leaves_room_to_another_topic_and_another_level(levels: int) -> None:
-    sends = PriorityProducer({**NOWHERE, "max.priority": levels, "buffer.memory": 3_000_000})
+    sends = PriorityProducer({**NOWHERE, "levels": levels, "buffer.memory": 3_000_000})
     sent = len(flood(lambda: sends.try_send("flood", b"x" * 1000)))
-    for priority in range(levels):
-        assert sends.try_send("audit", b"x" * 1000, priority=priority) is not None
+    for level in range(levels):
+        assert sends.try_send("audit", b"x" * 1000, level=level) is not None
     for _ in range(100):
-        assert sends.send("flood", b"x" * 1000, priority=levels - 1) if levels > 1 else sends.send("audit", b"")
+        assert sends.send("flood", b"x" * 1000, level=levels - 1) if levels > 1 else sends.send("audit", b"")
     assert sends.metrics().sent[0] >= sent
     assert sends.close(0)
 
@@ -487,5 +487,5 @@ def test_a_plain_producer_sends_to_topics_as_they_are(cluster: Cluster) -> None:
     with Producer(cluster.config({"linger.ms": 0})) as sends:
         sent = sends.send(topic, b"v", b"k", headers=[("a", b"b")], partition=2).result(30)
     assert (sent.topic, sent.partition, sent.offset) == (topic, 2, 0)
-    with pytest.raises(ConfigError, match=r"max\.priority has no place here: A Producer has no levels"):
-        Producer(cluster.config({"max.priority": 3}))
+    with pytest.raises(ConfigError, match=r"levels has no place here: A Producer has no levels"):
+        Producer(cluster.config({"levels": 3}))

@@ -76,7 +76,7 @@ def test_a_trickle_over_many_partitions_does_not_become_a_request_for_each(
 
 def test_a_flood_fails_no_send_of_another_topic(kafka_cluster: Cluster, proxy: KafkaProxy) -> None:
     flooded, audit = kafka_cluster.topic(2), kafka_cluster.topic(2)
-    settings = {"bootstrap.servers": proxy.bootstrap_servers, "max.priority": 2, "linger.ms": 1}
+    settings = {"bootstrap.servers": proxy.bootstrap_servers, "levels": 2, "linger.ms": 1}
     ended = threading.Event()
     with PriorityProducer(settings | {"buffer.memory": 8 * MEBIBYTE}) as producer:
         for each in (flooded, audit):
@@ -91,7 +91,7 @@ def test_a_flood_fails_no_send_of_another_topic(kafka_cluster: Cluster, proxy: K
         try:
             sent = list[DeliveryFuture | None]()
             for _ in range(200):
-                sent += [producer.try_send(audit, b"x" * 100), producer.try_send(flooded, b"x" * 100, priority=1)]
+                sent += [producer.try_send(audit, b"x" * 100), producer.try_send(flooded, b"x" * 100, level=1)]
                 threading.Event().wait(0.005)
         finally:
             ended.set()

@@ -54,8 +54,8 @@ def send(headers: Any) -> None:
 
 def send_by_priority(headers: Any) -> None:
     """With levels."""
-    with _closed_at_once(PriorityProducer(NOWHERE | {"max.priority": 2})) as sends:
-        _failure_of(sends.send("orders", b"v", headers=headers, priority=1, on_delivery=lambda *_: None))
+    with _closed_at_once(PriorityProducer(NOWHERE | {"levels": 2})) as sends:
+        _failure_of(sends.send("orders", b"v", headers=headers, level=1, on_delivery=lambda *_: None))
 
 
 def send_serialised(headers: Any) -> None:
@@ -76,7 +76,7 @@ def send_in_a_loop(headers: Any) -> None:
     """With the producer for asyncio."""
 
     async def run() -> None:
-        async with AsyncPriorityProducer(NOWHERE | {"max.priority": 1}) as sends:
+        async with AsyncPriorityProducer(NOWHERE | {"levels": 1}) as sends:
             await sends.send("orders", b"v", headers=headers)
 
     asyncio.run(run())

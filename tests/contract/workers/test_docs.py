@@ -23,8 +23,8 @@ def test_the_worker_of_the_page_bills_orders(kafka_cluster: Cluster, tmp_path: P
     [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     program = program.replace('"orders"', repr(topic)).replace('"orders-dead"', repr(dead))
     (tmp_path / "billing.py").write_text(program.replace('"billing"', repr(topic)))
-    with PriorityProducer(kafka_cluster.config({"max.priority": 3})) as producer:
-        producer.send(topic, b'{"number": 7, "amount": 9.5}', priority=2)
+    with PriorityProducer(kafka_cluster.config({"levels": 3})) as producer:
+        producer.send(topic, b'{"number": 7, "amount": 9.5}', level=2)
     command = [sys.executable, "-c", "from headway.cli import main; main()", "worker", "billing", "--processes", "2"]
     env = os.environ | {"HEADWAY_BOOTSTRAP_SERVERS": kafka_cluster.bootstrap_servers}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:

@@ -20,9 +20,9 @@ AT_ONCE = '{"group.instance.id": "poison", "heartbeat.interval.ms": 100}'
 
 POISON = """
 from headway import Retries
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 
-@worker("{topic}", group="{topic}", concurrency=8, config={config}, {options})
+@worker("{topic}", group="{topic}", max_concurrency=8, config={config}, {options})
 {kind} handle(record, context):
     value = record.value.decode()
     say("began", value, context.attempt, type(context.last_error).__name__)
@@ -88,7 +88,7 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_all_others_ar
 ) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     others = send_with_poison(kafka_cluster, topic, 300)
-    options = f"retries=Retries(fixed(0.01), max_attempts=3), dead_letter_topic='{dead}'"
+    options = f"retries=Retries(fixed_backoff(0.01), max_attempts=3), dead_letter_topic='{dead}'"
     command = start(poisoned(topic, options, is_async=is_async), "--processes", "2")
     said = ended_until(command, others)
     [letter] = letters(kafka_cluster, dead, 1)
@@ -110,7 +110,7 @@ def test_several_records_that_kill_are_told_apart(kafka_cluster: Cluster, start:
     killers = {f"poison-{i}" for i in range(3)}
     others = {str(i) for i in range(60)}
     send(kafka_cluster, topic, [(value, value) for value in sorted(others | killers, reverse=True)])
-    options = f"retries=Retries(fixed(0.01), max_attempts=2), dead_letter_topic='{dead}'"
+    options = f"retries=Retries(fixed_backoff(0.01), max_attempts=2), dead_letter_topic='{dead}'"
     command = start(poisoned(topic, options), "--processes", "2")
     ended_until(command, others)
     found = letters(kafka_cluster, dead, 3)
@@ -125,7 +125,7 @@ def test_several_records_that_kill_are_told_apart(kafka_cluster: Cluster, start:
 def test_where_attempts_have_no_bound_a_record_may_kill_three_processes(kafka_cluster: Cluster, start: Start) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     others = send_with_poison(kafka_cluster, topic, 20)
-    options = f"retries=Retries(fixed(0.01)), dead_letter_topic='{dead}'"
+    options = f"retries=Retries(fixed_backoff(0.01)), dead_letter_topic='{dead}'"
     command = start(poisoned(topic, options, death="os._exit(7)"))
     ended_until(command, others)
     [letter] = letters(kafka_cluster, dead, 1)
@@ -141,7 +141,7 @@ def test_without_a_dead_letter_topic_the_record_that_kills_ends_the_command_with
 ) -> None:
     topic = plain_topic(kafka_cluster)
     send_with_poison(kafka_cluster, topic, 20)
-    command = start(poisoned(topic, "retries=Retries(fixed(0.01))"))
+    command = start(poisoned(topic, "retries=Retries(fixed_backoff(0.01))"))
     command.ends(3)
     assert "failed for good (3 processes died of it)" in command.log
     assert "was ended by signal 9 (SIGKILL)" in command.log
@@ -155,7 +155,7 @@ def test_suspects_run_alone_and_a_later_record_of_a_key_waits_for_the_one_that_k
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [(f"k{i}", f"beside-{i}") for i in range(4)], 0)
     send(kafka_cluster, topic, [("p", "poison"), ("p", "behind")], 0)
-    options = f"retries=Retries(fixed(0.01), max_attempts=2), dead_letter_topic='{dead}'"
+    options = f"retries=Retries(fixed_backoff(0.01), max_attempts=2), dead_letter_topic='{dead}'"
     text = poisoned(topic, options).replace(
         'value.startswith("poison"):', 'value.startswith("poison"):\n        gate()'
     )
@@ -210,7 +210,7 @@ def test_a_record_that_kills_goes_on_to_another_member_as_a_suspect(kafka_cluste
 def test_a_process_that_dies_with_nothing_running_accuses_no_record(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "1")])
-    command = start(poisoned(topic, "retries=Retries(fixed(0.01))"))
+    command = start(poisoned(topic, "retries=Retries(fixed_backoff(0.01))"))
     pid, _ = command.line()
     assert command.line()[1] == "ended 1 1"
     wait_for(lambda: committed(kafka_cluster, topic))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import FatalError, Retries, worker
-from headway.core.retry import fixed
+from headway.core.retry import fixed_backoff
 
 
 def note(record: Any) -> None:
@@ -21,7 +21,7 @@ def local(record: Any, context: Any) -> None:
     note(record)
 
 
-@worker("spark-workers-cluster", group="spark-workers-cluster", concurrency=4)
+@worker("spark-workers-cluster", group="spark-workers-cluster", max_concurrency=4)
 def slow(record: Any, context: Any) -> None:
     """Take a while."""
     time.sleep(0.05)
@@ -38,8 +38,8 @@ def refusing(record: Any, context: Any) -> None:
 @worker(
     "spark-workers-poisoned",
     group="spark-workers-poisoned",
-    concurrency=4,
-    retries=Retries(fixed(0.01), max_attempts=2),
+    max_concurrency=4,
+    retries=Retries(fixed_backoff(0.01), max_attempts=2),
     dead_letter_topic="spark-workers-poisoned-dead",
     config={"group.instance.id": "poisoned"},
 )

@@ -8,8 +8,8 @@ import pytest
 from headway.cli.records.lines import Draft, JsonLines, LongLine, Place, read_lines, size_of, text_lines
 
 
-def parse(line: bytes, priority_field: str | None = None, key_field: str | None = None) -> Draft | None:
-    return JsonLines(0, 3, priority_field, key_field)(line)
+def parse(line: bytes, level_field: str | None = None, key_field: str | None = None) -> Draft | None:
+    return JsonLines(0, 3, level_field, key_field)(line)
 
 
 def test_a_line_of_text_is_the_value_without_its_end_whatever_its_bytes() -> None:
@@ -36,10 +36,10 @@ def test_the_key_is_the_text_of_its_field(line: bytes, key: bytes | None) -> Non
     assert parse(line, key_field="k") == Draft(line, key, 0)
 
 
-def test_the_priority_is_the_fields_and_the_default_without_one() -> None:
+def test_the_level_is_the_fields_and_the_default_without_one() -> None:
     by_urgency = JsonLines(1, 3, "urgency", None)
     drafts = [by_urgency(line) for line in (b'{"urgency": 2}', b'{"urgency": null}', b"{}")]
-    assert [draft.priority for draft in drafts if draft] == [2, 1, 1]
+    assert [draft.level for draft in drafts if draft] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,12 @@ def test_a_decorator_on_top_is_part_of_the_handler() -> None:
 
 def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the_last_word() -> None:
     servers = {"bootstrap.servers": "localhost:1", "log_level": 0}
-    found = declared(ordering=Ordering.PARTITION, concurrency=0, retries=Retries(), dead_letter_topic="dead")
+    found = declared(ordering=Ordering.PARTITION, max_concurrency=0, retries=Retries(), dead_letter_topic="dead")
     assert found.options["ordering"] is Ordering.PARTITION
     assert found.dead_letter_topic == "dead"
     with pytest.raises(ConfigError, match="max_concurrency is 0"):
         found.consumer(servers)
-    found.consumer(servers, concurrency=9).close()
+    found.consumer(servers, max_concurrency=9).close()
 
 
 def test_of_an_id_of_a_member_each_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
         ("orders", {"group": ""}, "group.id must be a non-empty string"),
         ("orders", {"levels": 0}, "levels is 0; it must be a whole number, at least 1"),
         ("orders", {"levels": "3"}, "levels is '3'"),
-        ({"payments": 2}, {"levels": 2}, "The priority of the topic 'payments' is 2"),
+        ({"payments": 2}, {"levels": 2}, "The level of the topic 'payments' is 2"),
         ("orders", {"config": {"max.poll.records": 5}}, "max.poll.records has no place here"),
         ("orders", {"value": Whatever}, "value=Whatever cannot be called with the bytes of a record. Give a dataclass"),
         ("orders", {"value": 5}, "value=5 cannot be called"),
@@ -146,7 +146,7 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
             {"hand_over_timeuot": 5},
             "A worker has no option 'hand_over_timeuot'. Did you mean 'hand_over_timeout'?",
         ),
-        ("orders", {"max_concurrency": 5}, "A worker has no option 'max_concurrency'. Did you mean 'concurrency'?"),
+        ("orders", {"concurrency": 5}, "A worker has no option 'concurrency'. Did you mean 'max_concurrency'?"),
         ("orders", {"xyz": 5}, "Beside its own, it has "),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_topic_that_is_missing_is_told_with_what_to_do(options: dict[str, Any]
 
 
 def test_two_workers_that_would_split_their_records_are_refused() -> None:
-    one, other, audit = declared(levels=1), declared(levels=1, concurrency=2), declared(levels=1, group="audit")
+    one, other, audit = declared(levels=1), declared(levels=1, max_concurrency=2), declared(levels=1, group="audit")
     seen = {"m:f": {"orders-0": 1}, "m:g": {"orders-0": 1}}
     with pytest.raises(ConfigError, match="m:f and m:g both read orders-0 in the group billing"):
         require_topics({"m:f": one, "m:g": other}, seen)

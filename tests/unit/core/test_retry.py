@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.retry import Again, DeadLetter, FatalError, RetriableError, Retries, Verdict, exponential, fixed
+from headway.core.retry import (
+    Again,
+    DeadLetter,
+    FatalError,
+    RetriableError,
+    Retries,
+    Verdict,
+    exponential_backoff,
+    fixed_backoff,
+)
 
 
 def decide(retries: Retries, attempt: int = 1, error: BaseException | None = None) -> Verdict:
@@ -28,7 +37,28 @@ def test_a_retriable_error_is_retried_though_it_is_also_one_of_the_fatal_ones() 
     class BusyError(RetriableError, ValueError):
         pass
 
-    assert decide(Retries(fixed(1), fatal=(ValueError,)), error=BusyError()) == Again(101.0)
+    assert decide(Retries(fixed_backoff(1), fatal=(ValueError,)), error=BusyError()) == Again(101.0)
+
+
+def test_an_exception_has_the_backoff_of_its_class_or_of_its_nearest_base() -> None:
+    retries = Retries(
+        fixed_backoff(1), by_exception={OSError: fixed_backoff(2), ConnectionError: exponential_backoff(7, jitter=0)}
+    )
+    errors = ConnectionResetError(), TimeoutError(), ValueError()
+    assert [decide(retries, error=each) for each in errors] == [Again(107.0), Again(102.0), Again(101.0)]
+    assert decide(retries, 2, ConnectionResetError()) == Again(114.0)
+
+
+def test_an_exception_whose_class_cannot_be_looked_up_has_the_default_backoff() -> None:
+    class Unhashable(type):
+        __hash__ = None  # type: ignore[assignment]
+
+    class OddError(OSError, metaclass=Unhashable):
+        pass
+
+    verdict = decide(Retries(fixed_backoff(7), by_exception={OSError: fixed_backoff(2)}), error=OddError())
+    assert isinstance(verdict, Again)
+    assert verdict.at == 101.0
 
 
 def test_the_delay_can_be_a_function_of_record_attempt_and_error() -> None:
@@ -50,7 +80,7 @@ def test_a_failing_delay_function_does_not_stick_the_record(given: Any) -> None:
             raise given
         return given
 
-    verdict = decide(Retries(fixed(2), delay=delay))
+    verdict = decide(Retries(fixed_backoff(2), delay=delay))
     assert isinstance(verdict, Again)
     assert verdict.at == 102.0
     assert isinstance(verdict.delay_error, Exception)
@@ -64,7 +94,7 @@ def test_a_negative_delay_is_none() -> None:
 def test_an_exponential_delay_is_within_its_bounds(
     first: float, factor: float, jitter: float, attempt: int, chance: float
 ) -> None:
-    delay = exponential(first, factor, 60.0, jitter)(attempt, chance)
+    delay = exponential_backoff(first, factor, 60.0, jitter)(attempt, chance)
     assert 0 <= delay <= 60
     assert delay >= min(60, first) * (1 - jitter) * 0.999
 
@@ -79,7 +109,7 @@ def test_a_delay_is_never_less_than_the_error_asks_for_up_to_a_day(
     asked: float | None, given_by_function: Any, backoff: float, attempt: int
 ) -> None:
     delay = None if given_by_function is None else lambda record, attempt, error: given_by_function
-    plain = Retries(fixed(backoff), delay=delay)
+    plain = Retries(fixed_backoff(backoff), delay=delay)
     without, with_wait = (
         plain.decide("record", attempt, error, now=0.0, chance=0.0)
         for error in (RetriableError(), RetriableError("busy", retry_after=asked))
@@ -93,7 +123,7 @@ def test_a_delay_is_never_less_than_the_error_asks_for_up_to_a_day(
 
 def test_what_asks_for_a_wait_that_is_no_number_is_tried_again_all_the_same() -> None:
     error = RetriableError(retry_after="soon")  # type: ignore[arg-type]
-    assert decide(Retries(fixed(2)), error=error) == Again(102.0)
+    assert decide(Retries(fixed_backoff(2)), error=error) == Again(102.0)
 
 
 def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
@@ -103,7 +133,7 @@ def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
 
 
 def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with() -> None:
-    retries = Retries(exponential(jitter=0), max_attempts=2)
+    retries = Retries(exponential_backoff(jitter=0), max_attempts=2)
 
     def decided(attempt: int, error: BaseException, untried: int) -> Verdict:
         return retries.decide("record", attempt, error, 100.0, 0.0, untried)
@@ -121,7 +151,7 @@ def test_a_subclass_need_not_know_of_the_wait() -> None:
         def __init__(self, host: str) -> None:
             Exception.__init__(self, host)
 
-    assert decide(Retries(fixed(2)), error=BusyError("a")) == Again(102.0)
+    assert decide(Retries(fixed_backoff(2)), error=BusyError("a")) == Again(102.0)
 
 
 def test_the_wait_survives_a_copy_through_pickle() -> None:

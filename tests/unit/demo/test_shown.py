@@ -17,7 +17,7 @@ from demo.machine import Machine
 from demo.plots import draw, finding, percentiles, rates
 from demo.priority import Plan
 from demo.report import show_promises, verdict, waits_table
-from headway import exponential
+from headway import exponential_shares
 
 
 def paper() -> Console:
@@ -53,7 +53,7 @@ def test_a_line_has_everything_in_kafka_and_what_waits_of_each_level() -> None:
 
 def test_without_a_terminal_a_line_comes_now_and_then_and_at_the_end() -> None:
     console, evidence = paper(), evidence_of([[5], [5], [5]])
-    with Display(console, 3, exponential(3, 10)) as display:
+    with Display(console, 3, exponential_shares(3, 10)) as display:
         display.show(1.0, [0, 0, 0], Evidence(3, 3, 10))
         display.show(5.1, [9, 0, 0], Evidence(3, 3, 10))
         display.show(5.2, [9, 0, 0], Evidence(3, 3, 10))
@@ -142,7 +142,7 @@ def test_the_title_of_the_picture_says_so_where_nothing_had_to_wait() -> None:
 def test_any_number_of_flights_takes_seconds_if_the_machine_can(records: int) -> None:
     plan = Plan(records)
     assert 8 < plan.seconds(per_s=20_000) < 25
-    assert plan.capacity >= sum(exponential(3, plan.capacity)) >= 7
+    assert plan.capacity >= sum(exponential_shares(3, plan.capacity)) >= 7
 
 
 def test_a_slow_machine_is_told_longer_times_and_gives_micro_batches_longer() -> None:

@@ -17,7 +17,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Attempt, RecordId, Suspect
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.retry import Retries, fixed
+from headway.core.retry import Retries, fixed_backoff
 from headway.errors import ProcessDiedError
 from headway.execution import supervision as supervising
 from headway.execution.dispatch import Dispatch, Job, RecordWork
@@ -47,7 +47,7 @@ class World:
         self.wake = Wakeup()
         self.engine = Engine[Any](Ordering.UNORDERED)
         self.engine.assign(ORDERS, OffsetMap(0))
-        self.dispatch = Dispatch(self.engine, retries or Retries(fixed(0.0)), Concurrency(slots), self.wake, 1)
+        self.dispatch = Dispatch(self.engine, retries or Retries(fixed_backoff(0.0)), Concurrency(slots), self.wake, 1)
         self.commits = 0
         self.supervision = Supervision(RunningTable(self.descriptor, slots), (), self._commit)
         self.dispatch.supervision = self.supervision
@@ -208,7 +208,7 @@ def test_one_that_has_run_alone_is_no_suspect_at_its_next_attempt(make_world: Ma
 def test_the_letter_of_one_that_kills_tells_when_it_first_did_and_is_made_again_without_another_death(
     make_world: Make,
 ) -> None:
-    world = make_world(retries=Retries(fixed(0.0), max_attempts=3))
+    world = make_world(retries=Retries(fixed_backoff(0.0), max_attempts=3))
     world.suspect(0, attempts=3, alone=True)
     world.come(0, 1)
     world.call_and_fail(0)

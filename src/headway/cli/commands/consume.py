@@ -93,7 +93,7 @@ def consume(
     admin = connection.admin()
     levels = require_common_levels(topics, admin.topics("Read"), levels)
     admin.require(_rights(topics, group, levels))
-    ours = {"group.id": group, "max.priority": levels, "max.poll.records": capacity, "enable.auto.commit": False}
+    ours = {"group.id": group, "levels": levels, "max.poll.records": capacity, "enable.auto.commit": False}
     config = {"auto.offset.reset": "earliest"} | connection.config | ours
     encode = text_line if format == "text" else json_line
     with complaints() as complaint, writing(output) as file:

@@ -7,13 +7,13 @@ import click
 from rich.table import Column
 
 from headway.cli.display.tables import show_table
-from headway.core.levels.capacity import Distributor, distribute, exponential, linear, weighted
+from headway.core.levels.capacity import Distributor, distribute, exponential_shares, linear_shares, weighted_shares
 from headway.core.levels.naming import MOST_LEVELS
 
 LEVELS = click.IntRange(1, MOST_LEVELS)
 
 _BAR_WIDTH = 40
-_NAMED = {"exponential": exponential, "linear": linear}
+_NAMED = {"exponential": exponential_shares, "linear": linear_shares}
 
 
 class DistributorType(click.ParamType[Distributor]):
@@ -29,14 +29,14 @@ class DistributorType(click.ParamType[Distributor]):
         if name in _NAMED and not weights:
             return _NAMED[name]
         if name == "weighted" and all(weight.strip().isdecimal() for weight in weights.split(",")):
-            return weighted(*map(int, weights.split(",")))
+            return weighted_shares(*map(int, weights.split(",")))
         return self.fail(
             f"{value!r} is not exponential, linear, or weighted: with weights, as weighted:1,2,5.", param, ctx
         )
 
 
 @click.command()
-@click.option("--levels", "count", type=LEVELS, required=True, help="How many priorities there are.")
+@click.option("--levels", "count", type=LEVELS, required=True, help="How many levels there are.")
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),

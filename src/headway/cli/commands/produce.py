@@ -10,7 +10,7 @@ from headway.cli.options.connection import Connection, KeyValue, kafka_options
 from headway.cli.options.logical_topics import require_levels
 from headway.cli.records.lines import JsonLines, text_lines
 from headway.cli.records.production import Production
-from headway.config import no_such_priority
+from headway.config import no_such_level
 from headway.priority.producer import PriorityProducer
 
 _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
@@ -24,10 +24,10 @@ _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
     type=click.Choice(["text", "json-lines"]),
     default="text",
     show_default=True,
-    help="Each line is a record; json-lines checks that it is JSON and can take key and priority from it.",
+    help="Each line is a record; json-lines checks that it is JSON and can take key and level from it.",
 )
-@click.option("--priority", type=click.IntRange(min=0), default=0, show_default=True, help="The level; 0 is lowest.")
-@click.option("--priority-field", metavar="NAME", help="JSON: take the priority from this field, where there is one.")
+@click.option("--level", type=click.IntRange(min=0), default=0, show_default=True, help="The level; 0 is lowest.")
+@click.option("--level-field", metavar="NAME", help="JSON: take the level from this field, where there is one.")
 @click.option("--key-field", metavar="NAME", help="JSON: take the key from this field; one key keeps its order.")
 @click.option("--levels", type=LEVELS, help="How many the topic has. By default as many as are found.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
@@ -45,8 +45,8 @@ def produce(
     topic: str,
     files: Sequence[str],
     format: str,
-    priority: int,
-    priority_field: str | None,
+    level: int,
+    level_field: str | None,
     key_field: str | None,
     levels: int | None,
     headers: Sequence[tuple[str, str]],
@@ -60,18 +60,18 @@ def produce(
     The exit code is 0 only if every record was delivered, leaving out the lines that --on-error skip skips.
 
     \b
-      echo 'ship at once' | headway produce orders --priority 2
+      echo 'ship at once' | headway produce orders --level 2
       headway produce orders orders.txt
-      headway produce orders orders.jsonl --format json-lines --key-field customer --priority-field urgency
+      headway produce orders orders.jsonl --format json-lines --key-field customer --level-field urgency
     """
-    if format == "text" and (priority_field or key_field):
-        raise click.UsageError("--priority-field and --key-field name fields of JSON. Add --format json-lines.")
+    if format == "text" and (level_field or key_field):
+        raise click.UsageError("--level-field and --key-field name fields of JSON. Add --format json-lines.")
     levels = require_levels(topic, connection.admin().topics("Write"), levels)
-    if priority >= levels:
-        raise no_such_priority(priority, levels)
-    parse = text_lines(priority) if format == "text" else JsonLines(priority, levels, priority_field, key_field)
+    if level >= levels:
+        raise no_such_level(level, levels)
+    parse = text_lines(level) if format == "text" else JsonLines(level, levels, level_field, key_field)
     with complaints() as complaint:
-        producer = PriorityProducer(connection.config | {"max.priority": levels})
+        producer = PriorityProducer(connection.config | {"levels": levels})
         longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # a number: the producer has taken it
         production = Production(
             producer, topic, parse, headers, complaint, stop_on_error=on_error == "stop", longest=longest

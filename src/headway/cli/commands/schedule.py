@@ -103,7 +103,7 @@ def init(
 @click.option("--every", "rule", help="A cron expression, as '0 17 * * MON-FRI', or an interval, as 10m.")
 @click.option("--zone", default="UTC", show_default=True, help="The time zone of the cron expression.")
 @click.option("--key", help="The key of all records.")
-@click.option("--priority", type=click.IntRange(min=0), help="The level, where the topic has levels.")
+@click.option("--level", type=click.IntRange(min=0), help="The level, where the topic has levels.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
 @click.option("--id", "id_", help="What the ids of the schedules begin with.")
 @_NAME
@@ -115,7 +115,7 @@ def add(
     rule: str | None,
     zone: str,
     key: str | None,
-    priority: int | None,
+    level: int | None,
     headers: Iterable[tuple[str, str]],
     id_: str | None,
     name: str,
@@ -129,7 +129,7 @@ def add(
     """
     if sum(given is not None for given in (when, at, rule)) != 1:
         raise click.UsageError("Say when: one of --in, --at and --every.")
-    more: dict[str, Any] = {"headers": list(headers), "priority": priority, "id": id_}
+    more: dict[str, Any] = {"headers": list(headers), "level": level, "id": id_}
     with Scheduler(connection.config, name=name) as scheduler:
         for place, line in read_lines(("-",), MAX_MESSAGE_BYTES):
             if isinstance(line, LongLine):

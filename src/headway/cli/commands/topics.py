@@ -29,7 +29,7 @@ def topics() -> None:
 @topics.command()
 @click.argument("topic")
 @click.option(
-    "--levels", type=LEVELS, help="How many priorities it has; 0 is the lowest. By default a topic without levels."
+    "--levels", type=LEVELS, help="How many levels it has; 0 is the lowest. By default a topic without levels."
 )
 @click.option(
     "--partitions",

@@ -32,7 +32,7 @@ log = logging.getLogger("headway.worker")
     help="Of each handler. Partitions are shared among them: more than a topic has would idle.",
 )
 @click.option(
-    "--concurrency",
+    "--max-concurrency",
     type=click.IntRange(min=1),
     help="How many records each process handles at a time. By default as declared.",
 )
@@ -51,7 +51,7 @@ def worker(
     context: click.Context,
     workers: Sequence[str],
     processes: int,
-    concurrency: int | None,
+    max_concurrency: int | None,
     drain_timeout: float,
     style: LogStyle,
     connection: Connection,
@@ -62,7 +62,7 @@ def worker(
       # billing.py
       from headway import worker
       \b
-      @worker("orders", group="billing", concurrency=200)
+      @worker("orders", group="billing", max_concurrency=200)
       def bill(record, context):
           print(record.key, record.value)
 
@@ -95,7 +95,7 @@ def worker(
         return connection.renewed().over(found[name].config)
 
     jobs = [
-        Job(name, index, connection.over(its.config), concurrency, drain_timeout, logs)
+        Job(name, index, connection.over(its.config), max_concurrency, drain_timeout, logs)
         for name, its in found.items()
         for index in range(processes)
     ]

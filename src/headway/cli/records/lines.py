@@ -29,7 +29,7 @@ class Draft(NamedTuple):
 
     value: bytes
     key: bytes | None
-    priority: int
+    level: int
 
 
 Parse = Callable[[bytes], Draft | None]
@@ -72,27 +72,27 @@ def size_of(files: Iterable[str]) -> int | None:
     return sum(each.st_size for each in found) if all(stat.S_ISREG(each.st_mode) for each in found) else None
 
 
-def text_lines(priority: int) -> Parse:
+def text_lines(level: int) -> Parse:
     r"""Return a parser that makes each line a value.
 
     >>> text_lines(2)(b"ship at once\n")
-    Draft(value=b'ship at once', key=None, priority=2)
+    Draft(value=b'ship at once', key=None, level=2)
     """
-    return lambda line: Draft(line.rstrip(b"\r\n"), None, priority)
+    return lambda line: Draft(line.rstrip(b"\r\n"), None, level)
 
 
 class JsonLines:
-    """A parser of JSON lines: each is sent as it is, and its fields have key and priority.
+    """A parser of JSON lines: each is sent as it is, and its fields have key and level.
 
-    A line without the priority field, or with null there, gets the default priority. A line without the key field is an
+    A line without the level field, or with null there, gets the default level. A line without the key field is an
     error, since records would lose their order; null there means no key. A key that is not a string is sent as JSON.
     Empty lines are no records.
     """
 
-    def __init__(self, priority: int, levels: int, priority_field: str | None, key_field: str | None) -> None:
-        self._priority = priority
+    def __init__(self, level: int, levels: int, level_field: str | None, key_field: str | None) -> None:
+        self._default = level
         self._levels = levels
-        self._priority_field = priority_field
+        self._level_field = level_field
         self._key_field = key_field
 
     def __call__(self, line: bytes) -> Draft | None:
@@ -100,7 +100,7 @@ class JsonLines:
         if not line:
             return None
         value = _load(line)
-        if (self._priority_field or self._key_field) and not isinstance(value, dict):
+        if (self._level_field or self._key_field) and not isinstance(value, dict):
             raise ValueError(f"it is not a JSON object with fields, but {_kind(value)}")
         return Draft(line, self._key(value), self._level(value))
 
@@ -115,12 +115,12 @@ class JsonLines:
         return (key if isinstance(key, str) else json.dumps(key, separators=(",", ":"))).encode()
 
     def _level(self, value: Any) -> int:
-        level = None if self._priority_field is None else value.get(self._priority_field)
+        level = None if self._level_field is None else value.get(self._level_field)
         if level is None:
-            return self._priority
+            return self._default
         if type(level) is not int or not 0 <= level < self._levels:
             raise ValueError(
-                f"its field {self._priority_field!r} is {json.dumps(level)}, and the levels are 0 to {self._levels - 1}"
+                f"its field {self._level_field!r} is {json.dumps(level)}, and the levels are 0 to {self._levels - 1}"
             )
         return level
 

@@ -89,9 +89,9 @@ class Production:
             self._leave_out(place, reason)
             return
         if draft is not None:
-            value, key, priority = draft
+            value, key, level = draft
             reported = partial(self._reported, place)
-            self._producer.send(self._topic, value, key, priority=priority, headers=self._headers, on_delivery=reported)
+            self._producer.send(self._topic, value, key, level=level, headers=self._headers, on_delivery=reported)
 
     def _give_up(self, place: Place, line: LongLine) -> None:
         self._too_long += 1

@@ -57,7 +57,7 @@ class Member:
         threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
         try:
             [worker] = find_workers([self._job.worker]).values()
-            consumer = worker.consumer(self._job.config, self._job.concurrency, self._job.index)
+            consumer = worker.consumer(self._job.config, self._job.max_concurrency, self._job.index)
             with self._supervising:
                 self._supervision = consumer.supervise(self._table, self._suspects)
             self._consumer = consumer

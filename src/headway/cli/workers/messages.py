@@ -30,7 +30,7 @@ class Job:
     worker: str
     index: int
     config: dict[str, Any] = field(repr=False)
-    concurrency: int | None
+    max_concurrency: int | None
     drain_timeout: float
     logs: LogStyle
     suspects: list[Suspect] = field(default_factory=list)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from headway.core.engine.ready_queue import ReadyQueue
-from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential
+from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares
 from headway.core.levels.policies import Fair, PolicyName
 from headway.errors import ConfigError
 
@@ -131,5 +131,5 @@ def make_slots(
         shares = distribute(distributor, levels, slots) if distributor else [2**level for level in range(levels)]
         return FairSlots(shares)
     if policy == "capacity_burst":
-        return BurstSlots(distribute(distributor or exponential, levels, slots))
+        return BurstSlots(distribute(distributor or exponential_shares, levels, slots))
     raise ConfigError(f"The policy {policy!r} is not one of capacity_burst, fair and strict.")

@@ -90,7 +90,7 @@ class Work(Generic[R]):
 
     @property
     def level(self) -> int:
-        """The record's priority, 0 lowest."""
+        """The record's level, 0 the lowest."""
         return self.assignment.partition.level
 
     @property

@@ -13,10 +13,10 @@ Distributor = Callable[[int, int], Sequence[int]]
 """(levels, capacity) -> the share of each level, 0 lowest."""
 
 
-def exponential(levels: int, capacity: int) -> list[int]:
+def exponential_shares(levels: int, capacity: int) -> list[int]:
     """Return shares of which each is twice the one below; the remainder goes to the highest level.
 
-    >>> exponential(3, 50)
+    >>> exponential_shares(3, 50)
     [7, 14, 29]
 
     Raises `ConfigError` when the capacity is below 2^levels - 1, where the lowest level would get nothing.
@@ -24,10 +24,10 @@ def exponential(levels: int, capacity: int) -> list[int]:
     return _by_weights([2**level for level in range(levels)], capacity)
 
 
-def linear(levels: int, capacity: int) -> list[int]:
+def linear_shares(levels: int, capacity: int) -> list[int]:
     """Return shares of which each is one part more than the one below; the remainder goes to the highest level.
 
-    >>> linear(3, 50)
+    >>> linear_shares(3, 50)
     [8, 16, 26]
 
     Raises `ConfigError` when the capacity is below levels·(levels + 1)/2, where the lowest level would get nothing.
@@ -35,10 +35,10 @@ def linear(levels: int, capacity: int) -> list[int]:
     return _by_weights([level + 1 for level in range(levels)], capacity)
 
 
-def weighted(*weights: int) -> Distributor:
+def weighted_shares(*weights: int) -> Distributor:
     """Return a distributor with these weights, lowest level first; the remainder goes to the highest level.
 
-    >>> weighted(1, 1, 8)(3, 50)
+    >>> weighted_shares(1, 1, 8)(3, 50)
     [5, 5, 40]
 
     Raises `ConfigError` for a weight below 1. The distributor raises it for another number of levels, and for a

@@ -100,23 +100,21 @@ def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
     return [LevelSubscription([_at_level(topic, level) for topic in topics], f"-{level}") for level in range(levels)]
 
 
-def by_priority(priorities: Mapping[str, int], levels: int) -> list[LevelSubscription]:
+def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscription]:
     """Return the subscriptions to each existing topic, under its own name, at the level it is given (KIP-349).
 
-    >>> [s.topics for s in by_priority({"payments": 1, "clicks": 0}, 2)]
+    >>> [s.topics for s in by_given_level({"payments": 1, "clicks": 0}, 2)]
     [['clicks'], ['payments']]
 
-    Raises `ConfigError` for a priority that is not a level.
+    Raises `ConfigError` for a level that does not exist.
     """
-    for topic, level in priorities.items():
+    for topic, level in given.items():
         if not 0 <= level < levels:
             raise ConfigError(
-                f"The priority of the topic {topic!r} is {level}; with max.priority={levels} it must be from 0 to "
-                f"{levels - 1}. Choose one of these or raise max.priority."
+                f"The level of the topic {topic!r} is {level}; with levels={levels} it must be from 0 to {levels - 1}. "
+                "Choose one of these or raise levels."
             )
-    return [
-        LevelSubscription([topic for topic, at in priorities.items() if at == level], "") for level in range(levels)
-    ]
+    return [LevelSubscription([topic for topic, at in given.items() if at == level], "") for level in range(levels)]
 
 
 def _at_level(topic: str, level: int) -> str:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential
+from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares
 from headway.errors import ConfigError
 
 
@@ -199,7 +199,7 @@ def make_policy(
     threshold: int = 4,
     max_wait: float = 5.0,
 ) -> tuple[list[int], Policy]:
-    """Return the levels' shares and the policy of that name; the default distributor is `exponential`.
+    """Return the levels' shares and the policy of that name; the default distributor is `exponential_shares`.
 
     Raises `ConfigError` for another name, for shares that the capacity does not allow, and for a distributor where
     shares play no part.
@@ -208,7 +208,7 @@ def make_policy(
         if distributor is not None:
             raise ConfigError("The policy strict takes no distributor: the highest level may use the whole capacity.")
         return [capacity] * levels, Strict(capacity, max_wait)
-    shares = distribute(distributor or exponential, levels, capacity)
+    shares = distribute(distributor or exponential_shares, levels, capacity)
     if name == "capacity_burst":
         return shares, CapacityBurst(shares, window_size, threshold)
     if name == "fair":

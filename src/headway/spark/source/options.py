@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast, get_args
 
-from headway.core.levels.capacity import Distributor, exponential, linear, weighted
+from headway.core.levels.capacity import Distributor, exponential_shares, linear_shares, weighted_shares
 from headway.core.levels.naming import MOST_LEVELS
 from headway.core.levels.policies import Policy, PolicyName, make_policy
 from headway.errors import ConfigError
@@ -24,7 +24,7 @@ NAMES = (
 
 _ISOLATIONS = ("read_committed", "read_uncommitted")
 _OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
-_DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential, "linear": linear}
+_DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential_shares, "linear": linear_shares}
 
 _OFFSET_RESET = "auto.offset.reset"
 
@@ -143,7 +143,7 @@ def _distributor(text: str) -> Distributor:
             f"The option distributor is {text!r}. Choose exponential, linear, or a weight for each level, lowest "
             "first, as 1,1,8."
         )
-    return weighted(*map(int, weights))
+    return weighted_shares(*map(int, weights))
 
 
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:

@@ -30,8 +30,8 @@ def parallel_map(
     schema: DataType | str,
     *,
     key: str | Sequence[str] | None,
-    concurrency: int = 100,
-    timeout: float | None = None,
+    max_concurrency: int = 100,
+    time_limit: float | None = None,
     retries: Retries = _RETRIES,
 ) -> DataFrame:
     """Return each row of `df` with the result of `handler(row, context)`; for batch and streaming DataFrames.
@@ -58,16 +58,16 @@ def parallel_map(
         schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a
             tuple or a Row.
         key: The columns that make the key, by which rows are in order; None for no order.
-        concurrency: How many rows each task handles at a time.
-        timeout: How many seconds a call may take; after that the attempt has failed.
+        max_concurrency: How many rows each task handles at a time.
+        time_limit: How many seconds a call may take; after that the attempt has failed.
         retries: The times and the number of attempts at a failed row.
 
     Raises `ConfigError` for arguments that are out of bounds.
     """
     settings = Settings(
         key=_key_columns(df, key),
-        concurrency=concurrency,
-        timeout=timeout,
+        max_concurrency=max_concurrency,
+        time_limit=time_limit,
         retries=retries,
         columns=outcome_columns(_parse_datatype_string(schema) if isinstance(schema, str) else schema),
     )
@@ -108,9 +108,9 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
 
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     ResultType(settings.columns["result"].dataType)
-    check_at_least("concurrency", settings.concurrency, 1)
-    if settings.timeout is not None:
-        check_above_zero("timeout", settings.timeout)
+    check_at_least("max_concurrency", settings.max_concurrency, 1)
+    if settings.time_limit is not None:
+        check_above_zero("time_limit", settings.time_limit)
     if not callable(handler):
         raise ConfigError(f"The handler is {handler!r}; it must be a function of a row and its context.")
     if is_generator_function(handler):

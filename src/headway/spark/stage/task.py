@@ -72,8 +72,8 @@ class Settings:
     """The parameters by which a stage handles its rows."""
 
     key: tuple[str, ...]
-    concurrency: int
-    timeout: float | None
+    max_concurrency: int
+    time_limit: float | None
     retries: Retries
     columns: StructType  # the columns that the stage adds
 
@@ -87,17 +87,17 @@ class Stage:
         self._results = ResultType(settings.columns["result"].dataType)
         self._columns = OutcomeColumns(settings.columns, self._results)
         self._wake = Wakeup()
-        buffer = self._buffer = max(_LEAST_BUFFER, 2 * settings.concurrency)
+        buffer = self._buffer = max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         names = (
             (lambda rows: [ALONE] * len(rows)) if not settings.key else lambda rows: map(attrgetter("raw_key"), rows)
         )
         self._engine: Engine[Any] = Engine(names, buffer=buffer, room=_UNBOUNDED, size_of=lambda _: 1, commits=False)
         self._engine.assign(_ROWS, OffsetMap(0))
         self._dispatch = Dispatch(
-            self._engine, settings.retries, Concurrency(settings.concurrency), self._wake, levels=1
+            self._engine, settings.retries, Concurrency(settings.max_concurrency), self._wake, levels=1
         )
         self._dispatch.letters = self
-        self._running = RunningCalls(settings.timeout)
+        self._running = RunningCalls(settings.time_limit)
         self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
         self._batches: dict[InputBatch, None] = {}  # the batches with rows that are not put out yet
@@ -157,9 +157,9 @@ class Stage:
             calls = Handlers(
                 self._call_async, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False
             )
-            return EventLoop(calls, _loop(), self._settings.timeout)
+            return EventLoop(calls, _loop(), self._settings.time_limit)
         calls = Handlers(self._call, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False)
-        return Threads(calls, self._settings.concurrency, self._settings.timeout)
+        return Threads(calls, self._settings.max_concurrency, self._settings.time_limit)
 
     async def _call_async(self, job: Job) -> Any:
         row = self._begin(job, asyncio.current_task())

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.engine.suspects import MOST_DEATHS, Attempt, RecordId, Suspect, Suspects, decide
-from headway.core.retry import Again, DeadLetter, RetriableError, Retries, fixed
+from headway.core.retry import Again, DeadLetter, RetriableError, Retries, fixed_backoff
 
 RECORDS = st.integers(1, 25)
 
@@ -67,7 +67,7 @@ def test_exactly_those_that_kill_become_dead_letters_after_a_bounded_number_of_d
     data: st.DataObject, count: int, company: int, max_attempts: int | None
 ) -> None:
     killers = data.draw(st.sets(st.integers(0, count - 1), max_size=4))
-    fleet = Fleet(count, killers, company, Retries(fixed(0), max_attempts), data)
+    fleet = Fleet(count, killers, company, Retries(fixed_backoff(0), max_attempts), data)
     fleet.run()
 
     assert fleet.letters.keys() == fleet.killers
@@ -81,7 +81,7 @@ def test_exactly_those_that_kill_become_dead_letters_after_a_bounded_number_of_d
 def test_no_number_of_deaths_in_company_makes_a_dead_letter(deaths: int, max_attempts: int, fatal: bool) -> None:
     """Not even where the retries say that such an error is fatal."""
     ledger = Suspects()
-    retries = Retries(fixed(0), max_attempts, fatal=(Exception,) if fatal else ())
+    retries = Retries(fixed_backoff(0), max_attempts, fatal=(Exception,) if fatal else ())
     for _ in range(deaths):
         news = ledger.died([Attempt(record(0), 1), Attempt(record(1), 1)], "ended", 0.0)
         assert all(
@@ -115,7 +115,7 @@ def test_ledgers_that_hear_of_each_other_agree(deaths: list[str]) -> None:
 def test_attempts_that_do_not_count_do_not_make_a_dead_letter_sooner() -> None:
     ledger = Suspects()
     [suspect] = ledger.died([Attempt(record(0), attempt=3, untried=2)], "ended", 0.0)
-    retries = Retries(fixed(0), max_attempts=2)
+    retries = Retries(fixed_backoff(0), max_attempts=2)
     assert isinstance(decide(retries, None, 3, suspect.error(), 0.0, 0.0, untried=suspect.untried), Again)
     failure = suspect.failure(0.0)
     assert failure is not None

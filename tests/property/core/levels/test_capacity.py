@@ -1,7 +1,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.levels.capacity import BurstWindow, burst_shares, distribute, exponential, linear, weighted
+from headway.core.levels.capacity import (
+    BurstWindow,
+    burst_shares,
+    distribute,
+    exponential_shares,
+    linear_shares,
+    weighted_shares,
+)
 
 levels_and_spare = st.tuples(st.integers(1, 9), st.integers(0, 10_000))
 counts = st.lists(st.integers(0, 60), max_size=10)
@@ -10,7 +17,7 @@ counts = st.lists(st.integers(0, 60), max_size=10)
 @given(levels_and_spare)
 def test_exponential_shares_sum_exactly_and_never_favour_a_lower_level(given: tuple[int, int]) -> None:
     levels, spare = given
-    shares = distribute(exponential, levels, 2**levels - 1 + spare)
+    shares = distribute(exponential_shares, levels, 2**levels - 1 + spare)
     assert sum(shares) == 2**levels - 1 + spare
     assert shares == sorted(shares)
 
@@ -19,7 +26,7 @@ def test_exponential_shares_sum_exactly_and_never_favour_a_lower_level(given: tu
 def test_linear_shares_sum_exactly_and_never_favour_a_lower_level(given: tuple[int, int]) -> None:
     levels, spare = given
     capacity = levels * (levels + 1) // 2 + spare
-    shares = distribute(linear, levels, capacity)
+    shares = distribute(linear_shares, levels, capacity)
     assert sum(shares) == capacity
     assert shares == sorted(shares)
 
@@ -29,7 +36,7 @@ def test_weighted_shares_sum_exactly_and_differ_from_the_weights_only_by_the_rem
     weights: list[int], spare: int
 ) -> None:
     capacity = sum(weights) + spare
-    shares = distribute(weighted(*weights), len(weights), capacity)
+    shares = distribute(weighted_shares(*weights), len(weights), capacity)
     assert sum(shares) == capacity
     assert all(
         share * sum(weights) <= weight * capacity < (share + 1) * sum(weights)
@@ -48,7 +55,7 @@ class NaiveWindow:
 
 @given(st.lists(counts, min_size=1, max_size=5))
 def test_bursts_equal_a_naive_model(histories: list[list[int]]) -> None:
-    shares = exponential(len(histories), 50)
+    shares = exponential_shares(len(histories), 50)
     windows = [BurstWindow() for _ in histories]
     for window, history in zip(windows, histories, strict=True):
         for count in history:
@@ -66,7 +73,7 @@ def test_bursts_equal_a_naive_model(histories: list[list[int]]) -> None:
 
 @given(st.lists(counts, min_size=2, max_size=5))
 def test_a_burst_never_takes_from_an_eligible_higher_level(histories: list[list[int]]) -> None:
-    shares = exponential(len(histories), 50)
+    shares = exponential_shares(len(histories), 50)
     windows = [BurstWindow() for _ in histories]
     for window, history in zip(windows, histories, strict=True):
         for count in history:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.levels.capacity import weighted
+from headway.core.levels.capacity import weighted_shares
 from headway.core.producer.accumulator import Accumulator, Limits
 from headway.core.producer.queues import Queue, TopicQueues
 from headway.core.producer.turn_policies import FairTurns, StrictTurns, make_turn_policy
@@ -147,10 +147,10 @@ def test_a_level_that_was_idle_has_saved_nothing_up() -> None:
 
 
 def test_a_policy_is_fair_or_strict() -> None:
-    assert isinstance(make_turn_policy("fair", weighted(1, 3), 2, max_wait=5.0), FairTurns)
+    assert isinstance(make_turn_policy("fair", weighted_shares(1, 3), 2, max_wait=5.0), FairTurns)
     assert isinstance(make_turn_policy("strict", None, 2, max_wait=5.0), StrictTurns)
     with pytest.raises(ConfigError, match="takes no distributor"):
-        make_turn_policy("strict", weighted(1, 3), 2, max_wait=5.0)
+        make_turn_policy("strict", weighted_shares(1, 3), 2, max_wait=5.0)
     with pytest.raises(ConfigError, match="fair or strict, not 'capacity_burst'"):
         make_turn_policy("capacity_burst", None, 2, max_wait=5.0)
 

@@ -39,8 +39,8 @@ def test_ctrl_c_while_a_client_is_made_is_raised_afterwards() -> None:
 
 
 def test_a_setting_that_there_is_not_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"Did you mean 'max.priority'\?"):
-        make_client(ck.Producer, {"max.priorty": 3})
+    with pytest.raises(ConfigError, match=r"Did you mean 'levels'\?"):
+        make_client(ck.Producer, {"level": 3})
 
 
 def test_what_a_users_callback_raises_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import IntegerType
 
 from headway import Context
-from headway.core.retry import Retries, fixed
+from headway.core.retry import Retries, fixed_backoff
 from headway.errors import HandlerError
 from headway.spark.stage import running_calls, task
 from headway.spark.stage.input_row import InputRow
@@ -21,9 +21,9 @@ from headway.spark.stage.task import RowHandler, Settings, Stage
 
 SETTINGS = Settings(
     key=("key",),
-    concurrency=4,
-    timeout=0.1,
-    retries=Retries(fixed(0.01), max_attempts=3),
+    max_concurrency=4,
+    time_limit=0.1,
+    retries=Retries(fixed_backoff(0.01), max_attempts=3),
     columns=outcome_columns(IntegerType()),
 )
 
@@ -99,7 +99,7 @@ def test_what_comes_of_a_call_that_was_given_up_counts_no_more(release: threadin
             time.sleep(0.06)
         return 1
 
-    found = outcomes(call, 40, replace(SETTINGS, concurrency=2))
+    found = outcomes(call, 40, replace(SETTINGS, max_concurrency=2))
     assert {number: row["outcome"] for number, row in found.items()} == {
         **dict.fromkeys(range(40), "ok"),
         0: "failed",
@@ -180,5 +180,5 @@ def test_the_loop_of_the_handlers_goes_on_whatever_they_do_to_it() -> None:
         return 1
 
     made: list[asyncio.Task[None]] = []
-    found = outcomes(call, 40, replace(SETTINGS, timeout=None, retries=Retries(max_attempts=1)))
+    found = outcomes(call, 40, replace(SETTINGS, time_limit=None, retries=Retries(max_attempts=1)))
     assert {number for number, row in found.items() if row["outcome"] != "ok"} == {3, 23}

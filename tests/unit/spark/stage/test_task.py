@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from headway import Context, FatalError, RetryLater
-from headway.core.retry import Retries, fixed
+from headway.core.retry import Retries, fixed_backoff
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.result_type import ResultType
@@ -41,9 +41,9 @@ from tests.contract.parallel import odd_handlers
 REQUIRED = StructType([StructField("a", IntegerType(), nullable=False), StructField("b", StringType())])
 SETTINGS = Settings(
     key=("key",),
-    concurrency=1_000,
-    timeout=None,
-    retries=Retries(fixed(0.01), max_attempts=3),
+    max_concurrency=1_000,
+    time_limit=None,
+    retries=Retries(fixed_backoff(0.01), max_attempts=3),
     columns=outcome_columns(IntegerType()),
 )
 
@@ -97,7 +97,7 @@ def test_coroutines_of_thousands_of_rows_run_at_a_time_and_those_of_a_key_in_ord
         behind_each_other.remove(row.key)
         return 0
 
-    outcomes(call, [number % 3_000 for number in range(9_000)], replace(SETTINGS, concurrency=2_000))
+    outcomes(call, [number % 3_000 for number in range(9_000)], replace(SETTINGS, max_concurrency=2_000))
     assert in_order(calls)
     assert most == 2_000
 
@@ -112,7 +112,7 @@ def test_plain_functions_run_on_threads_in_the_order_of_their_key() -> None:
         calls.append((row.key, row.number))
         return 0
 
-    rows = outcomes(call, [number % 16 for number in range(2_000)], replace(SETTINGS, concurrency=16))
+    rows = outcomes(call, [number % 16 for number in range(2_000)], replace(SETTINGS, max_concurrency=16))
     assert in_order(calls)
     assert {row["outcome"] for row in rows} == {"ok"}
 
@@ -211,7 +211,7 @@ def test_a_call_that_takes_too_long_is_a_failed_attempt() -> None:
         await asyncio.sleep(60 if row.number else 0)
         return 0
 
-    settings = replace(SETTINGS, timeout=0.05, retries=Retries(max_attempts=1))
+    settings = replace(SETTINGS, time_limit=0.05, retries=Retries(max_attempts=1))
     rows = outcomes(call, ["a", "b"], settings)
     by_number = {row["number"]: row for row in rows}
     assert by_number[0]["outcome"] == "ok"
@@ -327,7 +327,7 @@ def test_rows_are_passed_on_while_others_still_run() -> None:
             assert release.wait(30)
         return 0
 
-    running = Stage(call, replace(SETTINGS, concurrency=2)).run(batches(list(range(3)), size=1))
+    running = Stage(call, replace(SETTINGS, max_concurrency=2)).run(batches(list(range(3)), size=1))
     began = time.monotonic()
     first = next(running)
     assert first["number"].to_pylist()[0] != 0
@@ -506,7 +506,7 @@ def test_no_handler_is_called_while_results_are_many_that_nobody_takes(monkeypat
         calls += 1
         return "x" * 10_000
 
-    settings = replace(SETTINGS, concurrency=10, columns=outcome_columns(StringType()))
+    settings = replace(SETTINGS, max_concurrency=10, columns=outcome_columns(StringType()))
     running = Stage(call, settings).run(batches([str(number) for number in range(500)]))
     sizes = [next(running).num_rows]
     deadline = time.monotonic() + 0.5
@@ -529,7 +529,7 @@ def test_whatever_a_handler_raises_fails_its_row_alone(is_async: bool) -> None:
         return call(row, context)
 
     values = [*odd_handlers.ODD, "good"]
-    settings = replace(SETTINGS, retries=Retries(fixed(0.01), max_attempts=2))
+    settings = replace(SETTINGS, retries=Retries(fixed_backoff(0.01), max_attempts=2))
     rows = outcomes(call_async if is_async else call, values, settings)
     assert {row["number"]: row["outcome"] for row in rows} == {
         number: "ok" if value == "good" else "failed" for number, value in enumerate(values)
