@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DESIGN = ROOT / "docs" / "design"
 PAGES = sorted(DESIGN.glob("*.md"))
+ALL_PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -31,6 +32,22 @@ def test_each_module_that_a_design_page_names_is_there(page: Path) -> None:
         if not defined:
             missing.append(f"{path}:{name}")
     assert missing == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_link_of_a_page_leads_to_a_page_and_a_heading_that_are_there(page: Path) -> None:
+    lost = []
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+        there = page.parent / target if target else page
+        if not there.exists() or (anchor and anchor not in _anchors(there.read_text())):
+            lost.append(f"{target}#{anchor}")
+    assert lost == []
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_file_map_has_every_module_with_its_first_sentence() -> None:
