@@ -122,7 +122,7 @@ def _fetch_all(jars: list[Jar], advance: Advance) -> None:
         yield advance
 
     context = maven(progress=each_file)
-    pool = ThreadPoolExecutor(_CONNECTIONS)
+    pool = ThreadPoolExecutor(_CONNECTIONS, "headway-jars")
     try:
         for fetched in [pool.submit(_fetch, context, jar) for jar in jars]:
             fetched.result()

@@ -32,7 +32,7 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
     _take_no_signals()
     _keep_from_others(pipe, asks)
     jobs = _Jobs(pipe, at)
-    threading.Thread(target=_answer, args=(asks, jobs), daemon=True).start()
+    threading.Thread(target=_answer, args=(asks, jobs), name="headway-give-back", daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
         try:
             handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one

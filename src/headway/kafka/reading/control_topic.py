@@ -117,7 +117,7 @@ def listening(
             elif message.key() == run.encode():
                 hear(message.value() or b"")
 
-    thread = threading.Thread(target=listen, name="headway-control", daemon=True)
+    thread = threading.Thread(target=listen, name="headway-control-topic", daemon=True)
     thread.start()
     try:
         yield

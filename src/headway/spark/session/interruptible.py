@@ -26,7 +26,7 @@ def interruptible(work: Callable[[], T]) -> T:
 @contextmanager
 def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
     """Run the work beside the block, which ends after the work; on Ctrl-C end its Java first."""
-    with ThreadPoolExecutor(1, thread_name_prefix="spark") as thread:
+    with ThreadPoolExecutor(1, "headway-spark") as thread:
         future = thread.submit(work)
         try:
             yield future
