@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.suspects import MOST_SUSPECTS, Suspect
 from headway.execution.dispatch import Job, RecordWork
 from headway.execution.running_table import RunningTable
@@ -114,7 +115,7 @@ class Supervision:
             return None
         is_late = now - self._since >= _PATIENCE
         if self._is_waiting:
-            leaves = ending or work.assignment.retired or not work.assignment.current
+            leaves = ending or work.assignment.state in (PartitionState.LEAVING, PartitionState.GONE)
             return (work, now + _PATIENCE if is_late else now) if leaves or is_late else None
         if is_late:
             self.alone = None

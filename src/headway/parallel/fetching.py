@@ -3,9 +3,11 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
+from headway.core.engine.partition_states import PartitionState
 from headway.core.levels.naming import LevelSubscription
 from headway.core.offsets.offset_map import OffsetMap, decode
 from headway.errors import AuthorizationError, FetchError, KafkaError, OffsetMapError
@@ -24,6 +26,14 @@ _ASK_LESS = 10  # times as long as a request that failed took
 _address = attrgetter("kafka_topic", "partition")
 
 
+@dataclass(slots=True)
+class _Start:
+    """A partition that starts: the first offset that came too early, if any, and when to ask for it again."""
+
+    came: int | None = None
+    not_before: float = 0.0
+
+
 class Fetching:
     """The part that keeps the engine's buffers filled and tells the engine which partitions this member owns.
 
@@ -40,11 +50,9 @@ class Fetching:
         # runs dry before this thread has the GIL again.
         self._at_once = buffer // 2
         self._hand_over = hand_over
-        self._held: set[TopicPartition] = set()
+        self._paused: set[TopicPartition] = set()  # as librdkafka was told
         self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
-        # Partitions whose committed offsets are not read yet, and the first offset that came too early, if any.
-        self._starting: dict[TopicPartition, int | None] = {}
-        self._not_before: dict[TopicPartition, float] = {}  # of partitions that could not begin
+        self._starting: dict[TopicPartition, _Start] = {}  # partitions whose committed offsets are not read yet
         self._rejoining: set[int] = set()  # levels that are to join again
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
@@ -60,7 +68,7 @@ class Fetching:
         example if it may not join its group from the start. Other errors are logged, since librdkafka goes on.
         """
         self._join_again()
-        self._hold()
+        self._pause_and_resume()
         demand = self._demand(paused)
         more = False
         for level in reversed(self._levels):
@@ -71,6 +79,13 @@ class Fetching:
                 finally:
                     self._fetching.remove(level.level)
         return more
+
+    def state_of(self, partition: TopicPartition) -> PartitionState:
+        """Return what this consumer does with a partition."""
+        if partition in self._starting:
+            return PartitionState.STARTING
+        with self._lock:
+            return self._engine.state_of(partition)
 
     def give_up(self, level: int) -> None:
         """Give a level's partitions up as lost."""
@@ -123,21 +138,21 @@ class Fetching:
         for _, group in groupby(records, _address):
             of_one = list(group)
             partition = of_one[0].topic_partition
-            if self._starting.get(partition, 0) is None:
-                self._starting[partition] = of_one[0].offset
+            if (start := self._starting.get(partition)) and start.came is None:
+                start.came = of_one[0].offset
             self._engine.receive(partition, of_one, now)  # the engine ignores records of a starting partition
 
-    def _hold(self) -> None:
-        """Pause the partitions whose records would have no room."""
+    def _pause_and_resume(self) -> None:
+        """Pause the partitions whose records would have no room, and resume those that have room again."""
         with self._lock:
             held = self._engine.held()
             assigned = set(self._engine.assigned())
-        if held != self._held:
-            for level, partitions in self._levels.chosen(held - self._held, None).items():
+        if held != self._paused:
+            for level, partitions in self._levels.chosen(held - self._paused, None).items():
                 level.pause(partitions)
-            for level, partitions in self._levels.chosen((self._held - held) & assigned, None).items():
+            for level, partitions in self._levels.chosen((self._paused - held) & assigned, None).items():
                 level.resume(partitions)
-            self._held = held
+            self._paused = held
 
     def _begin(self, level: LevelConsumer, now: float) -> None:
         """Start where the last owners' commits end, without the records that these commits say are done.
@@ -146,8 +161,8 @@ class Fetching:
         """
         partitions = [
             partition
-            for partition in self._starting
-            if partition.level == level.level and self._not_before.get(partition, 0.0) <= now
+            for partition, start in self._starting.items()
+            if partition.level == level.level and start.not_before <= now
         ]
         if not partitions:
             return
@@ -159,25 +174,24 @@ class Fetching:
         for partition, answer in committed.items():
             asked_at = time.monotonic()
             try:
-                start = _start(level, partition, answer)
-                if (came := self._starting[partition]) is not None:
+                offsets = _offsets_to_start(level, partition, answer)
+                if (came := self._starting[partition].came) is not None:
                     level.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
                 log.warning("%s cannot begin yet, and is asked for again: %s", partition, error)
                 # The partition has no leader, and the other partitions must not wait for that.
                 ended_at = time.monotonic()
-                self._not_before[partition] = ended_at + _ASK_LESS * (ended_at - asked_at)
+                self._starting[partition].not_before = ended_at + _ASK_LESS * (ended_at - asked_at)
                 continue
             with self._lock:
-                self._engine.assign(partition, start)
+                self._engine.assign(partition, offsets)
             self._starting.pop(partition)
-            self._not_before.pop(partition, None)
 
     # A level's rebalance callbacks
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Note new partitions, which begin when the rebalance is over."""
-        self._starting.update(dict.fromkeys(partitions))
+        self._starting.update((partition, _Start()) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Hand over the completed records, and let go of the partitions."""
@@ -190,13 +204,14 @@ class Fetching:
         """Let go of partitions without a commit: another member may own them already."""
         with self._lock:
             self._engine.revoke(partitions)
-        self._held.difference_update(partitions)
+        self._paused.difference_update(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)
-            self._not_before.pop(partition, None)
 
 
-def _start(level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None) -> OffsetMap:
+def _offsets_to_start(
+    level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None
+) -> OffsetMap:
     """Return the offset map to start from.
 
     Without a commit any start that is not too late will do: offsets that do not come do not exist.

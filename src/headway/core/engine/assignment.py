@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.lanes import Lanes
+from headway.core.engine.partition_states import PartitionEvent, PartitionState, after
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, pressure
 from headway.core.offsets.progress import Progress
@@ -33,10 +34,8 @@ class Assignment(Generic[R]):
         "_measure_at",
         "_narrow",
         "bytes",
-        "current",
         "epoch",
         "finished",
-        "held",
         "lanes",
         "level",
         "of_outputs",
@@ -45,8 +44,8 @@ class Assignment(Generic[R]):
         "pressed",
         "progress",
         "remembered",
-        "retired",
         "saved",
+        "state",
         "withheld",
     )
 
@@ -56,7 +55,7 @@ class Assignment(Generic[R]):
         self.partition = partition
         self.level = partition.level
         self.epoch = epoch
-        self.current = True
+        self.state = PartitionState.READING
         self.progress = Progress(committed)
         self.remembered = committed  # as of the last commit that succeeded
         self.lanes: Lanes[R] = Lanes()
@@ -67,11 +66,18 @@ class Assignment(Generic[R]):
         self.saved = 0  # `finished` as of the last commit that succeeded
         # The output sets since the last tick, each with its record's offset and the bytes of record and outputs.
         self.outputs: list[tuple[int, int, Sequence[Any]]] = []
-        self.held = False  # if True, nothing is fetched of it for now
         self.pressed = False
-        self.retired = False  # True when about to be revoked: nothing more starts
         self._known_end = committed.end
         self.limit_map(map_limit)
+
+    @property
+    def current(self) -> bool:
+        """True until the partition is lost, or read from elsewhere."""
+        return self.state is not PartitionState.GONE
+
+    def on(self, event: PartitionEvent) -> None:
+        """Change the state as the table of partition states says."""
+        self.state = after(self.state, event)
 
     def limit_map(self, characters: int) -> None:
         """Limit the map to so many characters from now on."""
@@ -126,6 +132,6 @@ class Assignment(Generic[R]):
 
     def end(self) -> None:
         """End the assignment: the partition is lost, or is read from elsewhere."""
-        self.current = False
+        self.on(PartitionEvent.ENDED)
         self.lanes.clear()
         self.outputs.clear()

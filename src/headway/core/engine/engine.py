@@ -15,24 +15,27 @@ Invariants:
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import count, islice, pairwise, repeat
 from operator import lt
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine import commit_tick
 from headway.core.engine.assignment import Assignment
+from headway.core.engine.backpressure import Backpressure
 from headway.core.engine.batching import Batching
 from headway.core.engine.lanes import ALONE, LaneNames, Ordering
-from headway.core.engine.memory_budget import MemoryBudget
+from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
+from headway.core.engine.waiting_heads import WaitingHeads
 from headway.core.engine.work import Work
+from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.retry import Again, Verdict
 from headway.records import TopicPartition
 
-_MOST_GONE = 100
+_LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
+_RUNNING, _DONE, _REPLACED, _DROPPED = WorkState.RUNNING, WorkState.DONE, WorkState.REPLACED, WorkState.DROPPED
 
 R = TypeVar("R")
 
@@ -74,18 +77,15 @@ class Engine(Generic[R]):
         self._size_of = size_of
         self._size_of_output = size_of_output
         self._due = due
-        self._commits = commits
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._levels: list[ReadyQueue[R]] = [ReadyQueue() for _ in range(levels)]
-        self._rooms = [MemoryBudget(room) for _ in range(levels)]
+        self._backpressure = Backpressure(room, levels, commits)
+        self._budgets = self._backpressure.budgets
+        self._full_of_outputs = self._backpressure.full_of_outputs
         self._map_limit = MAX_CHARACTERS
         self._map_accepted = 0  # characters of the largest map that Kafka took
-        self._held: set[TopicPartition] = set()
-        self._full_of_outputs: set[int] = set()  # levels
-        self._later: list[tuple[float, int, Work[R]]] = []  # heads whose time has not come, and outdated entries
-        self._gone = 0  # at most so many outdated entries in `_later`
-        self._gathering: Batching[R] | None = None
         self._orders = count()
+        self._waiting = WaitingHeads(self._levels, self._orders)
         self._epochs = count(1)
 
     # Partitions
@@ -99,7 +99,7 @@ class Engine(Generic[R]):
         assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs), self._map_limit)
         self._assignments[partition] = assignment
         self._map_accepted = max(self._map_accepted, len(encode(committed)))  # by an earlier consumer
-        self._rooms[partition.level].partitions += 1
+        self._backpressure.begin(assignment)
         return assignment.epoch
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
@@ -114,28 +114,26 @@ class Engine(Generic[R]):
         The works that run may still be reported and committed.
         """
         for partition in partitions:
-            if assignment := self._assignments.get(partition):
-                assignment.retired = True
+            if (assignment := self._assignments.get(partition)) and assignment.state is not _LEAVING:
+                assignment.on(PartitionEvent.REVOKED)
                 self._forget_waiting(assignment)
 
     def _drop(self, assignment: Assignment[R]) -> None:
         assignment.end()
-        self._held.discard(assignment.partition)
         self._forget_waiting(assignment)
-        room = self._rooms[assignment.level]
-        room.partitions -= 1
-        room.used -= assignment.bytes
-        self._keep_outputs(assignment.level, assignment.withheld - assignment.of_outputs)
+        self._backpressure.end(assignment)
 
     def _forget_waiting(self, assignment: Assignment[R]) -> None:
         self._levels[assignment.level].drop(assignment)
-        self._keep_later(lambda head: head.assignment is not assignment)
-        if self._gathering:
-            self._gathering.drop(assignment)
+        self._waiting.drop(assignment)
 
     def assigned(self) -> Collection[TopicPartition]:
         """Return the assigned partitions."""
         return self._assignments.keys()
+
+    def state_of(self, partition: TopicPartition) -> PartitionState:
+        """Return what is done with a partition."""
+        return assignment.state if (assignment := self._assignments.get(partition)) else _GONE
 
     # Intake
 
@@ -145,22 +143,14 @@ class Engine(Generic[R]):
         Records that wait behind others or for their time do not count, so they never keep ready ones out. The memory
         budget bounds the waiting records, through `held`.
         """
-        held = [0] * len(self._levels)
-        for partition in self._held:
-            held[partition.level] += 1
-        return [
-            max(0, min(self._buffer - level.ready, room.records_left())) if room.partitions > held_of_level else 0
-            for level, room, held_of_level in zip(self._levels, self._rooms, held, strict=True)
-        ]
+        return self._backpressure.demand(self._levels, self._buffer)
 
     def held(self) -> set[TopicPartition]:
         """Return the partitions to fetch nothing from for now: their share of memory is full, or their map too large.
 
         Records that were fetched of them already are still received.
         """
-        for partition in list(self._held):
-            self._hold_or_free(self._assignments[partition])
-        return set(self._held)
+        return self._backpressure.paused(self._assignments)
 
     def receive(self, partition: TopicPartition, records: Sequence[R], now: float) -> None:
         """Take in fetched records of a partition, in the order of its log.
@@ -172,7 +162,7 @@ class Engine(Generic[R]):
         start = 0
         for stop in _ascending_ends(offsets):
             assignment = self._assignments.get(partition)
-            if assignment and not assignment.retired:
+            if assignment and assignment.state is not _LEAVING:
                 self._receive(partition, records[start:stop], offsets[start:stop], now)
             start = stop
 
@@ -186,16 +176,16 @@ class Engine(Generic[R]):
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
         if records:
             self._enqueue(assignment, records, fresh, now)
-            self._hold_or_free(assignment)
+            self._backpressure.pause_or_resume(assignment)
 
     def _enqueue(self, assignment: Assignment[R], records: Sequence[R], offsets: Sequence[int], now: float) -> None:
         sizes = list(map(self._size_of, records))
         lanes = self._lane_names(records)
         works = list(map(Work, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
         assignment.bytes += (size := sum(sizes))
-        self._rooms[assignment.level].fill(size, len(sizes))
-        if self._gathering:
-            self._gather(assignment.lanes.extend(works), works, now)
+        self._budgets[assignment.level].fill(size, len(sizes))
+        if self._waiting.batching:
+            self._waiting.gather(assignment.lanes.extend(works), works, now)
             return
         if self._due is None:
             self._levels[assignment.level].arrive(assignment.lanes.extend(works))
@@ -203,7 +193,7 @@ class Engine(Generic[R]):
         for work in works:
             work.not_before = self._due(work.record)
         for head in assignment.lanes.extend(works):
-            self._place(head, now)
+            self._waiting.place(head, now)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
         """Note the consumer's position: no record below it will come, so transaction markers do not look like lag."""
@@ -211,24 +201,16 @@ class Engine(Generic[R]):
             assignment.progress.advance(position)
             assignment.finished += 1
 
-    def _hold_or_free(self, assignment: Assignment[R]) -> None:
-        full = self._rooms[assignment.level].is_full_for(assignment.bytes, assignment.held)
-        assignment.held = full or (self._commits and assignment.is_pressed())
-        if assignment.held:
-            self._held.add(assignment.partition)
-        else:
-            self._held.discard(assignment.partition)
-
     # Work
 
     def gather(self, max_size: int, linger: float) -> None:
         """Let records wait up to `linger` seconds for their batch to fill; call it before any record is received."""
-        self._gathering = Batching(max_size, linger) if linger > 0 else None
+        self._waiting.batching = Batching(max_size, linger) if linger > 0 else None
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Return up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
-        if self._later:
-            self._release_due(now)
+        if self._waiting.entries:
+            self._waiting.release_due(now)
         works: list[Work[R]] = []
         while len(works) < limit and (level := self._pick(now)):
             works.append(level.take())
@@ -240,7 +222,7 @@ class Engine(Generic[R]):
         Each work of a batch is reported on its own. A lane goes on when its whole batch was reported; the works that
         failed come first again.
         """
-        self._release_due(now)
+        self._waiting.release_due(now)
         level = self._pick(now)
         return level.take_batch(max_size, now) if level else []
 
@@ -262,17 +244,17 @@ class Engine(Generic[R]):
         already, or if its partition is no longer assigned.
         """
         assignment = work.assignment
-        if work.running and assignment.current:
+        if work.state is _RUNNING and assignment.state is not _GONE:
             size = sum(map(self._size_of_output, outputs)) if outputs else 0
             assignment.finish(work, outputs, size)
             if outputs:
-                self._rooms[assignment.level].used += size
-                self._keep_outputs(assignment.level, size + work.size)
+                self._budgets[assignment.level].used += size
+                self._backpressure.keep_outputs(assignment.level, size + work.size)
             else:
-                self._rooms[assignment.level].used -= work.size
+                self._budgets[assignment.level].used -= work.size
             self._settle(work, (), now)
             return True
-        self._leave_slot(work)
+        self._leave_slot(work, _DROPPED)
         return False
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
@@ -281,10 +263,10 @@ class Engine(Generic[R]):
         With an error this attempt counts as failed; without one it does not count. `untried` is as in the retries'
         verdict.
         """
-        if work.running and work.assignment.current:
+        if work.state is _RUNNING and work.assignment.state is not _GONE:
             self._settle(work, (work.again(at, error, now, untried),), now)
             return True
-        self._leave_slot(work)
+        self._leave_slot(work, _DROPPED)
         return False
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
@@ -295,9 +277,9 @@ class Engine(Generic[R]):
         """
         if isinstance(verdict, Again):
             return self.retry(work, verdict.at, error, now, verdict.untried)
-        if work.running and work.assignment.current:
+        if work.state is _RUNNING and work.assignment.state is not _GONE:
             return True
-        self._leave_slot(work)
+        self._leave_slot(work, _DROPPED)
         return False
 
     # Commits
@@ -314,15 +296,9 @@ class Engine(Generic[R]):
             if partitions is None or partition in partitions
         )
         for part in tick.parts:
-            self._hold_or_free(part.assignment)
-            self._withhold(part.assignment, part.assignment.of_outputs - part.size)
+            self._backpressure.pause_or_resume(part.assignment)
+            self._backpressure.withhold(part.assignment, part.assignment.of_outputs - part.size)
         return tick
-
-    def _withhold(self, assignment: Assignment[R], size: int) -> None:
-        """Count outputs that no commit would take now as not waiting: the works before them have yet to start."""
-        before, assignment.withheld = assignment.withheld, size
-        if size != before:
-            self._keep_outputs(assignment.level, before - size)
 
     def refuse_maps(self, characters: int) -> None:
         """Lower the map limit, since Kafka refused a map of `characters`.
@@ -348,28 +324,17 @@ class Engine(Generic[R]):
         self._map_accepted = max(self._map_accepted, largest)
         for assignment, size in commit_tick.settle(tick):
             if assignment.current:
-                assignment.bytes -= size
-                assignment.of_outputs -= size
-                self._rooms[assignment.level].used -= size
-                self._keep_outputs(assignment.level, -size)
-
-    def _keep_outputs(self, level: int, size: int) -> None:
-        room = self._rooms[level]
-        room.of_outputs += size
-        if room.is_full_of_outputs():
-            self._full_of_outputs.add(level)
-        else:
-            self._full_of_outputs.discard(level)
+                self._backpressure.release_outputs(assignment, size)
 
     def wants_commit(self) -> bool:
         """Return whether outputs take so much memory that they should be committed now."""
-        return any(room.wants_commit() for room in self._rooms)
+        return any(budget.wants_commit() for budget in self._budgets)
 
     # State
 
     def next_wake(self) -> float | None:
         """Return when there may be something to take even if nothing else happens."""
-        times = [self._slots.next_change(), self._later[0][0] if self._later else None]
+        times = [self._slots.next_change(), self._waiting.next_time()]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -389,7 +354,7 @@ class Engine(Generic[R]):
     @property
     def bytes_held(self) -> list[int]:
         """The bytes in memory of each level's records."""
-        return [room.used for room in self._rooms]
+        return [budget.used for budget in self._budgets]
 
     def committable(self, partition: TopicPartition) -> int:
         """Return the lowest offset of an assigned partition that is not done."""
@@ -404,66 +369,23 @@ class Engine(Generic[R]):
 
     def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
         assignment, batch = work.assignment, work.batch
-        self._leave_slot(work)
+        self._leave_slot(work, _REPLACED if again else _DONE)
         if batch is not None and work.lane is not ALONE:
             settled = batch.report(again)
             if settled is None:
                 return
             work, again = settled
         head = assignment.lanes.settle(work, again)
-        if head is not None and not assignment.retired:
-            self._place(head, now)
+        if head is not None and assignment.state is not _LEAVING:
+            self._waiting.place(head, now)
 
-    def _leave_slot(self, work: Work[R]) -> None:
-        if not work.running:
+    def _leave_slot(self, work: Work[R], state: WorkState) -> None:
+        if work.state is not _RUNNING:
             return
         batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
-        work.running = False
+        work.state = state
         if batch is None or batch.leave():
             self._levels[work.assignment.level].slots -= 1
-
-    def _gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
-        behind = set(works).difference(heads)
-        for work in filter(behind.__contains__, works):  # first: a head that waits counts those behind it itself
-            self._release_full(self._gathering.join(work))  # type: ignore[union-attr]
-        for head in heads:
-            self._place(head, now)
-
-    def _place(self, head: Work[R], now: float) -> None:
-        if self._gathering and (until := self._gathering.until(head)) > now:
-            head.not_before = until
-            self._put_off(until, head)
-            self._release_full(self._gathering.wait(head))
-            return
-        if head.not_before > now:
-            self._put_off(head.not_before, head)
-        else:
-            self._levels[head.assignment.level].release(head)
-
-    def _put_off(self, until: float, head: Work[R]) -> None:
-        # Not the head's own order: an earlier attempt at the same record may have an entry for the same time.
-        heappush(self._later, (until, next(self._orders), head))
-
-    def _release_due(self, now: float) -> None:
-        while self._later and self._later[0][0] <= now:
-            at, _, head = heappop(self._later)
-            if head.not_before == at:
-                if self._gathering:
-                    self._gathering.leave(head)
-                self._levels[head.assignment.level].release(head)
-
-    def _release_full(self, heads: Iterable[Work[R]]) -> None:
-        for head in heads:
-            head.not_before = 0.0  # its entry in `_later` is outdated
-            self._gone += 1
-            self._levels[head.assignment.level].release(head)
-        if self._gone > max(_MOST_GONE, len(self._later) // 2):
-            self._keep_later(lambda _: True)
-
-    def _keep_later(self, wanted: Callable[[Work[R]], bool]) -> None:
-        self._later = [entry for entry in self._later if entry[2].not_before == entry[0] and wanted(entry[2])]
-        heapify(self._later)
-        self._gone = 0
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:

@@ -14,8 +14,11 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from headway.core.engine.work import Work
+from headway.core.engine.work_states import WorkState
 
 R = TypeVar("R")
+
+_BEHIND = WorkState.BEHIND
 
 LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
 """(records of one partition) -> the name of each one's lane; `ALONE` for a record that has none."""
@@ -87,6 +90,7 @@ class Lanes(Generic[R]):
                 heads.append(work)
             else:
                 before.next = work
+                work.state = _BEHIND
         return heads
 
     def settle(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:

@@ -13,8 +13,11 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.suspects import is_suspect
 from headway.core.engine.work import Batch, Work
+from headway.core.engine.work_states import WorkState
 
 R = TypeVar("R")
+
+_READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
@@ -41,6 +44,7 @@ class ReadyQueue(Generic[R]):
 
     def release(self, work: Work[R]) -> None:
         """Add a work whose turn or time has come."""
+        work.state = _READY
         heappush(self._released, (work.order, work))
         self.ready += 1
 
@@ -66,7 +70,7 @@ class ReadyQueue(Generic[R]):
                 works.append(behind)
         batch = Batch(works)
         for work in works:
-            work.batch, work.running = batch, True
+            work.batch, work.state = batch, _RUNNING
         return works
 
     def _start_first(self) -> Work[R]:
@@ -76,7 +80,7 @@ class ReadyQueue(Generic[R]):
         else:
             work = arrived.popleft()
         self.ready -= 1
-        work.running = True
+        work.state = _RUNNING
         return work
 
     def oldest(self) -> float | None:

@@ -1,13 +1,14 @@
 """A work: one attempt at a record.
 
 Invariants: a work is tried once. A retry is another work for the same record. So a late report of an earlier attempt is
-known by its work, and ignored. A work is running from `take` until it is reported.
+known by its work, and ignored. A work is running from `take` until it is reported; its states are in `work_states.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from headway.core.engine.work_states import WorkState
 from headway.core.user_errors import without_frames
 from headway.records import TopicPartition
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from headway.core.retry import DeadLetter, Later
 
 R = TypeVar("R")
+
+_READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 
 
 class Failure(NamedTuple):
@@ -55,8 +58,8 @@ class Work(Generic[R]):
         "order",
         "outcome",
         "record",
-        "running",
         "size",
+        "state",
     )
 
     def __init__(
@@ -78,7 +81,7 @@ class Work(Generic[R]):
         self.order = order  # the order of arrival, over all partitions
         self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
-        self.running = False
+        self.state = _READY  # `work_states.py` has the table; `state_of` knows what a lost partition makes of it
         self.failure: Failure | None = None
         self.batch: Batch[R] | None = None
         self.outcome: Outcome | None = None  # set while a final failure of this attempt is not stored yet
@@ -125,6 +128,7 @@ class Work(Generic[R]):
             first_at = now if self.failure is None else self.failure.first_at
             again.failure = Failure(without_frames(error), now, first_at, self.attempt, self.untried + untried)
         again.not_before = not_before
+        again.state = _BEHIND  # until its lane puts it first
         return again
 
     def __repr__(self) -> str:

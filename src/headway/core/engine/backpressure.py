@@ -1,0 +1,94 @@
+"""The limits of memory, applied: which partitions to pause, how many records to fetch, which levels may start nothing.
+
+Invariants: a partition is paused while its share of its level's memory is full, or its offset map too large. A level
+starts nothing while uncommitted outputs fill its memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.memory_budget import MemoryBudget
+from headway.core.engine.partition_states import PartitionEvent, PartitionState
+from headway.core.engine.ready_queue import ReadyQueue
+from headway.records import TopicPartition
+
+
+class Backpressure:
+    """The memory budgets of all levels, and what they keep from being fetched or started.
+
+    Args:
+        room: The number of bytes that each level may hold.
+        levels: The number of levels.
+        commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
+    """
+
+    def __init__(self, room: int, levels: int, commits: bool) -> None:
+        self.budgets = [MemoryBudget(room) for _ in range(levels)]
+        self.full_of_outputs: set[int] = set()  # levels
+        self._commits = commits
+        self._paused: set[TopicPartition] = set()
+
+    def begin(self, assignment: Assignment[Any]) -> None:
+        """Note that a partition is read from now on."""
+        self.budgets[assignment.level].partitions += 1
+
+    def end(self, assignment: Assignment[Any]) -> None:
+        """Give back all that an assignment holds, which has ended."""
+        self._paused.discard(assignment.partition)
+        budget = self.budgets[assignment.level]
+        budget.partitions -= 1
+        budget.used -= assignment.bytes
+        self.keep_outputs(assignment.level, assignment.withheld - assignment.of_outputs)
+
+    def demand(self, levels: Sequence[ReadyQueue[Any]], buffer: int) -> list[int]:
+        """Return how many records to fetch of each level: those that its buffer lacks, and that memory has room for."""
+        paused = [0] * len(levels)
+        for partition in self._paused:
+            paused[partition.level] += 1
+        return [
+            max(0, min(buffer - level.ready, budget.records_left())) if budget.partitions > paused_of_level else 0
+            for level, budget, paused_of_level in zip(levels, self.budgets, paused, strict=True)
+        ]
+
+    def paused(self, assignments: Mapping[TopicPartition, Assignment[Any]]) -> set[TopicPartition]:
+        """Return the partitions that are paused, of which some may have room again by now."""
+        for partition in list(self._paused):
+            self.pause_or_resume(assignments[partition])
+        return set(self._paused)
+
+    def pause_or_resume(self, assignment: Assignment[Any]) -> None:
+        """Pause a partition that is full, or resume one that has room again."""
+        if assignment.state is PartitionState.LEAVING:  # nothing is received of it any more
+            return
+        is_paused = assignment.state is PartitionState.PAUSED
+        full = self.budgets[assignment.level].is_full_for(assignment.bytes, is_paused)
+        full = full or (self._commits and assignment.is_pressed())
+        if full and not is_paused:
+            assignment.on(PartitionEvent.FILLED)
+            self._paused.add(assignment.partition)
+        elif is_paused and not full:
+            assignment.on(PartitionEvent.EASED)
+            self._paused.discard(assignment.partition)
+
+    def keep_outputs(self, level: int, size: int) -> None:
+        """Note that outputs of so many bytes more wait for a commit."""
+        budget = self.budgets[level]
+        budget.of_outputs += size
+        if budget.is_full_of_outputs():
+            self.full_of_outputs.add(level)
+        else:
+            self.full_of_outputs.discard(level)
+
+    def withhold(self, assignment: Assignment[Any], size: int) -> None:
+        """Count outputs that no commit would take now as not waiting: the works before them have yet to start."""
+        before, assignment.withheld = assignment.withheld, size
+        if size != before:
+            self.keep_outputs(assignment.level, before - size)
+
+    def release_outputs(self, assignment: Assignment[Any], size: int) -> None:
+        """Give back the bytes of outputs that were committed."""
+        assignment.bytes -= size
+        assignment.of_outputs -= size
+        self.budgets[assignment.level].used -= size
+        self.keep_outputs(assignment.level, -size)

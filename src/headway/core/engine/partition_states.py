@@ -1,0 +1,62 @@
+"""The life of a partition at a consumer: its states, and the events that lead from one to the next.
+
+`parallel/fetching.py` holds a partition while it starts, and the engine's `Assignment` from then on, which changes its
+state through `after` alone. When offsets go back, another assignment takes its place.
+"""
+
+from enum import StrEnum
+
+
+class PartitionState(StrEnum):
+    """What a consumer does with a partition."""
+
+    GONE = "gone"
+    """Not ours: never assigned, or given up."""
+    STARTING = "starting"
+    """Assigned to this member; the committed offset is yet to be read."""
+    READING = "reading"
+    """Fetched, and its works run."""
+    PAUSED = "paused"
+    """Not fetched, since its share of memory is full or its offset map too large; its works run."""
+    LEAVING = "leaving"
+    """About to be revoked: nothing starts, what runs may end, what is done is committed."""
+
+
+class PartitionEvent(StrEnum):
+    """What happens to a partition."""
+
+    ASSIGNED = "assigned"
+    BEGUN = "committed offset read"
+    REWOUND = "offsets go back"
+    FILLED = "memory or map is full"
+    EASED = "there is room again"
+    REVOKED = "to be revoked"
+    ENDED = "revoked or lost"
+
+
+_S, _E = PartitionState, PartitionEvent
+
+PARTITION_TRANSITIONS = {
+    (_S.GONE, _E.ASSIGNED): _S.STARTING,
+    (_S.STARTING, _E.BEGUN): _S.READING,
+    (_S.STARTING, _E.ENDED): _S.GONE,
+    (_S.READING, _E.REWOUND): _S.READING,
+    (_S.READING, _E.FILLED): _S.PAUSED,
+    (_S.READING, _E.REVOKED): _S.LEAVING,
+    (_S.READING, _E.ENDED): _S.GONE,
+    (_S.PAUSED, _E.REWOUND): _S.READING,
+    (_S.PAUSED, _E.EASED): _S.READING,
+    (_S.PAUSED, _E.REVOKED): _S.LEAVING,
+    (_S.PAUSED, _E.ENDED): _S.GONE,
+    (_S.LEAVING, _E.ENDED): _S.GONE,
+}
+"""(state, event) -> the state after it."""
+
+
+def after(state: PartitionState, event: PartitionEvent) -> PartitionState:
+    """Return the state after an event.
+
+    >>> after(PartitionState.READING, PartitionEvent.FILLED)
+    <PartitionState.PAUSED: 'paused'>
+    """
+    return PARTITION_TRANSITIONS[state, event]

@@ -1,0 +1,96 @@
+"""Heads of lanes that may not run yet: retries and due times wait for their time, others for a batch to fill.
+
+Invariants: a head that waits has one entry for its time, and is released when that comes or when its batch is full.
+An entry whose time is not its head's any more is outdated; there are never more of those than `_MOST_OUTDATED`, or than
+half of all.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.batching import Batching
+from headway.core.engine.ready_queue import ReadyQueue
+from headway.core.engine.work import Work
+from headway.core.engine.work_states import WorkState
+
+_MOST_OUTDATED = 100
+
+_WAITING = WorkState.WAITING
+
+R = TypeVar("R")
+
+
+class WaitingHeads(Generic[R]):
+    """The heads that wait, and the way from there into the ready queues of their levels.
+
+    Args:
+        levels: The ready queues, by level.
+        orders: Numbers that grow, so that no two entries compare their heads.
+    """
+
+    def __init__(self, levels: Sequence[ReadyQueue[R]], orders: Iterator[int]) -> None:
+        self._levels = levels
+        self._orders = orders
+        self.entries: list[tuple[float, int, Work[R]]] = []  # a heap
+        self._outdated = 0  # at most so many entries
+        self.batching: Batching[R] | None = None
+
+    def gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
+        """Take in received works, of which some are heads, and let them wait for their batches to fill."""
+        assert self.batching is not None  # noqa: S101
+        behind = set(works).difference(heads)
+        for work in filter(behind.__contains__, works):  # first: a head that waits counts those behind it itself
+            self._release_full(self.batching.join(work))
+        for head in heads:
+            self.place(head, now)
+
+    def place(self, head: Work[R], now: float) -> None:
+        """Make a head ready, or let it wait for its time or its batch."""
+        if self.batching and (until := self.batching.until(head)) > now:
+            head.not_before = until
+            self._put_off(until, head)
+            self._release_full(self.batching.wait(head))
+            return
+        if head.not_before > now:
+            self._put_off(head.not_before, head)
+        else:
+            self._levels[head.assignment.level].release(head)
+
+    def release_due(self, now: float) -> None:
+        """Make the heads ready whose time has come."""
+        while self.entries and self.entries[0][0] <= now:
+            at, _, head = heappop(self.entries)
+            if head.not_before == at:
+                if self.batching:
+                    self.batching.leave(head)
+                self._levels[head.assignment.level].release(head)
+
+    def next_time(self) -> float | None:
+        """Return when the first of them may run."""
+        return self.entries[0][0] if self.entries else None
+
+    def drop(self, assignment: Assignment[R]) -> None:
+        """Forget the heads of an assignment that ended."""
+        self._keep(lambda head: head.assignment is not assignment)
+        if self.batching:
+            self.batching.drop(assignment)
+
+    def _put_off(self, until: float, head: Work[R]) -> None:
+        head.state = _WAITING
+        # Not the head's own order: an earlier attempt at the same record may have an entry for the same time.
+        heappush(self.entries, (until, next(self._orders), head))
+
+    def _release_full(self, heads: Iterable[Work[R]]) -> None:
+        for head in heads:
+            head.not_before = 0.0  # its entry is outdated
+            self._outdated += 1
+            self._levels[head.assignment.level].release(head)
+        if self._outdated > max(_MOST_OUTDATED, len(self.entries) // 2):
+            self._keep(lambda _: True)
+
+    def _keep(self, wanted: Callable[[Work[R]], bool]) -> None:
+        self.entries = [entry for entry in self.entries if entry[2].not_before == entry[0] and wanted(entry[2])]
+        heapify(self.entries)
+        self._outdated = 0

@@ -1,0 +1,212 @@
+"""The life of a partition at a consumer: each state meets each event by a public call."""
+
+import time
+from collections.abc import Callable, Collection
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.engine.partition_states import PARTITION_TRANSITIONS, PartitionEvent, PartitionState, after
+from headway.core.offsets.offset_map import OffsetMap
+from headway.core.retry import Retries
+from headway.errors import KafkaError
+from headway.execution.dispatch import Dispatch
+from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.parallel.fetching import Fetching
+from headway.records import TopicPartition
+from headway.runtime.wakeup import Wakeup
+
+ORDERS = TopicPartition("orders", 0)
+SIZE = 600  # bytes; two records are more than the level may hold
+
+
+class Level:
+    """The consumer of one level, whose broker a test plays."""
+
+    level = 0
+    was_member = True
+
+    def __init__(self) -> None:
+        self.assigned = {ORDERS}
+        self.log: list[Any] = []
+        self.ends: dict[TopicPartition, int] = {}
+        self.errors: list[BaseException] = []
+        self.paused: set[TopicPartition] = set()
+        self.answers = True
+
+    def fetch(self, demand: int, now: float) -> list[Any]:
+        records, self.log = self.log, []
+        return records
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused |= set(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused -= set(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        pass
+
+    def committed_with_metadata(self, partitions: list[TopicPartition], timeout: float) -> dict[TopicPartition, Any]:
+        if not self.answers:
+            raise KafkaError("No broker answers.")
+        return dict.fromkeys(partitions)
+
+
+class World:
+    """A consumer's fetching without Kafka."""
+
+    def __init__(self) -> None:
+        self.engine = Engine[Any](Ordering.UNORDERED, room=1000, size_of=lambda record: SIZE)
+        self.wake = Wakeup()
+        self.dispatch = Dispatch(self.engine, Retries(), Concurrency(10), self.wake, 1)
+        self.level = Level()
+        self.seen: list[PartitionState] = []  # while the partition is handed over
+        levels = LevelConsumers(cast(Any, [self.level]))
+        self.fetching = Fetching(self.dispatch, levels, 100, self._hand_over)
+        self.inside: Callable[[], Any] = lambda: None
+
+    def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
+        with self.dispatch.lock:
+            self.engine.retire(partitions)
+        self.seen.append(self.state)
+        self.inside()
+
+    @property
+    def state(self) -> PartitionState:
+        return self.fetching.state_of(ORDERS)
+
+    def fetch(self, *offsets: int) -> None:
+        self.level.log = [
+            SimpleNamespace(offset=offset, raw_key=b"k", kafka_topic="orders", partition=0, topic_partition=ORDERS)
+            for offset in offsets
+        ]
+        self.fetching.fetch(time.monotonic(), paused=False)
+
+    def finish_all(self) -> None:
+        with self.dispatch.lock:
+            for work in self.engine.take(99, 0.0):
+                self.engine.finish(work, 0.0)
+        self.fetch()
+
+    # A partition in each state, in which `act` is called
+
+    def gone(self, act: Callable[[], Any]) -> None:
+        act()
+
+    def starting(self, act: Callable[[], Any]) -> None:
+        self.fetching.assigned([ORDERS])
+        act()
+
+    def reading(self, act: Callable[[], Any]) -> None:
+        self.fetching.assigned([ORDERS])
+        self.fetch()
+        act()
+
+    def paused(self, act: Callable[[], Any]) -> None:
+        self.reading(lambda: self.fetch(5, 6))
+        self.fetch()
+        assert self.level.paused == {ORDERS}
+        act()
+
+    def leaving(self, act: Callable[[], Any]) -> None:
+        """Within the hand-over, as other levels are served meanwhile."""
+        self.reading(lambda: None)
+        self.inside = act
+        self.fetching.revoked([ORDERS])
+
+    # What happens
+
+    def happens(self, event: PartitionEvent) -> Any:
+        acts: dict[PartitionEvent, Callable[[], Any]] = {
+            PartitionEvent.ASSIGNED: lambda: self.fetching.assigned([ORDERS]),
+            PartitionEvent.BEGUN: self.fetch,
+            PartitionEvent.REWOUND: lambda: self.fetch(3),
+            PartitionEvent.FILLED: lambda: self.fetch(7, 8),
+            PartitionEvent.EASED: self.finish_all,
+            PartitionEvent.REVOKED: lambda: self.fetching.revoked([ORDERS]),
+            PartitionEvent.ENDED: lambda: self.fetching.lost([ORDERS]),
+        }
+        return acts[event]()
+
+
+@pytest.fixture
+def world() -> Any:
+    world = World()
+    yield world
+    world.wake.close()
+
+
+@pytest.mark.parametrize(("state", "event"), list(PARTITION_TRANSITIONS), ids=lambda each: each.value)
+def test_each_event_leads_where_the_table_says(world: World, state: PartitionState, event: PartitionEvent) -> None:
+    reached: list[PartitionState] = []
+
+    def act() -> None:
+        assert world.state is state
+        if event is PartitionEvent.REWOUND:
+            world.fetch(5, 6) if state is PartitionState.PAUSED else world.fetch(5)
+        world.happens(event)
+        reached.append(world.seen[0] if event is PartitionEvent.REVOKED else world.state)
+
+    getattr(world, state.value)(act)
+    assert reached == [after(state, event)]
+
+
+FORBIDDEN = [pair for pair in product(PartitionState, PartitionEvent) if pair not in PARTITION_TRANSITIONS]
+# What means another event in that state: every fetch asks for the offset of a partition that starts, a fetch within
+# room changes nothing, and a group assigns a partition only once.
+OTHERWISE = {
+    (PartitionState.STARTING, event): PartitionState.READING
+    for event in (PartitionEvent.REWOUND, PartitionEvent.FILLED, PartitionEvent.EASED)
+}
+ONCE = {(state, PartitionEvent.ASSIGNED) for state in PartitionState if state is not PartitionState.GONE}
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), [pair for pair in FORBIDDEN if pair not in OTHERWISE.keys() | ONCE], ids=lambda each: each.value
+)
+def test_any_other_event_changes_nothing(world: World, state: PartitionState, event: PartitionEvent) -> None:
+    reached: list[PartitionState] = []
+
+    def act() -> None:
+        assert world.state is state
+        if event is PartitionEvent.REVOKED:  # within a hand-over, or before anything began
+            world.engine.retire([ORDERS])
+        else:
+            world.happens(event)
+        reached.append(world.state)
+
+    getattr(world, state.value)(act)
+    assert reached == [state]
+    with pytest.raises(KeyError):
+        after(state, event)
+
+
+def test_a_partition_whose_offset_nobody_tells_goes_on_starting(world: World) -> None:
+    world.level.answers = False
+    world.starting(world.fetch)
+    states = [world.state]
+    world.level.answers = True
+    world.fetch()
+    assert [*states, world.state] == [PartitionState.STARTING, PartitionState.READING]
+
+
+def test_a_revoked_partition_is_handed_over_first_and_gone_then(world: World) -> None:
+    world.reading(lambda: world.fetching.revoked([ORDERS]))
+    assert (world.seen, world.state) == ([PartitionState.LEAVING], PartitionState.GONE)
+
+
+def test_what_the_engine_is_told_of_a_partition_that_it_does_not_have_is_no_event() -> None:
+    engine = Engine[Any](Ordering.UNORDERED)
+    engine.retire([ORDERS])
+    engine.revoke([ORDERS])
+    assert engine.state_of(ORDERS) is PartitionState.GONE
+    engine.assign(ORDERS, OffsetMap(0))
+    engine.retire([ORDERS])
+    engine.retire([ORDERS])
+    assert engine.state_of(ORDERS) is PartitionState.LEAVING

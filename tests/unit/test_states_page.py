@@ -1,0 +1,40 @@
+"""The drawings of docs/design/states.md are the tables of the code."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.core.engine.partition_states import PARTITION_TRANSITIONS
+from headway.core.engine.work_states import WORK_TRANSITIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
+
+TABLES: dict[str, Mapping[Any, StrEnum]] = {
+    "The life of a work": WORK_TRANSITIONS,
+    "The life of a partition at a consumer": PARTITION_TRANSITIONS,
+}
+
+
+def drawn(section: str) -> dict[tuple[str, str], str]:
+    """The arrows of a section's drawing."""
+    [part] = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    [drawing] = re.findall(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
+    arrows = [re.fullmatch(r" {4}(\S+) --> (\S+): (.+)", line) for line in drawing.splitlines()]
+    found = [arrow.groups() for arrow in arrows if arrow]
+    assert len(found) == len(arrows)
+    assert len({(state, event) for state, _, event in found}) == len(found)
+    return {(state.replace("[*]", "new"), event): to for state, to, event in found}
+
+
+@pytest.mark.parametrize("section", TABLES)
+def test_a_drawing_has_the_arrows_of_its_table(section: str) -> None:
+    table = {(state.value, event.value): to.value for (state, event), to in TABLES[section].items()}
+    assert drawn(section) == table
+
+
+def test_each_section_is_held() -> None:
+    assert re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE) == list(TABLES)
