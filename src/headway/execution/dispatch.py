@@ -9,73 +9,32 @@ thread waited itself, a thousand of them would queue up whenever one was interru
 woken one by one.
 """
 
-import logging
-import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from headway.core.engine import suspects
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
-from headway.core.engine.work import Outcome, Work
-from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
-from headway.core.user_errors import description_of, without_frames
-from headway.errors import HandlerError, HeadwayError
+from headway.core.engine.work import Outcome
+from headway.core.retry import Again, DeadLetter, Retries, Verdict
+from headway.core.user_errors import without_frames
+from headway.errors import HeadwayError
+from headway.execution.failures import Failures, Letters, Schedules, log_dead_letter
+from headway.execution.jobs import Job, RecordWork
+from headway.execution.metrics import ParallelMetrics
+from headway.execution.supervision import Supervision
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
-
-if TYPE_CHECKING:
-    from headway.execution.supervision import Supervision
-
-log = logging.getLogger(__name__)
-
-RecordWork = Work[ConsumerRecord]
-Job = Sequence[RecordWork]
-"""The works of one call of a handler: one work, or those of a batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelMetrics:
-    """The counts since the start, and of the records here now.
-
-    `done` counts records, dead letters among them, `failed` counts attempts. `dead_letters` are stored, in transactions
-    committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
-    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` names the missing right, if
-    one is missing: records that need it wait.
-    """
-
-    done: int
-    failed: int
-    dead_letters: int
-    running: int
-    ready: int
-    remaining: int
-    abandoned: int
-    refused: str | None = None
-
-
-class Letters(Protocol):
-    """The store of records that failed for good; reports to `stored`, or to `not_stored`."""
-
-    def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
-
-
-class Schedules(Protocol):
-    """The store of records to be tried again much later; reports as `Letters`, or to `not_scheduled`."""
-
-    def send(self, work: RecordWork, delay: Any) -> None: ...
 
 
 class Dispatch:
     """The part that hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
 
-    `take` is the engine's method that returns the next job, empty if there is none; each job takes one slot. `starts`
-    is the executor's method that starts jobs for which no thread asked.
+    The executor and the stores report to the dispatch, so they are made after it, and `begin` gives them to it. Nothing
+    starts before that.
     """
 
     def __init__(
@@ -83,15 +42,14 @@ class Dispatch:
     ) -> None:
         self.lock = threading.Lock()
         self.engine = engine
-        self.take: Callable[[float], Job] = partial(engine.take, 1)
-        self.starts: Callable[[Sequence[Job]], None] | None = None
-        self.letters: Letters | None = None
-        self.schedules: Schedules | None = None
-        self.supervision: Supervision | None = None
         self.paused = False
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
         self._retries = retries
+        self._failures = Failures(retries)
+        self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
+        self._take_job: Callable[[float], Job] = partial(engine.take, 1)  # empty if there is none
+        self._supervision: Supervision | None = None
         self._admission = admission
         self._is_paced = admission.is_paced
         self._wake = wake
@@ -108,6 +66,38 @@ class Dispatch:
         self._watched = False
         self._rate_is_awaited = False
         self._done = self._failed = self._dead_letters = self._abandoned = 0
+
+    def begin(
+        self,
+        starts: Callable[[Sequence[Job]], None],
+        *,
+        letters: Letters | None = None,
+        schedules: Schedules | None = None,
+        supervision: Supervision | None = None,
+        max_batch: int | None = None,
+    ) -> None:
+        """Let jobs start from now on.
+
+        Args:
+            starts: The executor's method that starts jobs for which no thread asked.
+            letters: The store of dead letters.
+            schedules: The store of records to be tried again much later.
+            supervision: The care for suspects and the table of running records.
+            max_batch: The number of works of a job; None for jobs of one work that are no batches.
+        """
+        self._failures = Failures(self._retries, letters, schedules, supervision)
+        self._supervision = supervision
+        if max_batch is not None:
+            self._take_job = partial(self.engine.take_batch, max_batch)
+        self._starts = starts
+
+    def pause(self, paused: bool) -> None:
+        """Start nothing while paused; running jobs go on."""
+        self.paused = paused
+
+    def end(self) -> None:
+        """Start nothing any more."""
+        self.ending = True
 
     def metrics(self) -> ParallelMetrics:
         """Return the counts of records done, running and waiting."""
@@ -162,8 +152,8 @@ class Dispatch:
         finally:
             self.lock.release()
         self._wake_control()
-        if jobs[1:] and self.starts:
-            self.starts(jobs[1:])
+        if jobs[1:] and self._starts:
+            self._starts(jobs[1:])
         return jobs[0] if jobs else None
 
     def failed(self, work: RecordWork, error: BaseException) -> Job | None:
@@ -176,7 +166,7 @@ class Dispatch:
         """Note works of a job as done, with their outputs, or failed; return the next job, if one is for this slot."""
         now = time.monotonic()
         # A user's code, log handlers included, runs without the lock: it may ask the consumer something.
-        verdicts = [(work, error, self._decide(work, error, now)) for work, error in failed]
+        verdicts = [(work, error, self._failures.decide(work, error, now)) for work, error in failed]
         with self.lock:
             for work, outputs in done:
                 self._finish(work, outputs, now)
@@ -184,44 +174,14 @@ class Dispatch:
             job = self._next(now)
         self._wake_control()
         for failure in ours:
-            self._tell(*failure, now)
+            if unkept := self._failures.tell(*failure, now):
+                self.give_up(unkept)
         return job
-
-    def _decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
-        chance = random.random()  # noqa: S311 - it spreads retries
-        death = suspects.as_death(error)
-        if death is None or not (self.letters or self.supervision):
-            return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
-        verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
-        if self.supervision and isinstance(verdict, DeadLetter):
-            self.supervision.condemn(work)
-        return verdict
-
-    def _tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> None:
-        """Tell of a failure: to the log, to the topic for dead letters, or to the caller of `run`."""
-        if isinstance(verdict, Again):
-            _log_retry(work, error, verdict, now)
-        elif self._is_stored(verdict):
-            if not isinstance(verdict, Later) or not self.schedules:
-                _log_dead_letter(work, error, verdict.reason)
-            self._store(work, Outcome(error, verdict))
-        else:
-            self.give_up(no_dead_letters(work, error, verdict.reason))
-
-    def _is_stored(self, verdict: DeadLetter | Later) -> bool:
-        return bool(self.letters or (self.schedules and isinstance(verdict, Later)))
-
-    def _store(self, work: RecordWork, outcome: Outcome) -> None:
-        error, verdict = outcome
-        if isinstance(verdict, Later) and self.schedules:
-            self.schedules.send(work, verdict.delay)
-        elif self.letters:
-            self.letters.send(work, error, verdict.reason)
 
     def refused(self, work: RecordWork, error: BaseException) -> None:
         """Note that a work's outputs could not be stored: the attempt failed."""
-        if (job := self.failed(work, error)) and self.starts:
-            self.starts((job,))
+        if (job := self.failed(work, error)) and self._starts:
+            self._starts((job,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """Note that the scheduler refuses to try a work again later: the work failed for this reason instead."""
@@ -232,7 +192,7 @@ class Dispatch:
 
     def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """Note that Kafka refuses an output of a work that is done: a dead letter takes the output's place."""
-        _log_dead_letter(work, error, reason)
+        log_dead_letter(work, error, reason)
 
     def letters_committed(self, count: int) -> None:
         """Count dead letters that were sent in `outputs` and are in Kafka now."""
@@ -286,18 +246,18 @@ class Dispatch:
         """Start the jobs that may run now."""
         now = time.monotonic()
         with self.lock:
-            if self.supervision and (given_up := self.supervision.give_up(now, self.ending)):
+            if self._supervision and (given_up := self._supervision.give_up(now, self.ending)):
                 self._end(given_up[0], now)
                 self.engine.retry(*given_up, None, now)
             jobs = self._start(self._free(now), now)
         self._wake_control()
-        if jobs and self.starts:
-            self.starts(jobs)
+        if jobs and self._starts:
+            self._starts(jobs)
         while self._to_store:
             with self.lock:
                 work = self._to_store.popleft() if self._to_store else None
             if work and work.outcome:
-                self._store(work, work.outcome)
+                self._failures.store(work, work.outcome)
 
     # For the control thread
 
@@ -341,10 +301,10 @@ class Dispatch:
     # With the lock
 
     def _free(self, now: float) -> int:
-        if self.paused or self.ending or self.starts is None:
+        if self.paused or self.ending or self._starts is None:
             return 0
-        if self.supervision and self.supervision.alone:
-            return self.supervision.free(self._jobs)
+        if self._supervision and self._supervision.alone:
+            return self._supervision.free(self._jobs)
         return self._admission.free(self._jobs, now) if self._is_paced else self._admission.limit - self._jobs
 
     def _start(self, limit: int, now: float) -> Sequence[Job]:
@@ -358,7 +318,7 @@ class Dispatch:
         if self._free(now) <= 0:
             self._await_rate()
             return None
-        if self.supervision and (waited := self.supervision.start_waiting(now)):
+        if self._supervision and (waited := self._supervision.start_waiting(now)):
             return waited
         if not (job := self._take(now)):
             return None
@@ -368,11 +328,11 @@ class Dispatch:
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
             self._control_is_due = True
-        return self.supervision.start(job, self._jobs, now) if self.supervision else job
+        return self._supervision.start(job, self._jobs, now) if self._supervision else job
 
     def _take(self, now: float) -> Job | None:
         """Take the next job; its works that were handled already, and wait to be stored elsewhere, are set aside."""
-        while self._free(now) > 0 and (job := self.take(now)):
+        while self._free(now) > 0 and (job := self._take_job(now)):
             left = [len(job)] if len(job) > 1 else None
             for work in job:
                 self._running[work] = left
@@ -394,7 +354,7 @@ class Dispatch:
             self._rate_is_awaited = self._control_is_due = True
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
-        if self.supervision and self.supervision.finish(work):
+        if self._supervision and self._supervision.finish(work):
             self._control_is_due = True  # to commit
         self._end(work, now)
         if self.engine.finish(work, now, outputs):
@@ -407,7 +367,7 @@ class Dispatch:
             self._control_is_due = True
         if work not in self._running:
             return
-        if self.supervision and self.supervision.end(work):
+        if self._supervision and self._supervision.end(work):
             self._control_is_due = True  # other slots are free, too
         left = self._running.pop(work)
         if left is not None:
@@ -422,7 +382,7 @@ class Dispatch:
         """Note a failure; return whether it is ours to tell. A work with a dead letter runs until that is stored."""
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
-        if ours and not isinstance(verdict, Again) and self._is_stored(verdict):
+        if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
             work.outcome = Outcome(without_frames(error), verdict)
         else:
             self._end(work, now)
@@ -435,25 +395,3 @@ class Dispatch:
         if self._control_is_due:  # seen by at least one thread
             self._control_is_due = False
             self._wake.set()
-
-
-def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
-    if verdict.delay_error:
-        log.error("A function of the retries failed, so a default decides: %s", description_of(verdict.delay_error))
-    level = logging.DEBUG if verdict.untried else logging.WARNING
-    what = description_of(error)
-    log.log(level, "%r failed at attempt %d, again in %.3g s: %s", work.record, work.attempt, verdict.at - now, what)
-
-
-def _log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
-    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(error))
-
-
-def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
-    """Return the error for a record that failed for good without a dead-letter topic to keep it."""
-    failure = HandlerError(
-        f"{work.record!r} failed for good ({reason}): {description_of(error)}. It is not done, and comes again after a "
-        "restart. Name a dead_letter_topic to keep such records and go on."
-    )
-    failure.__cause__ = error
-    return failure

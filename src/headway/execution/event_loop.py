@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from headway.core.user_errors import description_of
-from headway.execution.dispatch import Job
 from headway.execution.handlers import Handlers, not_noted
+from headway.execution.jobs import Job
 from headway.execution.time_limit import limit_coroutine
 from headway.runtime.precise_loop import precise_event_loop
 

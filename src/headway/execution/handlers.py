@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from headway.core.user_errors import description_of, is_error
 from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
 from headway.execution.context import Context
-from headway.execution.dispatch import Dispatch, Job, RecordWork
+from headway.execution.dispatch import Dispatch
+from headway.execution.jobs import Job, RecordWork
 from headway.records import ConsumerRecord
 
 Handler = Callable[[ConsumerRecord, Context], Any]

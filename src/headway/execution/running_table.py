@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from headway.core.engine.suspects import Attempt, RecordId
-from headway.execution.dispatch import RecordWork
+from headway.execution.jobs import RecordWork
 from headway.records import TopicPartition
 
 _LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more

@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.suspects import MOST_SUSPECTS, Suspect
-from headway.execution.dispatch import Job, RecordWork
+from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
 _PATIENCE = 60.0

@@ -5,8 +5,8 @@ import time
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from headway.execution.dispatch import Job
 from headway.execution.handlers import Handlers, not_noted
+from headway.execution.jobs import Job
 from headway.execution.time_limit import ThreadLimit
 from headway.runtime.switch_interval import one_thread_more
 

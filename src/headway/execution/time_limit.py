@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from headway.errors import TimeLimitError
-from headway.execution.dispatch import Job
+from headway.execution.jobs import Job
 
 Call = Callable[[Job], Any]
 

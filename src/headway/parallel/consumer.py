@@ -2,64 +2,47 @@
 
 import asyncio
 import contextlib
-import logging
-import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Self
 
 from headway.config import Config, OutputSettings, ParallelSettings
-from headway.connection_settings import connection_of
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import make_slots
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics, level_group
+from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
-from headway.errors import AuthorizationError, ClosedError, ConfigError, KafkaError
-from headway.execution.dispatch import Dispatch, ParallelMetrics
-from headway.execution.event_loop import EventLoop
+from headway.errors import ClosedError, ConfigError
+from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import (
     BatchHandler,
     Handler,
     Handlers,
-    Settle,
     collecting,
     for_batches,
     for_each_record,
-    is_coroutine_function,
 )
-from headway.execution.processes.messages import Deserializers
-from headway.execution.processes.pool import Processes
+from headway.execution.metrics import ParallelMetrics
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
-from headway.execution.threads import Threads
-from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.kafka.consumer.level_consumers import LevelConsumers
-from headway.kafka.producer.client import ProducerClient, in_background
-from headway.kafka.serialization import key_reader, value_reader
+from headway.kafka.producer.client import in_background
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
-from headway.parallel.dead_letters import DeadLetters, require_writable
-from headway.parallel.delayed_retries import DelayedRetries
-from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
+from headway.parallel.outputs import OnOutput, size_of_output
 from headway.parallel.result_stream import ResultStream
-from headway.parallel.transactions import Transactions
+from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_levels
 from headway.parallel.validation import (
     check_above_zero,
     check_at_least,
-    check_callback,
     check_choice,
-    check_handler,
     check_shares,
     check_transactions,
     check_whole,
@@ -69,20 +52,9 @@ from headway.records import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
-log = logging.getLogger(__name__)
-
-ExecutorName = Literal["thread", "async", "process"]
-
 _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
 _RECORD_OVERHEAD = 512  # bytes that an empty record takes at librdkafka, the binding and the engine
-
-
-class Sends(Protocol):
-    """A client that sends for a consumer and is closed at the end of a run; `timeout` is in seconds."""
-
-    def close(self, timeout: float) -> Any: ...
-    def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class ParallelConsumer:
@@ -149,14 +121,11 @@ class ParallelConsumer:
         for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("processes", processes)):
             if limit is not None:
                 check_above_zero(name, limit)
-        self._max_concurrency = max_concurrency
-        self._time_limit = time_limit
-        self._executor_name = executor
-        self._processes = processes or os.cpu_count() or 1
-        self._dead_letter_topic = dead_letter_topic
-        self._commit_mode = commit_mode
-        self._output_settings = OutputSettings.parse(producer_config or {})
-        check_transactions(commit_mode, settings, self._output_settings)
+        outputs = OutputSettings.parse(producer_config or {})
+        check_transactions(commit_mode, settings, outputs)
+        options = self._options = RunOptions(
+            settings, outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic, commit_mode
+        )
         levels = settings.levels or 1
         check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
@@ -165,7 +134,7 @@ class ParallelConsumer:
             ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size, size_of_output=size_of_output
         )
         self._wake = Wakeup()
-        self._levels = _make_levels(settings)
+        self._levels = make_levels(settings)
         admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
         self._dispatch = Dispatch(engine, retries, admission, self._wake, levels)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
@@ -179,8 +148,7 @@ class ParallelConsumer:
             waits_for_commits=commit_mode == "sync",
         )
         self._committing = self._control.committing
-        self._executor: Executor | None = None
-        self._producers: list[Sends] = []
+        self._parts = RunParts(options, self._dispatch, self._levels, self._committing, self._wake)
         for level in self._levels:
             level.wake(self._wake)
         self._state = threading.Lock()
@@ -212,11 +180,11 @@ class ParallelConsumer:
         Call it before `run`. The suspects are records that ran in processes that died; the `Supervision` takes further
         ones. Returns None with `executor="process"`: there handlers run in other processes, and end only those.
         """
-        if self._executor_name == "process":
+        if self._options.executor == "process":
             return None
-        running = RunningTable(table, self._max_concurrency)
-        supervision = self._dispatch.supervision = Supervision(running, suspects, self._committing.request)
-        return supervision
+        running = RunningTable(table, self._options.max_concurrency)
+        self._parts.supervision = Supervision(running, suspects, self._committing.request)
+        return self._parts.supervision
 
     # Running
 
@@ -256,14 +224,7 @@ class ParallelConsumer:
         output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
         metadata)` is called for each stored output, in a thread of the consumer's.
         """
-        self._run(lambda: for_each_record(collecting(handler), self._settle_outputs(on_output), self._dispatch))
-
-    def _settle_outputs(self, on_output: OnOutput | None) -> Settle:
-        check_callback("on_output", on_output)
-        if self._commit_mode == "transactional":
-            return self._make_transactions(on_output).settle
-        client = self._make_producer(None)
-        return Sending(client, Outputs(self._output_settings, client, on_output), self._dispatch).settle
+        self._run(lambda: for_each_record(collecting(handler), self._parts.settle_outputs(on_output), self._dispatch))
 
     def run_batches(self, handler: BatchHandler, max_size: int, linger: float = 0.0) -> None:
         """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
@@ -274,10 +235,8 @@ class ParallelConsumer:
         """
         check_at_least("max_size", max_size, 1)
         check_at_least("linger", linger, 0)
-        engine = self._dispatch.engine
-        engine.gather(max_size, linger)
-        self._dispatch.take = lambda now: engine.take_batch(max_size, now)
-        self._run(lambda: for_batches(handler, self._dispatch))
+        self._dispatch.engine.gather(max_size, linger)
+        self._run(lambda: for_batches(handler, self._dispatch), max_batch=max_size)
 
     def results(self, handler: Handler) -> ResultStream:
         """Return the handler's results, to be iterated over with `for` or `async for`; otherwise as `run`.
@@ -287,39 +246,25 @@ class ParallelConsumer:
         """
         return ResultStream(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
 
-    def _run(self, make_calls: Callable[[], Handlers], owner: "asyncio.Task[Any] | None" = None) -> None:
+    def _run(
+        self,
+        make_calls: Callable[[], Handlers],
+        owner: "asyncio.Task[Any] | None" = None,
+        max_batch: int | None = None,
+    ) -> None:
         self._begin()
         try:
             # A second SIGTERM must not end the process before the completed records are committed.
             with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
                 at_last.callback(self._end)
-                self._require_rights()
-                calls = make_calls()
-                if self._commit_mode == "transactional" and not self._committing.transactions:
-                    self._make_transactions(None)
-                self._take_dead_letters()
-                self._take_retries_later()
-                executor = self._executor = self._make_executor(calls, owner)
-                self._dispatch.starts = executor.start
+                self._parts.require_rights()
+                self._parts.begin(make_calls(), owner, max_batch)
                 self._turn_until_stopped()
             if self._dispatch.failure:  # of the last handler, whose thread has ended by now
                 raise self._dispatch.failure
         except BaseException as error:
             self.failure = error
             raise
-
-    def _require_rights(self) -> None:
-        """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
-
-        A run also begins while the brokers are away.
-        """
-        topics = [right for level in self._levels for right in level.rights() if right.resource == "Topic"]
-        try:
-            Admin(connection_of(self._settings.kafka)).require(topics)
-        except AuthorizationError:
-            raise
-        except KafkaError as unknown:
-            log.info("Whether the topics may be read is not known yet: %s", unknown)
 
     def _turn_until_stopped(self) -> None:
         while self._stop is None:
@@ -336,72 +281,15 @@ class ParallelConsumer:
                 raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
             self._started = True
 
-    def _make_executor(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> Executor:
-        check_handler(calls.handler, self._executor_name)
-        if self._dispatch.supervision:
-            calls = calls._replace(call=self._dispatch.supervision.fail_as_before(calls.call))
-        if is_coroutine_function(calls.handler):
-            return EventLoop(calls, owner.get_loop() if owner else None, self._time_limit, owner)
-        if self._executor_name == "process":
-            return Processes(
-                calls,
-                self._dispatch,
-                Deserializers(self._settings.key_deserializer, self._settings.value_deserializer),
-                count=self._processes,
-                slots=self._max_concurrency,
-                time_limit=self._time_limit,
-            )
-        return Threads(calls, self._max_concurrency, self._time_limit)
-
-    def _take_dead_letters(self) -> None:
-        if self._dead_letter_topic is None:
-            return
-        require_writable(self._dead_letter_topic, connection_of(self._settings.kafka))
-        if self._committing.transactions:
-            self._dispatch.letters = self._committing.transactions
-            return
-        letters = DeadLetters(self._dead_letter_topic, self._settings.kafka, self._dispatch)
-        self._dispatch.letters = letters
-        self._producers.append(letters)
-
-    def _take_retries_later(self) -> None:
-        later = DelayedRetries(self._settings.kafka, self._settings.scheduler, self._dispatch)
-        self._dispatch.schedules = later
-        self._producers.append(later)
-
-    def _make_transactions(self, on_output: OnOutput | None) -> Transactions:
-        client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")
-        transactions = Transactions(
-            client,
-            Outputs(self._output_settings, client, on_output),
-            self._dispatch,
-            self._levels,
-            self._wake,
-            dead_letter_topic=self._dead_letter_topic,
-            own_id="transactional.id" not in self._output_settings.kafka,
-            why_not=lambda topic: Admin(connection_of(self._settings.kafka)).why_not_writable(topic),
-        )
-        transactions.begin()
-        self._producers.append(transactions)
-        self._committing.transactions = transactions
-        return transactions
-
-    def _make_producer(self, transactional_id: str | None) -> ProducerClient:
-        client = producer_for(self._output_settings, connection_of(self._settings.kafka), transactional_id)
-        self._producers.append(client)
-        return client
-
     def _end(self) -> None:
         """Leave the groups and let go of everything, whatever is raised; steps run from last to first."""
         with contextlib.ExitStack() as steps:
             steps.callback(self._ended.set)
-            if self._dispatch.supervision:
-                steps.callback(self._dispatch.supervision.clear)
+            if self._parts.supervision:
+                steps.callback(self._parts.supervision.clear)
             steps.callback(self._wake.close)
-            for producer in self._producers:
-                steps.callback(self._close_in_time, producer)
-            if self._executor:
-                steps.callback(self._close_in_time, self._executor)
+            for part in self._parts.closing():
+                steps.callback(self._close_in_time, part)
             for level in self._levels:
                 steps.callback(level.close)
                 steps.callback(level.wake, None)
@@ -417,7 +305,7 @@ class ParallelConsumer:
         not take.
         """
         self._check_open()
-        for client in (*self._levels, *self._producers):
+        for client in (*self._levels, *self._parts.clients):
             client.set_sasl_credentials(username, password)
         change_credentials(self._settings.kafka, username, password)
 
@@ -431,7 +319,7 @@ class ParallelConsumer:
 
     def _set_paused(self, paused: bool) -> None:
         self._check_open()
-        self._dispatch.paused = paused
+        self._dispatch.pause(paused)
         self._wake.set()
 
     def request_commit(self) -> None:
@@ -459,7 +347,7 @@ class ParallelConsumer:
         restart. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
         """
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
-        self._dispatch.ending = True
+        self._dispatch.end()
         self._wake.set()
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
@@ -491,19 +379,6 @@ class ParallelConsumer:
     def _check_open(self) -> None:
         if self._ended.is_set():
             raise ClosedError("The consumer is closed. Make a new one to go on.")
-
-
-def _make_levels(settings: ParallelSettings) -> LevelConsumers:
-    readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-    # An end that is reached tells the position behind transaction markers, which are no records.
-    own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
-    if settings.levels is None:
-        return LevelConsumers([LevelConsumer(0, settings.kafka | own | {"group.id": settings.group}, readers)])
-    kafka = settings.kafka | own
-    groups = [level_group(settings.group, level) for level in range(settings.levels)]
-    return LevelConsumers(
-        [LevelConsumer(level, kafka | {"group.id": group}, readers) for level, group in enumerate(groups)]
-    )
 
 
 def _size(record: ConsumerRecord) -> int:

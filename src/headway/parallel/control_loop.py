@@ -11,7 +11,8 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from headway.execution.dispatch import Dispatch, Job
+from headway.execution.dispatch import Dispatch
+from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching

@@ -14,7 +14,7 @@ from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.engine.work import Work
 from headway.dead_letters import MOST_BYTES, Parts, halved, letter_headers, shortened, size_of
 from headway.errors import ConfigError, HeadwayError, KafkaError
-from headway.execution.dispatch import RecordWork
+from headway.execution.jobs import RecordWork
 from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.producer.client import ProducerClient, is_too_large

@@ -13,7 +13,7 @@ from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
-from headway.execution.dispatch import RecordWork
+from headway.execution.jobs import RecordWork
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.producer.client import cause_of, is_of_the_topic, is_too_large
 from headway.runtime.lifecycle import time_left_of

@@ -12,7 +12,8 @@ from headway.config import Config, OutputSettings
 from headway.core.levels.naming import level_topic
 from headway.dead_letters import MOST_BYTES
 from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
-from headway.execution.dispatch import Dispatch, Job, RecordWork
+from headway.execution.dispatch import Dispatch
+from headway.execution.jobs import Job, RecordWork
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
 from headway.kafka.serialization import key_writer, value_writer

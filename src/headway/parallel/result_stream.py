@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from headway.execution.dispatch import Dispatch, Job, RecordWork
+from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import Handler, Handlers, for_each_record, is_coroutine_function
+from headway.execution.jobs import Job, RecordWork
 from headway.records import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
 

@@ -26,7 +26,9 @@ from headway.core.engine.commit_tick import Tick
 from headway.core.rights import right_for
 from headway.dead_letters import letter_headers
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
-from headway.execution.dispatch import Dispatch, Job, RecordWork, no_dead_letters
+from headway.execution.dispatch import Dispatch
+from headway.execution.failures import no_dead_letters
+from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
 from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.consumer.membership import not_a_member

@@ -28,7 +28,7 @@ from headway.errors import (
     HeadwayError,
     KafkaError,
 )
-from headway.execution.dispatch import ParallelMetrics
+from headway.execution.metrics import ParallelMetrics
 from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.validation import check_at_least

@@ -21,7 +21,7 @@ def test_a_retry_that_is_due_and_waits_for_the_rate_is_looked_at_when_that_allow
     engine.assign(ORDERS, OffsetMap(0))
     wake = Wakeup()
     dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), Concurrency(10, rate=0.5), wake, 1)
-    dispatch.starts = started.extend
+    dispatch.begin(started.extend)
     engine.receive(ORDERS, [SimpleNamespace(offset=0, raw_key=b"k")], time.monotonic())
     dispatch.feed()
     [[work]] = started

@@ -20,7 +20,8 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import ProcessDiedError
 from headway.execution import supervision as supervising
-from headway.execution.dispatch import Dispatch, Job, RecordWork
+from headway.execution.dispatch import Dispatch
+from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable, make_table_file, read_table
 from headway.execution.supervision import Supervision
 from headway.records import TopicPartition
@@ -50,11 +51,9 @@ class World:
         self.dispatch = Dispatch(self.engine, retries or Retries(fixed_backoff(0.0)), Concurrency(slots), self.wake, 1)
         self.commits = 0
         self.supervision = Supervision(RunningTable(self.descriptor, slots), (), self._commit)
-        self.dispatch.supervision = self.supervision
         self.letters = Letters()
-        self.dispatch.letters = self.letters
         self.started: list[RecordWork] = []
-        self.dispatch.starts = self._start
+        self.dispatch.begin(self._start, letters=self.letters, supervision=self.supervision)
         self.call = self.supervision.fail_as_before(lambda job: job[0].offset)
 
     def _commit(self) -> None:
@@ -246,7 +245,7 @@ def test_a_suspect_that_cannot_run_alone_keeps_nobody_waiting(
     assert world.runs == [0, 2]
     assert world.dispatch.metrics().running == 3
     if ends == "ending":
-        world.dispatch.ending = True
+        world.dispatch.end()
     elif ends == "revoked":
         world.engine.revoke([ORDERS])
     else:
@@ -273,10 +272,10 @@ def test_a_paused_consumer_keeps_its_suspect_waiting(make_world: Make) -> None:
     world.suspect(1)
     world.come(0, 1)
     world.call_and_fail(1)
-    world.dispatch.paused = True
+    world.dispatch.pause(True)
     world.done(0)
     assert world.runs == []
-    world.dispatch.paused = False
+    world.dispatch.pause(False)
     world.dispatch.feed()
     assert world.runs == [1]
 

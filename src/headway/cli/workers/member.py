@@ -23,7 +23,7 @@ from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
 from headway.core.engine.suspects import Suspect
 from headway.errors import AuthenticationError, AuthorizationError, ConfigError, HandlerError
-from headway.execution.dispatch import ParallelMetrics
+from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
 from headway.worker_discovery import find_workers

@@ -9,7 +9,7 @@ from headway.core.retry import FatalError, RetriableError, RetryLater
 from headway.core.user_errors import attribute, description_of, is_error, name_of
 from headway.core.user_errors import text_of as said_by
 from headway.errors import BatchError, ConfigError, HandlerProcessError
-from headway.execution.dispatch import Job, RecordWork
+from headway.execution.jobs import Job, RecordWork
 from headway.records import ConsumerRecord, Header
 
 Outcome = tuple[BaseException | None, Any]

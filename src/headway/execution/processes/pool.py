@@ -12,8 +12,9 @@ from typing import Any
 
 from headway.core.engine.suspects import deaths_of, died
 from headway.errors import BatchError, HandlerProcessError
-from headway.execution.dispatch import Dispatch, Job
+from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import Handlers
+from headway.execution.jobs import Job
 from headway.execution.processes.messages import Deserializers, loaded, pickled
 from headway.execution.processes.process import Process
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.core.engine.suspects import how_it_ended
 from headway.errors import HandlerProcessError, TimeLimitError
-from headway.execution.dispatch import Job
+from headway.execution.jobs import Job
 from headway.execution.processes.child_main import serve
 from headway.execution.processes.messages import NOTHING, Chunk, Said, attempts_of
 from headway.execution.time_limit import exceeded

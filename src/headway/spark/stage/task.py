@@ -29,9 +29,10 @@ from headway.core.engine.lanes import ALONE
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import FatalError, Retries, RetryLater
 from headway.execution.context import Context
-from headway.execution.dispatch import Dispatch, Job
+from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop, run_whatever_is_raised
 from headway.execution.handlers import Handlers, is_coroutine_function
+from headway.execution.jobs import Job
 from headway.execution.threads import Threads
 from headway.parallel.control_loop import Executor
 from headway.records import TopicPartition
@@ -96,7 +97,6 @@ class Stage:
         self._dispatch = Dispatch(
             self._engine, settings.retries, Concurrency(settings.max_concurrency), self._wake, levels=1
         )
-        self._dispatch.letters = self
         self._running = RunningCalls(settings.time_limit)
         self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
@@ -109,7 +109,7 @@ class Stage:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their outcomes, in the order in which they are done."""
-        self._dispatch.starts = self._executor.start
+        self._dispatch.begin(self._executor.start, letters=self)
         try:
             for batch in batches:
                 self._receive(batch)
@@ -230,7 +230,7 @@ class Stage:
         """Add to the bytes of results to put out; pause the handlers while there are too many."""
         with self._counting:
             self._result_bytes += size
-            self._dispatch.paused = self._result_bytes > _RESULT_ROOM
+            self._dispatch.pause(self._result_bytes > _RESULT_ROOM)
 
     # Rows out
 

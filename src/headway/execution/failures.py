@@ -1,0 +1,104 @@
+"""What becomes of a work that failed: the verdict, and the store that takes its record if it is not tried again here.
+
+All of this runs without the dispatch's lock, since it calls users' code, log handlers included.
+"""
+
+import logging
+import random
+from typing import Any, Protocol
+
+from headway.core.engine import suspects
+from headway.core.engine.work import Outcome, Work
+from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
+from headway.core.user_errors import description_of
+from headway.errors import HandlerError
+from headway.execution.jobs import RecordWork
+from headway.execution.supervision import Supervision
+
+log = logging.getLogger(__name__)
+
+
+class Letters(Protocol):
+    """The store of records that failed for good; reports to `stored`, or to `not_stored`."""
+
+    def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
+
+
+class Schedules(Protocol):
+    """The store of records to be tried again much later; reports as `Letters`, or to `not_scheduled`."""
+
+    def send(self, work: RecordWork, delay: Any) -> None: ...
+
+
+class Failures:
+    """The judge of failed works, with the stores for the records that are not tried again here, if there are any."""
+
+    def __init__(
+        self,
+        retries: Retries,
+        letters: Letters | None = None,
+        schedules: Schedules | None = None,
+        supervision: Supervision | None = None,
+    ) -> None:
+        self._retries = retries
+        self._letters = letters
+        self._schedules = schedules
+        self._supervision = supervision
+
+    def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
+        """Return what to do with a work that failed."""
+        chance = random.random()  # noqa: S311 - it spreads retries
+        death = suspects.as_death(error)
+        if death is None or not (self._letters or self._supervision):
+            return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+        verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
+        if self._supervision and isinstance(verdict, DeadLetter):
+            self._supervision.condemn(work)
+        return verdict
+
+    def tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
+        """Tell the log of a failure, and store a record that failed for good; return the error if nothing keeps it."""
+        if isinstance(verdict, Again):
+            _log_retry(work, error, verdict, now)
+        elif self.is_stored(verdict):
+            if not isinstance(verdict, Later) or not self._schedules:
+                log_dead_letter(work, error, verdict.reason)
+            self.store(work, Outcome(error, verdict))
+        else:
+            return no_dead_letters(work, error, verdict.reason)
+        return None
+
+    def is_stored(self, verdict: DeadLetter | Later) -> bool:
+        """Return whether there is a store for a record with this verdict."""
+        return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
+
+    def store(self, work: RecordWork, outcome: Outcome) -> None:
+        """Send a work's dead letter or schedule."""
+        error, verdict = outcome
+        if isinstance(verdict, Later) and self._schedules:
+            self._schedules.send(work, verdict.delay)
+        elif self._letters:
+            self._letters.send(work, error, verdict.reason)
+
+
+def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
+    if verdict.delay_error:
+        log.error("A function of the retries failed, so a default decides: %s", description_of(verdict.delay_error))
+    level = logging.DEBUG if verdict.untried else logging.WARNING
+    what = description_of(error)
+    log.log(level, "%r failed at attempt %d, again in %.3g s: %s", work.record, work.attempt, verdict.at - now, what)
+
+
+def log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
+    """Tell the log of a record that becomes a dead letter."""
+    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(error))
+
+
+def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
+    """Return the error for a record that failed for good without a dead-letter topic to keep it."""
+    failure = HandlerError(
+        f"{work.record!r} failed for good ({reason}): {description_of(error)}. It is not done, and comes again after a "
+        "restart. Name a dead_letter_topic to keep such records and go on."
+    )
+    failure.__cause__ = error
+    return failure

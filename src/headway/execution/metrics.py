@@ -1,0 +1,23 @@
+"""The counts that a parallel consumer tells of itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelMetrics:
+    """The counts since the start, and of the records here now.
+
+    `done` counts records, dead letters among them, `failed` counts attempts. `dead_letters` are stored, in transactions
+    committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
+    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` names the missing right, if
+    one is missing: records that need it wait.
+    """
+
+    done: int
+    failed: int
+    dead_letters: int
+    running: int
+    ready: int
+    remaining: int
+    abandoned: int
+    refused: str | None = None

@@ -1,0 +1,182 @@
+"""The parts of one run: the executor of its handlers, and the clients for outputs, dead letters and later retries."""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from headway.config import OutputSettings, ParallelSettings
+from headway.connection_settings import connection_of
+from headway.core.levels.naming import level_group
+from headway.errors import AuthorizationError, KafkaError
+from headway.execution.dispatch import Dispatch
+from headway.execution.event_loop import EventLoop
+from headway.execution.failures import Letters
+from headway.execution.handlers import Handlers, Settle, is_coroutine_function
+from headway.execution.processes.messages import Deserializers
+from headway.execution.processes.pool import Processes
+from headway.execution.supervision import Supervision
+from headway.execution.threads import Threads
+from headway.kafka.admin import Admin
+from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.serialization import key_reader, value_reader
+from headway.parallel.commits import CommitMode, Commits
+from headway.parallel.control_loop import Executor
+from headway.parallel.dead_letters import DeadLetters, require_writable
+from headway.parallel.delayed_retries import DelayedRetries
+from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
+from headway.parallel.transactions import Transactions
+from headway.parallel.validation import check_callback, check_handler
+from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+ExecutorName = Literal["thread", "async", "process"]
+
+
+class Sends(Protocol):
+    """A client that sends for a consumer and is closed at the end of a run; `timeout` is in seconds."""
+
+    def close(self, timeout: float) -> Any: ...
+    def set_sasl_credentials(self, username: str, password: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The checked options of a consumer by which its run is made; see `ParallelConsumer`."""
+
+    settings: ParallelSettings
+    outputs: OutputSettings
+    max_concurrency: int
+    time_limit: float | None
+    executor: ExecutorName | None
+    processes: int | None
+    dead_letter_topic: str | None
+    commit_mode: CommitMode
+
+
+class RunParts:
+    """The maker of a run's parts, which closes them in the end."""
+
+    def __init__(
+        self, options: RunOptions, dispatch: Dispatch, levels: LevelConsumers, committing: Commits, wake: Wakeup
+    ) -> None:
+        self._options = options
+        self._dispatch = dispatch
+        self._levels = levels
+        self._committing = committing
+        self._wake = wake
+        self._executor: Executor | None = None
+        self.clients: list[Sends] = []
+        self.supervision: Supervision | None = None
+
+    def require_rights(self) -> None:
+        """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
+
+        A run also begins while the brokers are away.
+        """
+        topics = [right for level in self._levels for right in level.rights() if right.resource == "Topic"]
+        try:
+            Admin(self._connection()).require(topics)
+        except AuthorizationError:
+            raise
+        except KafkaError as unknown:
+            log.info("Whether the topics may be read is not known yet: %s", unknown)
+
+    def begin(self, calls: Handlers, owner: "asyncio.Task[Any] | None", max_batch: int | None) -> None:
+        """Make what the run needs, and let the dispatch start jobs."""
+        if self._options.commit_mode == "transactional" and not self._committing.transactions:
+            self._make_transactions(None)
+        letters = self._make_letters()
+        schedules = DelayedRetries(self._options.settings.kafka, self._options.settings.scheduler, self._dispatch)
+        self.clients.append(schedules)
+        executor = self._executor = self._make_executor(calls, owner)
+        self._dispatch.begin(
+            executor.start, letters=letters, schedules=schedules, supervision=self.supervision, max_batch=max_batch
+        )
+
+    def settle_outputs(self, on_output: OnOutput | None) -> Settle:
+        """Return the function that takes what handlers return, to be sent."""
+        check_callback("on_output", on_output)
+        if self._options.commit_mode == "transactional":
+            return self._make_transactions(on_output).settle
+        client = self._make_producer(None)
+        return Sending(client, Outputs(self._options.outputs, client, on_output), self._dispatch).settle
+
+    def closing(self) -> Sequence[Sends | Executor]:
+        """Return what is to be closed at the end, the last first."""
+        return [*self.clients, self._executor] if self._executor else self.clients
+
+    def _make_executor(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> Executor:
+        options = self._options
+        check_handler(calls.handler, options.executor)
+        if self.supervision:
+            calls = calls._replace(call=self.supervision.fail_as_before(calls.call))
+        if is_coroutine_function(calls.handler):
+            return EventLoop(calls, owner.get_loop() if owner else None, options.time_limit, owner)
+        if options.executor == "process":
+            return Processes(
+                calls,
+                self._dispatch,
+                Deserializers(options.settings.key_deserializer, options.settings.value_deserializer),
+                count=options.processes or os.cpu_count() or 1,
+                slots=options.max_concurrency,
+                time_limit=options.time_limit,
+            )
+        return Threads(calls, options.max_concurrency, options.time_limit)
+
+    def _make_letters(self) -> Letters | None:
+        topic = self._options.dead_letter_topic
+        if topic is None:
+            return None
+        require_writable(topic, self._connection())
+        if self._committing.transactions:
+            return self._committing.transactions
+        letters = DeadLetters(topic, self._options.settings.kafka, self._dispatch)
+        self.clients.append(letters)
+        return letters
+
+    def _make_transactions(self, on_output: OnOutput | None) -> Transactions:
+        outputs = self._options.outputs
+        client = self._make_producer(f"{self._options.settings.group}-{uuid.uuid4().hex}")
+        transactions = Transactions(
+            client,
+            Outputs(outputs, client, on_output),
+            self._dispatch,
+            self._levels,
+            self._wake,
+            dead_letter_topic=self._options.dead_letter_topic,
+            own_id="transactional.id" not in outputs.kafka,
+            why_not=lambda topic: Admin(self._connection()).why_not_writable(topic),
+        )
+        transactions.begin()
+        self.clients.append(transactions)
+        self._committing.transactions = transactions
+        return transactions
+
+    def _make_producer(self, transactional_id: str | None) -> ProducerClient:
+        client = producer_for(self._options.outputs, self._connection(), transactional_id)
+        self.clients.append(client)
+        return client
+
+    def _connection(self) -> dict[str, Any]:
+        return connection_of(self._options.settings.kafka)  # its credentials may have changed
+
+
+def make_levels(settings: ParallelSettings) -> LevelConsumers:
+    """Return the consumers of the levels, which commit only what they are told to."""
+    readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
+    # An end that is reached tells the position behind transaction markers, which are no records.
+    own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+    if settings.levels is None:
+        return LevelConsumers([LevelConsumer(0, settings.kafka | own | {"group.id": settings.group}, readers)])
+    kafka = settings.kafka | own
+    groups = [level_group(settings.group, level) for level in range(settings.levels)]
+    return LevelConsumers(
+        [LevelConsumer(level, kafka | {"group.id": group}, readers) for level, group in enumerate(groups)]
+    )
