@@ -21,7 +21,7 @@ _MODULES = {
     "PriorityConsumer": "headway.priority.consumer",
     "PriorityProducer": "headway.priority.producer",
     "Producer": "headway.priority.producer",
-    "ProducerMetrics": "headway.priority.producer",
+    "ProducerMetrics": "headway.priority.base_producer",
     "ProducerRecord": "headway.records",
     "RecordMetadata": "headway.records",
     "Relay": "headway.delay.relay.relay",

@@ -13,8 +13,9 @@ from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.result_stream import Result
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.async_producer import AsyncPriorityProducer
+from headway.priority.base_producer import ProducerMetrics
 from headway.priority.consumer import LevelMetrics, PriorityConsumer
-from headway.priority.producer import PriorityProducer, Producer, ProducerMetrics
+from headway.priority.producer import PriorityProducer, Producer
 from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from headway.workers import worker
 

@@ -21,7 +21,8 @@ from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, Report, Tally, not_delivered
 from headway.kafka.producer.headers import header_list
 from headway.priority.async_consumer import AsyncPriorityConsumer
-from headway.priority.producer import PriorityProducer, ProducerMetrics
+from headway.priority.base_producer import ProducerMetrics
+from headway.priority.producer import PriorityProducer
 from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
 

@@ -1,379 +1,19 @@
-"""The producers: a future for each record, and for `PriorityProducer` a topic for each level."""
+"""The producers: `Producer`, and `PriorityProducer` with a topic for each level."""
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
-from headway.config import Config, ProducerSettings, no_such_level
+from headway.config import Config, ProducerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import level_topic
-from headway.core.producer.accumulator import Accumulator, Limits
-from headway.core.producer.turn_policies import make_turn_policy
 from headway.delay.due_time import When
-from headway.delay.scheduler import Scheduler
-from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, NoRoomError
-from headway.kafka.binding.connection import change_credentials
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
-from headway.kafka.producer.client import is_fatal
-from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.kafka.producer.headers import header_list
-from headway.kafka.producer.sender import Sender
-from headway.kafka.serialization import key_writer, value_writer
-from headway.records import Header, TopicPartition
-from headway.runtime.lifecycle import Closable, time_left_of
-
-if TYPE_CHECKING:
-    from headway.priority.consumer import PriorityConsumer
-
-_REQUEST_TIMEOUT = 30.0
-# The bytes of a record besides its own: its future, its place at librdkafka and here.
-_RECORD_OVERHEAD = 512
-
-OnFull = Literal["block", "raise"]
+from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
+from headway.priority.base_producer import OnFull
+from headway.priority.transactional_producer import TransactionalProducer
+from headway.records import Header
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerMetrics:
-    """The counts of a producer since its start: lists are by level, lowest first; `queued` is of all levels."""
-
-    sent: list[int]
-    delivered: list[int]
-    failed: list[int]
-    queued: int
-
-
-class _BaseProducer(Closable):
-    """The base of the producers: destinations, flow control, and the sender behind them."""
-
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        policy: Literal["fair", "strict"],
-        distributor: Distributor | None,
-        on_full: OnFull,
-        after_reports: Callable[[], None],
-    ) -> None:
-        if on_full not in ("block", "raise"):
-            raise ConfigError(f"on_full is {on_full!r}; it must be 'block' or 'raise'.")
-        self.max_block = settings.max_block
-        self._raises = on_full == "raise"
-        self._destinations: dict[int, dict[str, Destination]] = {level: {} for level in range(settings.levels)}
-        self._open = self._destinations  # empty once the producer is closed
-        self._write_key = key_writer(settings.key_serializer)
-        self._write_value = value_writer(settings.value_serializer)
-        limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
-        turns = make_turn_policy(policy, distributor, settings.levels, max_wait=settings.max_wait)
-        self._sender = Sender(
-            settings.kafka,
-            Accumulator(settings.levels, turns, limits),
-            _RECORD_OVERHEAD,
-            settings.least_size,
-            self._serialize if self._write_key or self._write_value else None,
-            after_reports,
-        )
-        self.client = self._sender.client
-        self.offer = self._sender.offer
-        # A schedule is stored on its own, in no transaction, and the delay lines limit its size.
-        kafka = {
-            key: value
-            for key, value in settings.kafka.items()
-            if not key.startswith("transaction") and key != "message.max.bytes"
-        }
-        serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
-        self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
-        self._scheduler_name = settings.scheduler
-        self._scheduler: Scheduler | None = None
-        self._making_scheduler = threading.Lock()
-        self.is_closed = self._is_forked = False
-        tell_of_forks(self)
-        self._failed_before = 0  # at the transaction's beginning
-
-    def _kafka_topic(self, topic: str, level: int) -> str:
-        raise NotImplementedError
-
-    def _send_later(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        due: When,
-        level: int | None,
-        headers: Sequence[Header] | None,
-        partition: int | None,
-        timestamp: int | None,
-        on_delivery: OnDelivery | None,
-    ) -> DeliveryFuture:
-        self._check(level or 0)
-        if timestamp is not None:
-            raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
-        return self.scheduler.send_later(
-            key,
-            value,
-            topic,
-            due,
-            headers=() if headers is None else headers,
-            level=level,
-            partition=partition,
-            on_stored=on_delivery,
-        ).future
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler that stores records with a due time; made at the first use."""
-        with self._making_scheduler:
-            self.check_open()
-            if self._scheduler is None:
-                self._scheduler = Scheduler(self._scheduler_config, name=self._scheduler_name)
-            return self._scheduler
-
-    def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
-
-        Open connections go on. Raises `ConfigError` for credentials that librdkafka does not take.
-        """
-        self.check_open()
-        self.client.set_sasl_credentials(username, password)
-        with self._making_scheduler:
-            change_credentials(self._scheduler_config, username, password)
-            if self._scheduler:
-                self._scheduler.set_sasl_credentials(username, password)
-
-    def destination(self, topic: str, level: int) -> Destination:
-        """Return where records of a topic and level go; raises `ConfigError` for a level that does not exist."""
-        self._check(level)
-        self.check_open()
-        if known := self._destinations[level].get(topic):
-            return known
-        kafka_topic = self._kafka_topic(topic, level)
-        queues = self._sender.topic(kafka_topic, level)
-        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues, self.client)
-        return self._destinations[level].setdefault(topic, new)
-
-    def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
-        self.is_closed = self._is_forked = True
-        self._open = {}
-        self._making_scheduler = threading.Lock()
-
-    def check_open(self) -> None:
-        """Raise `ClosedError` if the producer is closed, or is the copy in a forked process."""
-        if self._is_forked:
-            raise made_before_fork("producer")
-        if self.is_closed:
-            raise ClosedError("The producer is closed. Make a new one to go on.")
-
-    def _check(self, level: int) -> None:
-        if not 0 <= level < len(self._destinations):
-            raise no_such_level(level, len(self._destinations))
-
-    def _wait_for_room(self, future: DeliveryFuture, *record: Any) -> DeliveryFuture:
-        """Wait until a record that found no room has some, or refuse the record."""
-        if self._raises:
-            raise self.no_room(future.destination)
-        if not self._sender.offer_patiently(self.max_block, future, *record):
-            error = self.no_room(future.destination, f" within max.block.ms={self.max_block * 1000:.0f}")
-            future.tally = future.destination.count_unsent()
-            future.fail(error)
-        return future
-
-    def _try(
-        self,
-        destination: Destination,
-        on_delivery: OnDelivery | None,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: Sequence[Header] | None,
-    ) -> DeliveryFuture | None:
-        """Send a record only if there is room now."""
-        future = DeliveryFuture.of(destination, on_delivery)
-        headers = None if headers is None else header_list(headers)
-        return future if self.offer(future, destination, value, key, partition, timestamp, headers) else None
-
-    def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
-        """Return the error for a record that found no room."""
-        return NoRoomError(
-            f"No room for a record for {destination.topic}{within}: {self._queued()} records wait. Send more "
-            "slowly, or raise buffer.memory or queue.buffering.max.messages."
-        )
-
-    def _serialize(self, future: Any) -> None:
-        """Serialise a record's key and value, on the sender's thread."""
-        kafka_topic, headers = future.destination.kafka_topic, future.headers
-        headers = list(headers or ())
-        if self._write_key is not None:
-            future.key = self._write_key(future.key, kafka_topic, headers)
-        if self._write_value is not None:
-            future.value = self._write_value(future.value, kafka_topic, headers)
-        future.headers = headers
-
-    # Waiting, and giving up
-
-    def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until all records sent before, to all topics and levels or to one, are delivered or failed.
-
-        Returns how many are neither after `timeout` seconds. Records that other threads send meanwhile are not waited
-        for.
-        """
-        if self._is_forked:
-            raise made_before_fork("producer")
-        left_over = time_left_of(timeout)
-        tallies = [tally for each in self._those(topic, level) for tally in each.unsettled()]
-        left = self._sender.flush(lambda: sum(each.under_way for each in tallies), timeout)
-        if self._scheduler is None or topic is not None or level is not None:
-            return left
-        return left + self._scheduler.flush(left_over())
-
-    def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
-        """Give up the waiting records, all or those for a topic or a level, and return how many: their futures fail.
-
-        Records that librdkafka has already are still sent.
-        """
-        if self._is_forked:
-            raise made_before_fork("producer")
-        return self._sender.purge([each.queues for each in self._those(topic, level)], "it was purged")
-
-    def _queued(self) -> int:
-        return sum(each.counts().under_way for each in self._those())
-
-    def _those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
-        if level is not None:
-            self._check(level)
-        return [
-            destination
-            for of_level, destinations in self._destinations.items()
-            if level is None or level == of_level
-            for destination in list(destinations.values())
-            if topic is None or topic == destination.topic
-        ]
-
-    def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels."""
-        self.check_open()
-        return [
-            TopicPartition(topic, partition, level)
-            for level in self._destinations
-            for partition in range(self.client.partitions(self._kafka_topic(topic, level), timeout))
-        ]
-
-    def metrics(self) -> ProducerMetrics:
-        """Return the counts since the start."""
-        levels = [[each.counts() for each in self._those(level=level)] for level in self._destinations]
-        return ProducerMetrics(
-            sent=[sum(each.sent for each in level) for level in levels],
-            delivered=[sum(each.delivered for each in level) for level in levels],
-            failed=[sum(each.failed for each in level) for level in levels],
-            queued=self._queued(),
-        )
-
-    # Transactions (KIP-98); they need a `transactional.id`
-
-    def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
-        self.check_open()
-        self.client.init_transactions(timeout)
-
-    def begin_transaction(self) -> None:
-        """Start a transaction: of the records sent from now on, readers get all or none."""
-        self.check_open()
-        self.client.begin_transaction()
-        self._failed_before = self._failed()
-
-    def send_offsets(self, consumer: "PriorityConsumer", timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
-        self.check_open()
-        self._hand_all_over(timeout)
-        for part in consumer.transaction_offsets():
-            try:
-                self.client.send_offsets(part.offsets, part.group_metadata, timeout)
-            except KafkaError as error:
-                consumer.hear_refusal(part.level, error)
-                raise
-
-    def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Make the transaction readable; raises `KafkaError` if it must be aborted."""
-        self.check_open()
-        self._hand_all_over(timeout)
-        self.client.commit_transaction(timeout)
-
-    def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
-        """Drop the transaction."""
-        self.check_open()
-        self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
-        self.client.abort_transaction(timeout)
-
-    def _hand_all_over(self, timeout: float) -> None:
-        """Hand all waiting records to librdkafka: a record is not part of the transaction before librdkafka has it."""
-        if left := self._sender.hand_all_over(timeout):
-            raise DeliveryError(
-                f"{left} records of the transaction could not be handed over within {timeout:g} seconds. Abort it, or "
-                "give it more time."
-            )
-        if failed := self._failed() - self._failed_before:  # librdkafka knows only of the records that it was given
-            cause = self.client.why_aborted()  # then the futures only say that records were given up
-            why = "their futures say why" if cause is None else str(cause).rstrip(".")
-            raise DeliveryError(
-                f"{failed} records of the transaction were not sent: {why}. Abort it, which is all that can be done "
-                "with it."
-            ) from cause
-
-    def _failed(self) -> int:
-        return sum(each.counts().failed for each in self._those())
-
-    def __enter__(self) -> Self:
-        self.check_open()
-        return super().__enter__()
-
-    @contextmanager
-    def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> Iterator[None]:
-        """Run a `with` block as a transaction: committed at its end, aborted on an error."""
-        self.begin_transaction()
-        try:
-            yield
-            self.commit_transaction(timeout)
-        except BaseException as error:
-            self.abort_after(error, timeout)
-            raise
-
-    def abort_after(self, error: BaseException, timeout: float) -> None:
-        """Abort the transaction that an error has ended; raising that error matters more than a working abort."""
-        try:
-            self.abort_transaction(timeout)
-        except ClosedError:
-            pass  # closing the producer in the block has ended its transaction, too
-        except KafkaError as refused:
-            if not is_fatal(refused):  # else the brokers fenced this producer off and have aborted it already
-                error.add_note(f"The transaction could not be aborted: {refused}")
-
-    # Life
-
-    def close(self, timeout: float | None = None) -> int:
-        """Deliver what was sent and let go; return how many records were not in time, whose futures fail.
-
-        `timeout` is in seconds.
-        """
-        if self.is_closed:
-            return 0
-        self._sender.check_may_close()
-        if self._scheduler:
-            self._scheduler.check_may_close()
-        with self._making_scheduler:
-            self.is_closed = True
-            scheduler = self._scheduler
-            self._open = {}
-        left_over = time_left_of(timeout)
-        left = 0
-        try:
-            left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
-        finally:
-            left += scheduler.close(left_over()) if scheduler else 0
-        return left
-
-
-class PriorityProducer(_BaseProducer):
+class PriorityProducer(TransactionalProducer):
     """A producer that sends each record to its level's topic: level i of `orders` goes to `orders-i`.
 
     For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
@@ -430,13 +70,10 @@ class PriorityProducer(_BaseProducer):
             destination = self._open[level][topic]
         except KeyError:
             destination = self.destination(topic, level)
-        if headers is not None:
-            headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
-        offer = self.offer
-        if offer(future, destination, value, key, partition, timestamp, headers):
+        if headers is None and self.offer(future, destination, value, key, partition, timestamp, None):
             return future
-        return self._wait_for_room(future, destination, value, key, partition, timestamp, headers)
+        return self._send_on(future, destination, value, key, partition, timestamp, headers)
 
     def try_send(
         self,
@@ -454,7 +91,7 @@ class PriorityProducer(_BaseProducer):
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
 
-class Producer(_BaseProducer):
+class Producer(TransactionalProducer):
     """A producer that sends records to topics as they are, without levels; in all else as `PriorityProducer`."""
 
     def __init__(
@@ -483,13 +120,10 @@ class Producer(_BaseProducer):
             destination = self._open[0][topic]
         except KeyError:
             destination = self.destination(topic, 0)
-        if headers is not None:
-            headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
-        offer = self.offer
-        if offer(future, destination, value, key, partition, timestamp, headers):
+        if headers is None and self.offer(future, destination, value, key, partition, timestamp, None):
             return future
-        return self._wait_for_room(future, destination, value, key, partition, timestamp, headers)
+        return self._send_on(future, destination, value, key, partition, timestamp, headers)
 
     def try_send(
         self,

@@ -1,0 +1,306 @@
+"""The base of the producers: a future for each record, flow control, and records with a due time."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from headway.config import ProducerSettings, no_such_level
+from headway.core.levels.capacity import Distributor
+from headway.core.producer.accumulator import Accumulator, Limits
+from headway.core.producer.turn_policies import make_turn_policy
+from headway.delay.due_time import When
+from headway.delay.scheduler import Scheduler
+from headway.errors import ClosedError, ConfigError, NoRoomError
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.kafka.producer.headers import header_list
+from headway.kafka.producer.sender import Sender
+from headway.kafka.serialization import key_writer, value_writer
+from headway.records import Header, TopicPartition
+from headway.runtime.lifecycle import Closable, time_left_of
+
+REQUEST_TIMEOUT = 30.0
+"""The seconds that a call waits for Kafka by default."""
+# The bytes of a record besides its own: its future, its place at librdkafka and here.
+_RECORD_OVERHEAD = 512
+
+OnFull = Literal["block", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMetrics:
+    """The counts of a producer since its start: lists are by level, lowest first; `queued` is of all levels."""
+
+    sent: list[int]
+    delivered: list[int]
+    failed: list[int]
+    queued: int
+
+
+class BaseProducer(Closable):
+    """The base of the producers: destinations, flow control, and the sender behind them."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        policy: Literal["fair", "strict"],
+        distributor: Distributor | None,
+        on_full: OnFull,
+        after_reports: Callable[[], None],
+    ) -> None:
+        if on_full not in ("block", "raise"):
+            raise ConfigError(f"on_full is {on_full!r}; it must be 'block' or 'raise'.")
+        self.max_block = settings.max_block
+        self._raises = on_full == "raise"
+        self._destinations: dict[int, dict[str, Destination]] = {level: {} for level in range(settings.levels)}
+        self._open = self._destinations  # empty once the producer is closed
+        self._write_key = key_writer(settings.key_serializer)
+        self._write_value = value_writer(settings.value_serializer)
+        limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
+        turns = make_turn_policy(policy, distributor, settings.levels, max_wait=settings.max_wait)
+        self._sender = Sender(
+            settings.kafka,
+            Accumulator(settings.levels, turns, limits),
+            _RECORD_OVERHEAD,
+            settings.least_size,
+            self._serialize if self._write_key or self._write_value else None,
+            after_reports,
+        )
+        self.client = self._sender.client
+        self.offer = self._sender.offer
+        # A schedule is stored on its own, in no transaction, and the delay lines limit its size.
+        kafka = {
+            key: value
+            for key, value in settings.kafka.items()
+            if not key.startswith("transaction") and key != "message.max.bytes"
+        }
+        serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
+        self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
+        self._scheduler_name = settings.scheduler
+        self._scheduler: Scheduler | None = None
+        self._making_scheduler = threading.Lock()
+        self.is_closed = self._is_forked = False
+        tell_of_forks(self)
+
+    def _kafka_topic(self, topic: str, level: int) -> str:
+        raise NotImplementedError
+
+    def _send_later(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        due: When,
+        level: int | None,
+        headers: Sequence[Header] | None,
+        partition: int | None,
+        timestamp: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> DeliveryFuture:
+        self._check(level or 0)
+        if timestamp is not None:
+            raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
+        return self.scheduler.send_later(
+            key,
+            value,
+            topic,
+            due,
+            headers=() if headers is None else headers,
+            level=level,
+            partition=partition,
+            on_stored=on_delivery,
+        ).future
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that stores records with a due time; made at the first use."""
+        with self._making_scheduler:
+            self.check_open()
+            if self._scheduler is None:
+                self._scheduler = Scheduler(self._scheduler_config, name=self._scheduler_name)
+            return self._scheduler
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+
+        Open connections go on. Raises `ConfigError` for credentials that librdkafka does not take.
+        """
+        self.check_open()
+        self.client.set_sasl_credentials(username, password)
+        with self._making_scheduler:
+            change_credentials(self._scheduler_config, username, password)
+            if self._scheduler:
+                self._scheduler.set_sasl_credentials(username, password)
+
+    def destination(self, topic: str, level: int) -> Destination:
+        """Return where records of a topic and level go; raises `ConfigError` for a level that does not exist."""
+        self._check(level)
+        self.check_open()
+        if known := self._destinations[level].get(topic):
+            return known
+        kafka_topic = self._kafka_topic(topic, level)
+        queues = self._sender.topic(kafka_topic, level)
+        new = Destination(topic, level, kafka_topic, self.client.serve_until, queues, self.client)
+        return self._destinations[level].setdefault(topic, new)
+
+    def forked(self) -> None:
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        self.is_closed = self._is_forked = True
+        self._open = {}
+        self._making_scheduler = threading.Lock()
+
+    def check_open(self) -> None:
+        """Raise `ClosedError` if the producer is closed, or is the copy in a forked process."""
+        if self._is_forked:
+            raise made_before_fork("producer")
+        if self.is_closed:
+            raise ClosedError("The producer is closed. Make a new one to go on.")
+
+    def _check(self, level: int) -> None:
+        if not 0 <= level < len(self._destinations):
+            raise no_such_level(level, len(self._destinations))
+
+    def _send_on(
+        self,
+        future: DeliveryFuture,
+        destination: Destination,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Sequence[Header] | None,
+    ) -> DeliveryFuture:
+        """Send a record with headers, or one that found no room: wait for some, or refuse the record."""
+        if headers is not None:
+            headers = header_list(headers)
+            if self.offer(future, destination, value, key, partition, timestamp, headers):
+                return future
+        if self._raises:
+            raise self.no_room(destination)
+        record = (future, destination, value, key, partition, timestamp, headers)
+        if not self._sender.offer_patiently(self.max_block, *record):
+            error = self.no_room(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
+            future.tally = destination.count_unsent()
+            future.fail(error)
+        return future
+
+    def _try(
+        self,
+        destination: Destination,
+        on_delivery: OnDelivery | None,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Sequence[Header] | None,
+    ) -> DeliveryFuture | None:
+        """Send a record only if there is room now."""
+        future = DeliveryFuture.of(destination, on_delivery)
+        headers = None if headers is None else header_list(headers)
+        return future if self.offer(future, destination, value, key, partition, timestamp, headers) else None
+
+    def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
+        """Return the error for a record that found no room."""
+        return NoRoomError(
+            f"No room for a record for {destination.topic}{within}: {self._queued()} records wait. Send more "
+            "slowly, or raise buffer.memory or queue.buffering.max.messages."
+        )
+
+    def _serialize(self, future: Any) -> None:
+        """Serialise a record's key and value, on the sender's thread."""
+        kafka_topic, headers = future.destination.kafka_topic, future.headers
+        headers = list(headers or ())
+        if self._write_key is not None:
+            future.key = self._write_key(future.key, kafka_topic, headers)
+        if self._write_value is not None:
+            future.value = self._write_value(future.value, kafka_topic, headers)
+        future.headers = headers
+
+    # Waiting, and giving up
+
+    def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
+        """Wait until all records sent before, to all topics and levels or to one, are delivered or failed.
+
+        Returns how many are neither after `timeout` seconds. Records that other threads send meanwhile are not waited
+        for.
+        """
+        if self._is_forked:
+            raise made_before_fork("producer")
+        left_over = time_left_of(timeout)
+        tallies = [tally for each in self._those(topic, level) for tally in each.unsettled()]
+        left = self._sender.flush(lambda: sum(each.under_way for each in tallies), timeout)
+        if self._scheduler is None or topic is not None or level is not None:
+            return left
+        return left + self._scheduler.flush(left_over())
+
+    def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
+        """Give up the waiting records, all or those for a topic or a level, and return how many: their futures fail.
+
+        Records that librdkafka has already are still sent.
+        """
+        if self._is_forked:
+            raise made_before_fork("producer")
+        return self._sender.purge([each.queues for each in self._those(topic, level)], "it was purged")
+
+    def _queued(self) -> int:
+        return sum(each.counts().under_way for each in self._those())
+
+    def _those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
+        if level is not None:
+            self._check(level)
+        return [
+            destination
+            for of_level, destinations in self._destinations.items()
+            if level is None or level == of_level
+            for destination in list(destinations.values())
+            if topic is None or topic == destination.topic
+        ]
+
+    def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """Return the partitions of a topic, of all levels."""
+        self.check_open()
+        return [
+            TopicPartition(topic, partition, level)
+            for level in self._destinations
+            for partition in range(self.client.partitions(self._kafka_topic(topic, level), timeout))
+        ]
+
+    def metrics(self) -> ProducerMetrics:
+        """Return the counts since the start."""
+        levels = [[each.counts() for each in self._those(level=level)] for level in self._destinations]
+        return ProducerMetrics(
+            sent=[sum(each.sent for each in level) for level in levels],
+            delivered=[sum(each.delivered for each in level) for level in levels],
+            failed=[sum(each.failed for each in level) for level in levels],
+            queued=self._queued(),
+        )
+
+    # Life
+
+    def __enter__(self) -> Self:
+        self.check_open()
+        return super().__enter__()
+
+    def close(self, timeout: float | None = None) -> int:
+        """Deliver what was sent and let go; return how many records were not in time, whose futures fail.
+
+        `timeout` is in seconds.
+        """
+        if self.is_closed:
+            return 0
+        self._sender.check_may_close()
+        if self._scheduler:
+            self._scheduler.check_may_close()
+        with self._making_scheduler:
+            self.is_closed = True
+            scheduler = self._scheduler
+            self._open = {}
+        left_over = time_left_of(timeout)
+        left = 0
+        try:
+            left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
+        finally:
+            left += scheduler.close(left_over()) if scheduler else 0
+        return left

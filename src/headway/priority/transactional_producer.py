@@ -1,0 +1,91 @@
+"""Transactions of a producer (KIP-98): of the records sent in one, readers get all or none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headway.errors import ClosedError, DeliveryError, KafkaError
+from headway.kafka.producer.client import is_fatal
+from headway.priority.base_producer import REQUEST_TIMEOUT, BaseProducer
+
+if TYPE_CHECKING:
+    from headway.priority.consumer import PriorityConsumer
+
+
+class TransactionalProducer(BaseProducer):
+    """A producer with transactions, which need a `transactional.id`."""
+
+    _failed_before = 0  # records that had failed at the transaction's beginning
+
+    def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
+        self.check_open()
+        self.client.init_transactions(timeout)
+
+    def begin_transaction(self) -> None:
+        """Start a transaction: of the records sent from now on, readers get all or none."""
+        self.check_open()
+        self.client.begin_transaction()
+        self._failed_before = self._failed()
+
+    def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
+        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
+        self.check_open()
+        self._hand_all_over(timeout)
+        for part in consumer.transaction_offsets():
+            try:
+                self.client.send_offsets(part.offsets, part.group_metadata, timeout)
+            except KafkaError as error:
+                consumer.hear_refusal(part.level, error)
+                raise
+
+    def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Make the transaction readable; raises `KafkaError` if it must be aborted."""
+        self.check_open()
+        self._hand_all_over(timeout)
+        self.client.commit_transaction(timeout)
+
+    def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Drop the transaction."""
+        self.check_open()
+        self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
+        self.client.abort_transaction(timeout)
+
+    def _hand_all_over(self, timeout: float) -> None:
+        """Hand all waiting records to librdkafka: a record is not part of the transaction before librdkafka has it."""
+        if left := self._sender.hand_all_over(timeout):
+            raise DeliveryError(
+                f"{left} records of the transaction could not be handed over within {timeout:g} seconds. Abort it, or "
+                "give it more time."
+            )
+        if failed := self._failed() - self._failed_before:  # librdkafka knows only of the records that it was given
+            cause = self.client.why_aborted()  # then the futures only say that records were given up
+            why = "their futures say why" if cause is None else str(cause).rstrip(".")
+            raise DeliveryError(
+                f"{failed} records of the transaction were not sent: {why}. Abort it, which is all that can be done "
+                "with it."
+            ) from cause
+
+    @contextmanager
+    def transaction(self, timeout: float = REQUEST_TIMEOUT) -> Iterator[None]:
+        """Run a `with` block as a transaction: committed at its end, aborted on an error."""
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction(timeout)
+        except BaseException as error:
+            self.abort_after(error, timeout)
+            raise
+
+    def abort_after(self, error: BaseException, timeout: float) -> None:
+        """Abort the transaction that an error has ended; raising that error matters more than a working abort."""
+        try:
+            self.abort_transaction(timeout)
+        except ClosedError:
+            pass  # closing the producer in the block has ended its transaction, too
+        except KafkaError as refused:
+            if not is_fatal(refused):  # else the brokers fenced this producer off and have aborted it already
+                error.add_note(f"The transaction could not be aborted: {refused}")
+
+    def _failed(self) -> int:
+        return sum(each.counts().failed for each in self._those())
