@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,21 +16,16 @@ from typing import Any, Self
 
 from headway.config import Config, ConsumerSettings
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.level_buffer import LevelBuffer
-from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics, level_group
+from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics
 from headway.core.levels.policies import PolicyName, make_policy
-from headway.errors import ClosedError, FetchError, HeadwayError, KafkaError, WakeupError
-from headway.kafka.binding.capi import is_of_a_member
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.errors import FetchError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets, Partitions
-from headway.kafka.consumer.membership import Standing, not_a_member, standing
-from headway.kafka.serialization import key_reader, value_reader
+from headway.kafka.consumer.membership import Standing, standing
+from headway.priority.base_consumer import REQUEST_TIMEOUT, BaseConsumer
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.gc_pause import GcPause
-from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +33,6 @@ OnRebalance = Callable[[list[TopicPartition]], Any]
 
 # A waiting poll still turns this often, so that the group sees a living member and callbacks are served.
 _LONGEST_TURN = 1.0
-_REQUEST_TIMEOUT = 30.0
 # A leaving member does not keep its group waiting for a commit that is not answered.
 _LEAVE_TIMEOUT = 5.0
 
@@ -63,7 +56,7 @@ class LevelMetrics:
     refused: str | None = None
 
 
-class PriorityConsumer:
+class PriorityConsumer(BaseConsumer):
     """A consumer that reads all levels of its topics and shares each poll's capacity between them.
 
     Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
@@ -77,7 +70,7 @@ class PriorityConsumer:
     def __init__(
         self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
     ) -> None:
-        self._settings = settings = ConsumerSettings.parse(config)
+        settings = ConsumerSettings.parse(config)
         self._shares, self._policy = make_policy(
             policy,
             distributor,
@@ -87,25 +80,15 @@ class PriorityConsumer:
             threshold=settings.threshold,
             max_wait=settings.max_wait,
         )
-        self.wake = Wakeup()
-        # While a callback may run, a record that was fetched and not handed out is in these, and nowhere else.
-        self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
-        self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
+        super().__init__(settings)
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
-        self._closed = self._closing = self._is_forked = False
-        tell_of_forks(self)
+        self._closing = False
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
-        readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-        self._levels = LevelConsumers(
-            [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
-        )
         self._commits = AsyncCommits()
-        for level in self._levels:
-            level.wake(self.wake)
 
     # Subscription
 
@@ -144,23 +127,9 @@ class PriorityConsumer:
             level.unsubscribe()
         self._subscription = ()
 
-    def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
-
-        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
-        not take.
-        """
-        self._check_open()
-        for level in self._levels:
-            level.set_sasl_credentials(username, password)
-
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
         """Return the topics, or the mapping of topics, given to `subscribe`."""
         return self._subscription
-
-    def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that this member reads."""
-        return self._levels.assignment()
 
     # Records
 
@@ -262,7 +231,7 @@ class PriorityConsumer:
         *,
         asynchronous: bool = False,
         on_commit: OnCommit | None = None,
-        timeout: float = _REQUEST_TIMEOUT,
+        timeout: float = REQUEST_TIMEOUT,
     ) -> None:
         """Commit offsets, each the next to read; without any, all records that were returned.
 
@@ -303,107 +272,6 @@ class PriorityConsumer:
         except HeadwayError as error:
             log_failure(error, offsets)
 
-    def _returned_offsets(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
-        unreturned = self._first_unreturned()
-        positions = self._levels.positions(levels)
-        return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
-
-    def _first_unreturned(self) -> dict[TopicPartition, int]:
-        """Return the offset of the first record of each partition that was fetched and not handed out."""
-        first: dict[TopicPartition, int] = {}
-        for record in itertools.chain(self._batch, *self._buffers):
-            first.setdefault(record.topic_partition, record.offset)
-        return first
-
-    # Places in the log
-
-    def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record of a partition that a poll returns."""
-        self._check_open()
-        self._levels.of(partition)
-        known = self._returned_offsets().get(partition)
-        return self._start(partition) if known is None else known
-
-    def _start(self, partition: TopicPartition) -> int:
-        committed = self.committed([partition])[partition]
-        if committed is not None:
-            return committed
-        reset = str(self._settings.kafka.get("auto.offset.reset", "latest"))
-        ends = self.beginning_offsets if reset in ("earliest", "smallest", "beginning") else self.end_offsets
-        return ends([partition])[partition]
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Return records of an assigned partition from this offset on."""
-        self._check_open()
-        level = self._levels.of(partition)
-        level.seek(partition, offset)
-        self._discard(level.level, lambda record: record.topic_partition == partition)
-
-    def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Start again at the beginning of these partitions, or of all."""
-        self._check_open()
-        for partition in self.assignment() if partitions is None else partitions:
-            self.seek(partition, self.beginning_offsets([partition])[partition])
-
-    def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip the records that these partitions, or all, hold now."""
-        self._check_open()
-        for partition in self.assignment() if partitions is None else partitions:
-            self.seek(partition, self.end_offsets([partition])[partition])
-
-    def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
-        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
-        self._check_open()
-        unreturned = self._first_unreturned()
-        for of_level, chosen in self._levels.chosen(partitions, level).items():
-            of_level.pause(chosen)
-            for partition in chosen & unreturned.keys():
-                self.seek(partition, unreturned[partition])
-
-    def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
-        """Return records from these partitions, from a level, or from all again."""
-        self._check_open()
-        for of_level, chosen in self._levels.chosen(partitions, level).items():
-            of_level.resume(chosen)
-
-    def paused(self) -> set[TopicPartition]:
-        """Return the assigned partitions that are paused."""
-        return self._levels.paused()
-
-    # What Kafka has
-
-    def committed(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each partition, None if it has none."""
-        self._check_open()
-        return self._levels.committed(partitions, timeout)
-
-    def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
-    ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
-        self._check_open()
-        return self._levels.offsets_for_times(times, timeout)
-
-    def beginning_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
-        self._check_open()
-        return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
-
-    def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """Return the offset after the last record of each partition."""
-        self._check_open()
-        return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
-
-    def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
-        self._check_open()
-        return self._levels.partitions_for(topic, timeout)
-
-    def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
-        """Return Kafka's topics and the number of partitions of each."""
-        self._check_open()
-        return self._levels[0].topics(None, timeout)
-
     def metrics(self) -> list[LevelMetrics]:
         """Return the state of each level, lowest first, without a request to Kafka."""
         demand = self._policy.demand(self._buffers)
@@ -421,18 +289,6 @@ class PriorityConsumer:
             )
             for level in self._levels
         ]
-
-    def transaction_offsets(self) -> list[LevelOffsets]:
-        """Return each level's returned offsets, as a transactional producer commits them.
-
-        Raises `KafkaError` for a level between two memberships: Kafka would take its offsets unfenced.
-        """
-        self._check_open()
-        parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
-        for part in parts:
-            if not is_of_a_member(part.group_metadata):
-                raise not_a_member(f"Level {part.level}")
-        return parts
 
     # Life
 
@@ -470,16 +326,6 @@ class PriorityConsumer:
         self._auto_commits = self._auto_commits and error is None
         self.close()
 
-    def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
-        self._closed = self._is_forked = True
-
-    def _check_open(self) -> None:
-        if self._is_forked:
-            raise made_before_fork("consumer")
-        if self._closed:
-            raise ClosedError("The consumer is closed. Make a new one to go on.")
-
     def _check_not_in_callback(self, call: str) -> None:
         if self._called_back_for is not None:
             raise HeadwayError(
@@ -505,12 +351,6 @@ class PriorityConsumer:
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         for level in {partition.level for partition in partitions}:
             self._discard(level, lambda record: record.topic_partition in partitions)
-
-    def _discard(self, level: int, unwanted: Callable[[ConsumerRecord], bool]) -> None:
-        self._buffers[level].discard(unwanted)
-        kept = [record for record in self._batch if record.level != level or not unwanted(record)]
-        self._batch.clear()
-        self._batch.extend(kept)
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
@@ -556,11 +396,3 @@ class _Listener:
 def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:
     end = level.known_end(partition)
     return max(0, end - positions[partition]) if end is not None and partition in positions else 0
-
-
-def _level_config(settings: ConsumerSettings, level: int) -> dict[str, Any]:
-    return settings.kafka | {
-        "group.id": level_group(settings.group, level),
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-    }
