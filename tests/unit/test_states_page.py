@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headway.core.delay.schedule_states import SCHEDULE_TRANSITIONS
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS
 from headway.core.engine.work_states import WORK_TRANSITIONS
 
@@ -16,6 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
 TABLES: dict[str, Mapping[Any, StrEnum]] = {
     "The life of a work": WORK_TRANSITIONS,
     "The life of a partition at a consumer": PARTITION_TRANSITIONS,
+    "The life of a schedule": SCHEDULE_TRANSITIONS,
 }
 
 
@@ -23,7 +25,8 @@ def drawn(section: str) -> dict[tuple[str, str], str]:
     """The arrows of a section's drawing."""
     [part] = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     [drawing] = re.findall(r"^```mermaid\nstateDiagram-v2\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
-    arrows = [re.fullmatch(r" {4}(\S+) --> (\S+): (.+)", line) for line in drawing.splitlines()]
+    lines = [line for line in drawing.splitlines() if not re.fullmatch(r" {4}\[\*\] --> \w+", line)]  # where it begins
+    arrows = [re.fullmatch(r" {4}(\S+) --> (\S+): (.+)", line) for line in lines]
     found = [arrow.groups() for arrow in arrows if arrow]
     assert len(found) == len(arrows)
     assert len({(state, event) for state, _, event in found}) == len(found)

@@ -40,6 +40,7 @@ from headway.core.delay.relay_state import (
 )
 from headway.core.delay.relay_tick import Answer, Refusal, Search, Tick, Write
 from headway.core.delay.schedule import Schedule
+from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
@@ -226,6 +227,17 @@ class PartitionRelay:
     def held(self) -> int:
         """The number of records that wait in memory."""
         return len(self._waiting)
+
+    def state_of(self, id_: str, due: int, now: int) -> ScheduleState:
+        """Return the state of a schedule, as far as this relay knows of it; `due` is as in the schedule's handle."""
+        change = self._changes.get(id_)
+        passed = (change.placed if change else due) < self._passed(now)
+        return state_of(
+            change,
+            is_held=self._waiting.get(id_) is not None,
+            is_delivered=id_ in self._recent or passed,
+            is_undecided=id_ in self._undecided,
+        )
 
     def committable(self) -> dict[int, int]:
         """Return for each line the offset below which every record was dealt with, though maybe not stored yet."""

@@ -1,0 +1,96 @@
+"""The life of a schedule, as the relay of its partition sees it: its states, and the events between them.
+
+No schedule has a state of its own: a relay that begins has the stored changes and the lines, and millions of schedules
+lie in these unseen. So the state is derived of what is known.
+"""
+
+from enum import StrEnum
+
+from headway.core.delay.changes import Change
+
+
+class ScheduleState(StrEnum):
+    """Where a schedule is between its storing and its end."""
+
+    IN_LINE = "in_line"
+    """Its live copy is in a line, or on its way there. So is one that the relay has not heard of."""
+    IN_MEMORY = "in_memory"
+    """It waits in memory for its due time."""
+    CHANGED = "changed"
+    """It has another time; the copy for that is written when the one in the line comes by."""
+    SOUGHT = "sought"
+    """It has an earlier time, so its record is looked for in its line."""
+    LATE = "late"
+    """Its command came when the record was about to come by: whether it has been delivered is not known yet."""
+    CANCELLED = "cancelled"
+    """None of its copies is delivered any more."""
+    DELIVERED = "delivered"
+    """It was delivered, or fired for the last time."""
+
+
+class ScheduleEvent(StrEnum):
+    """What happens to a schedule."""
+
+    COMES_BY = "comes by, due much later"
+    COMES_BY_SOON = "comes by, due soon"
+    COMES_BY_CANCELLED = "comes by after all, to be cancelled"
+    COMES_BY_MOVED = "comes by after all, to be moved"
+    NEVER_CAME = "would have come by"
+    DUE = "its time comes"
+    FIRES = "its time comes, and it recurs"
+    CANCEL = "cancel"
+    DEFER = "reschedule to later"
+    ADVANCE = "reschedule to sooner"
+    FOUND = "its record is found"
+    NOT_FOUND = "its record is not found"
+
+
+_S, _E = ScheduleState, ScheduleEvent
+
+SCHEDULE_TRANSITIONS = {
+    (_S.IN_LINE, _E.COMES_BY): _S.IN_LINE,
+    (_S.IN_LINE, _E.COMES_BY_SOON): _S.IN_MEMORY,
+    (_S.IN_LINE, _E.CANCEL): _S.CANCELLED,
+    (_S.IN_LINE, _E.DEFER): _S.CHANGED,
+    (_S.IN_LINE, _E.ADVANCE): _S.SOUGHT,
+    (_S.IN_MEMORY, _E.DUE): _S.DELIVERED,
+    (_S.IN_MEMORY, _E.FIRES): _S.IN_LINE,
+    (_S.IN_MEMORY, _E.CANCEL): _S.CANCELLED,
+    (_S.IN_MEMORY, _E.DEFER): _S.IN_LINE,
+    (_S.IN_MEMORY, _E.ADVANCE): _S.IN_LINE,
+    (_S.CHANGED, _E.COMES_BY): _S.IN_LINE,
+    (_S.CHANGED, _E.CANCEL): _S.CANCELLED,
+    (_S.CHANGED, _E.DEFER): _S.CHANGED,
+    (_S.CHANGED, _E.ADVANCE): _S.SOUGHT,
+    (_S.SOUGHT, _E.FOUND): _S.IN_LINE,
+    (_S.SOUGHT, _E.NOT_FOUND): _S.CHANGED,
+    (_S.SOUGHT, _E.COMES_BY): _S.IN_LINE,
+    (_S.SOUGHT, _E.CANCEL): _S.CANCELLED,
+    (_S.SOUGHT, _E.DEFER): _S.SOUGHT,
+    (_S.SOUGHT, _E.ADVANCE): _S.SOUGHT,
+    (_S.LATE, _E.COMES_BY_CANCELLED): _S.CANCELLED,
+    (_S.LATE, _E.COMES_BY_MOVED): _S.IN_LINE,
+    (_S.LATE, _E.NEVER_CAME): _S.DELIVERED,
+}
+"""(state, event) -> the state after it; any other event changes nothing."""
+
+
+def state_of(change: Change | None, *, is_held: bool, is_delivered: bool, is_undecided: bool) -> ScheduleState:
+    """Return the state of a schedule.
+
+    Args:
+        change: Its change, if it has one.
+        is_held: True if its record waits in memory.
+        is_delivered: True if it is among the recent deliveries, or everything due as early has come by.
+        is_undecided: True if a command for it is not answered yet.
+    """
+    if change and change.due is None:
+        return _S.CANCELLED
+    if is_held:
+        return _S.IN_MEMORY
+    if is_delivered:
+        return _S.DELIVERED
+    is_behind = change is not None and change.live < change.generation
+    if is_undecided:
+        return _S.SOUGHT if is_behind else _S.LATE
+    return _S.CHANGED if is_behind else _S.IN_LINE
