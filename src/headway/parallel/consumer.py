@@ -33,7 +33,6 @@ from headway.execution.metrics import ParallelMetrics
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.producer.client import in_background
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
 from headway.parallel.outputs import OnOutput, size_of_output
@@ -49,6 +48,7 @@ from headway.parallel.validation import (
     checked_retries,
 )
 from headway.records import ConsumerRecord
+from headway.runtime.background import in_background
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 

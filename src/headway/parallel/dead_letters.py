@@ -17,7 +17,8 @@ from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
 from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.producer.client import ProducerClient, is_too_large
+from headway.kafka.binding.error_causes import is_too_large
+from headway.kafka.producer.client import ProducerClient
 from headway.records import ConsumerRecord, Header
 
 log = logging.getLogger(__name__)

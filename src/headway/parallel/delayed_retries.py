@@ -15,7 +15,7 @@ from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.producer.client import cause_of, is_of_the_topic, is_too_large
+from headway.kafka.binding.error_causes import cause_of, is_of_the_topic, is_too_large
 from headway.runtime.lifecycle import time_left_of
 
 log = logging.getLogger(__name__)

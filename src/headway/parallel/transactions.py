@@ -30,21 +30,20 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.failures import no_dead_letters
 from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
-from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
-from headway.kafka.consumer.membership import not_a_member
-from headway.kafka.producer.client import (
-    ProducerClient,
+from headway.kafka.binding.error_causes import (
     error_name,
-    in_background,
-    in_slices,
     is_fatal,
     is_out_of_place,
     is_purged,
     is_the_records_own,
     refuses_all,
 )
+from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
+from headway.kafka.consumer.membership import not_a_member
+from headway.kafka.producer.client import ProducerClient, in_slices
 from headway.parallel.dead_letters import Letter
 from headway.parallel.outputs import Output, Outputs
+from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 
 Refusals = Mapping[int, KafkaError]

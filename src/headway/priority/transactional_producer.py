@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headway.errors import ClosedError, DeliveryError, KafkaError
-from headway.kafka.producer.client import is_fatal
+from headway.kafka.binding.error_causes import is_fatal
 from headway.priority.base_producer import REQUEST_TIMEOUT, BaseProducer
 
 if TYPE_CHECKING:

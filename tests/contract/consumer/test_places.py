@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient
 from headway.core.levels.naming import LevelSubscription, level_topic
 from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.kafka.producer.client import in_background
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records import ConsumerRecord, TopicPartition
+from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import LEVELS, PARTITIONS, Cluster

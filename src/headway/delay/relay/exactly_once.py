@@ -33,18 +33,11 @@ from headway.delay.relay.transactions import Uncommitted, abort, commit, fenced,
 from headway.delay.topics import TopicNames
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError
 from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.client import (
-    HANGS_AFTER,
-    ProducerClient,
-    error_name,
-    in_background,
-    in_slices,
-    is_purged,
-    is_the_records_own,
-    refuses_all,
-)
+from headway.kafka.producer.client import HANGS_AFTER, ProducerClient, in_slices
+from headway.runtime.background import in_background
 
 _LONGEST_WAIT = 10.0
 _A_MOMENT = 0.1

@@ -12,8 +12,9 @@ from headway.delay.relay.transactions import fenced, ids_begin_with, new_id
 from headway.delay.topics import TopicNames
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
+from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.missing_rights import why_refused
-from headway.kafka.producer.client import cause_of, in_background
+from headway.runtime.background import in_background
 
 log = logging.getLogger(__name__)
 

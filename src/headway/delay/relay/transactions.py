@@ -15,10 +15,11 @@ from headway.delay.relay.output import Offsets, close_at_once, connected_client
 from headway.delay.topics import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import is_of_a_member
+from headway.kafka.binding.error_causes import is_out_of_place
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.client import HANGS_AFTER, ProducerClient, in_slices, is_out_of_place
+from headway.kafka.producer.client import HANGS_AFTER, ProducerClient, in_slices
 
 _A_MOMENT = 0.1
 _AT_A_TIME = 8

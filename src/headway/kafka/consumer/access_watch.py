@@ -9,7 +9,7 @@ from headway.config import OWN_KEYS
 from headway.core.rights import Right
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
-from headway.kafka.producer.client import in_background
+from headway.runtime.background import in_background
 
 log = logging.getLogger(__name__)
 

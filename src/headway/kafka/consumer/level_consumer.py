@@ -22,13 +22,13 @@ from headway.errors import AuthorizationError, FetchError, FetchRefusedError, Ka
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.consumer.access_watch import AccessWatch
 from headway.kafka.consumer.group_watch import GroupWatch
 from headway.kafka.consumer.start_offsets import StartOffsets
 from headway.kafka.missing_rights import is_of_the_group, why_refused
-from headway.kafka.producer.client import cause_of
 from headway.kafka.reading.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 from headway.runtime.deferred_signals import allow_signals

@@ -10,7 +10,7 @@ from enum import Enum
 import confluent_kafka as ck
 
 from headway.errors import HeadwayError, KafkaError
-from headway.kafka.producer.client import cause_of
+from headway.kafka.binding.error_causes import cause_of
 
 
 class Standing(Enum):

@@ -8,7 +8,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,10 +30,19 @@ from headway.kafka.binding.capi import (
     was_connected,
 )
 from headway.kafka.binding.connection import Connection, change_credentials
+from headway.kafka.binding.error_causes import (
+    NO_ANSWER,
+    is_out_of_place,
+    is_purged,
+    is_retriable,
+    is_unanswered,
+    refused,
+)
 from headway.kafka.binding.factory import FLUSH_SLICE, make_client
 from headway.kafka.binding.forks import keep_for_ever, made_before_fork, tell_of_forks
 from headway.kafka.missing_rights import is_refusal, raise_if_refused
 from headway.kafka.producer.headers import size_of_headers
+from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
 
@@ -68,37 +76,6 @@ HANGS_AFTER = 10.0
 
 # Asking for such a topic again does not help.
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION}
-
-_NO_ANSWER = {
-    ck.KafkaError._TRANSPORT,
-    ck.KafkaError._TIMED_OUT,
-    ck.KafkaError._MSG_TIMED_OUT,
-    ck.KafkaError._ALL_BROKERS_DOWN,
-}
-
-_NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
-
-_THE_TOPICS = {
-    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
-    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    ck.KafkaError._UNKNOWN_TOPIC,
-    ck.KafkaError._UNKNOWN_PARTITION,
-}
-
-_THE_RECORDS_OWN = {
-    ck.KafkaError.INVALID_MSG,
-    ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
-    ck.KafkaError.MSG_SIZE_TOO_LARGE,
-    ck.KafkaError.TOPIC_EXCEPTION,
-    ck.KafkaError.RECORD_LIST_TOO_LARGE,
-    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    ck.KafkaError.INVALID_TIMESTAMP,
-    ck.KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    ck.KafkaError.POLICY_VIOLATION,
-    ck.KafkaError.INVALID_RECORD,
-    ck.KafkaError._UNKNOWN_TOPIC,
-    ck.KafkaError._UNKNOWN_PARTITION,
-}
 
 
 class ProducerClient:
@@ -356,7 +333,7 @@ class ProducerClient:
         """Return the text of a report's error, with its cause if that is known."""
         if is_purged(error) and (refusal := self._still_refused()):
             return _within(refusal)
-        return error.str() + (self.because() if error.code() in _NO_ANSWER or is_purged(error) else "")
+        return error.str() + (self.because() if error.code() in NO_ANSWER or is_purged(error) else "")
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on; raises `ConfigError` for those that librdkafka refuses."""
@@ -612,7 +589,7 @@ class ProducerClient:
             return function(*args)
         except ck.KafkaException as error:
             self._remember(error)
-            because = self.because() if error.args[0].code() in _NO_ANSWER else ""
+            because = self.because() if error.args[0].code() in NO_ANSWER else ""
             raise refused(error, because) from error
 
     def _in_slices(self, ask: Callable[[float], T], timeout: float) -> T:
@@ -625,17 +602,12 @@ class ProducerClient:
             except KafkaError as error:
                 if refusal := self._still_refused():
                     raise AuthenticationError(str(refusal)) from error
-                if left <= SLICE or not (is_retriable(error) or _is_unanswered(error)):
+                if left <= SLICE or not (is_retriable(error) or is_unanswered(error)):
                     raise
 
     def _remember(self, error: ck.KafkaException) -> None:
         if error.args[0].fatal():
             self._fatal = error
-
-
-def refused(error: ck.KafkaException, because: str = "") -> KafkaError:
-    """Return librdkafka's error in our words."""
-    return KafkaError(f"Kafka refused: {error.args[0].str()}{because}.")
 
 
 def _within(refusal: AuthenticationError) -> str:
@@ -664,83 +636,6 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
             "key.serializer or value.serializer."
         )
     return DeliveryError(f"A record for {topic} could not be handed over: {error!r}.")
-
-
-def is_retriable(error: KafkaError) -> bool:
-    """Return whether the same call may succeed if it is made again."""
-    cause = cause_of(error)
-    return cause is not None and bool(cause.retriable())
-
-
-def _is_unanswered(error: KafkaError) -> bool:
-    cause = cause_of(error)
-    return cause is not None and cause.code() in _NO_ANSWER
-
-
-def is_fatal(error: KafkaError) -> bool:
-    """Return whether the producer cannot go on."""
-    cause = cause_of(error)
-    return cause is not None and bool(cause.fatal())
-
-
-def is_out_of_place(error: KafkaError) -> bool:
-    """Return whether no transaction is open that the call could be about."""
-    cause = cause_of(error)
-    return cause is not None and cause.code() == ck.KafkaError._STATE
-
-
-def refuses_all(error: HeadwayError) -> bool:
-    """Return whether `produce` would refuse any record: the transaction or the producer cannot go on."""
-    cause = cause_of(error)
-    return cause is not None and cause.code() in _NO_MORE_RECORDS
-
-
-def error_name(error: HeadwayError) -> str:
-    """Return librdkafka's name for the error that was the cause, or an empty string."""
-    cause = cause_of(error)
-    return "" if cause is None else str(cause.name())
-
-
-def cause_of(error: HeadwayError) -> ck.KafkaError | None:
-    """Return librdkafka's error behind ours, if there is one."""
-    cause = error.__cause__
-    return cause.args[0] if isinstance(cause, ck.KafkaException) else None
-
-
-def is_the_records_own(error: ck.KafkaError) -> bool:
-    """Return whether Kafka refuses this very record, or one of its batch, now and later."""
-    return error.code() in _THE_RECORDS_OWN
-
-
-def is_of_the_topic(error: ck.KafkaError) -> bool:
-    """Return whether a topic is missing or may not be written: another record would be refused, too."""
-    return error.code() in _THE_TOPICS
-
-
-def is_purged(error: ck.KafkaError) -> bool:
-    """Return whether a record was given up because of another: this report does not name the cause."""
-    return error.code() in (ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT)
-
-
-def is_too_large(error: ck.KafkaError) -> bool:
-    """Return whether this record, or its batch, is larger than its topic takes."""
-    return error.code() in (ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE)
-
-
-def in_background(call: Callable[[], T]) -> Future[T]:
-    """Run a call that may never return on a daemon thread, which keeps neither the caller nor the process."""
-    ended: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            returned = call()
-        except BaseException as error:
-            ended.set_exception(error)
-        else:
-            ended.set_result(returned)
-
-    threading.Thread(target=run, name="headway-in-background", daemon=True).start()
-    return ended
 
 
 def in_slices(call: Callable[[float], None], within: float = _WITHIN, over: Callable[[], bool] = lambda: False) -> None:
