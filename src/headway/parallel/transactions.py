@@ -40,7 +40,8 @@ from headway.kafka.binding.error_causes import (
 )
 from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.consumer.membership import not_a_member
-from headway.kafka.producer.client import ProducerClient, in_slices
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.transaction import in_slices
 from headway.parallel.dead_letters import Letter
 from headway.parallel.outputs import Output, Outputs
 from headway.runtime.background import in_background

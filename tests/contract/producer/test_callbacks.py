@@ -31,6 +31,16 @@ def give_up(sends: Producer) -> None:
     sends.client.purge()
 
 
+def leave_reports_to_callers(sends: Producer) -> None:
+    """Have no thread of its own take reports any more."""
+
+    async def enter_and_leave() -> None:
+        sends.client.serve_in(asyncio.get_running_loop())
+        sends.client.leave_loop()
+
+    asyncio.run(enter_and_leave())
+
+
 @pytest.mark.parametrize("kind", ENDS)
 @pytest.mark.parametrize("where", ["on_delivery", "add_done_callback", "after_reports"])
 def test_what_a_callback_raises_ends_no_thread(
@@ -42,7 +52,9 @@ def test_what_a_callback_raises_ends_no_thread(
             raise kind("of the callback")
 
     ended, told = threading.Event(), threading.Event()
+    before = set(threading.enumerate())
     sends = Producer(NOWHERE, after_reports=end if where == "after_reports" else lambda: None)
+    [takes_reports] = [each for each in set(threading.enumerate()) - before if "delivery-reports" in each.name]
     try:
         first = sends.send("orders", b"x", on_delivery=end if where == "on_delivery" else lambda *_: None)
         if where == "add_done_callback":
@@ -52,7 +64,7 @@ def test_what_a_callback_raises_ends_no_thread(
         sends.send("orders", b"x", on_delivery=lambda *_: told.set())
         give_up(sends)
         assert told.wait(10)
-        assert sends.client._thread.is_alive()
+        assert takes_reports.is_alive()
     finally:
         sends.close(0)
     assert "raised." in caplog.text
@@ -98,9 +110,9 @@ def test_a_close_within_a_report_is_refused_and_the_producer_stays_open(by: str)
     with producer() as sends:
         sends.send("orders", b"x", on_delivery=close_within(sends, outcomes, done))
         if by == "flush":
-            with sends.client._serving:  # so that no other thread takes the report
-                give_up(sends)
-                sends.client._poll(1)
+            leave_reports_to_callers(sends)
+            give_up(sends)
+            sends.client.serve(1)
         else:
             give_up(sends)
         assert done.wait(10)

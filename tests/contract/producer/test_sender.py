@@ -17,8 +17,10 @@ from headway import PriorityProducer, Producer
 from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.partitioner import partitioner
+from headway.kafka.producer.sender import Sender
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
+from tests.contract.producer.test_callbacks import leave_reports_to_callers
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "max.block.ms": 50}
 KEYS = {partitioner({})(str(number), 4): str(number) for number in range(100)}  # a key for each of four partitions
@@ -101,7 +103,7 @@ def test_a_flood_by_key_is_placed_by_librdkafka_also_when_its_room_is_used_up(
 
     monkeypatch.setattr("headway.kafka.producer.sender.partitioner", lambda config: counting)
     # A busy machine's broker is silent for longer than the half second after which the room counts as stuck.
-    monkeypatch.setattr("headway.core.producer.accumulator._STUCK_AFTER", 60.0)
+    monkeypatch.setattr("headway.core.producer.accumulator.STUCK_AFTER", 60.0)
     brokers.create("orders")
     for broker in (1, 2, 3):
         brokers.answer_after(broker, 50)  # so that the room is used up on any machine
@@ -159,12 +161,18 @@ def test_a_callback_may_send_and_where_there_is_no_room_it_is_not_left_hanging(m
         assert sends.send(topic, b"3").result(10)
 
 
-def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time() -> None:
+def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sends = Producer(NOWHERE)
+    serve_until, has_turn = sends.client.serve_until, threading.Event()
+
+    def note_turn(done: Callable[[], bool], timeout: float | None) -> None:
+        serve_until(lambda: has_turn.set() or done(), timeout)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(sends.client, "serve_until", note_turn)
     stuck = sends.send("stuck", b"x", on_delivery=lambda *_: None)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(stuck.exception, 20)
-        while not sends.client._serving.locked():
+        while not has_turn.wait(0.001):
             assert not waiting.done()
         began = time.monotonic()
         assert sends.flush(0.05) == 1
@@ -219,11 +227,11 @@ def test_a_signal_whose_handler_raises_loses_no_report(number: signal.Signals) -
     interrupting = threading.Timer(0.001, os.kill, (os.getpid(), number))  # while reports are taken
 
     def take_reports() -> None:
-        with sends.client._serving:  # so that no other thread does
-            sends.client.purge()
-            while True:
-                sends.client._poll(0.1)
+        sends.client.purge()
+        while True:
+            sends.client.serve(0.1)
 
+    leave_reports_to_callers(sends)
     try:
         # Without a callback what fails is logged, which takes longer.
         sends.send("orders", b"x", on_delivery=lambda *_: interrupting.start())
@@ -248,12 +256,18 @@ def test_a_name_that_is_none_fails_its_own_record_and_all_others_go_on(brokers: 
             assert isinstance(nowhere.exception(10), DeliveryError)
 
 
-def test_topics_that_are_not_to_be_refreshed_are_asked_for_until_they_are_known(brokers: MockBrokers) -> None:
+def test_topics_that_are_not_to_be_refreshed_are_asked_for_until_they_are_known(
+    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     brokers.create("orders")
     with producer(brokers, **{"topic.metadata.refresh.interval.ms": -1}) as sends:
-        watch, asked = sends._sender._watch, list[str]()
-        ask = watch._ask
-        watch._ask = lambda topic: asked.append(topic.kafka_topic) or ask(topic)  # type: ignore[func-returns-value, method-assign]
+        asked, ask = list[str](), sends.client.leaders
+
+        def note(topic: str, within: float) -> tuple[int, list[int]]:
+            asked.append(topic)
+            return ask(topic, within)
+
+        monkeypatch.setattr(sends.client, "leaders", note)
         for _ in range(1_000):
             sends.send("orders", b"x").result(10)
     assert 1 <= len(asked) < 10
@@ -393,17 +407,19 @@ def test_what_is_being_serialised_is_purged_with_the_rest(brokers: MockBrokers) 
 
 
 @pytest.mark.parametrize("serializer", [{}, {"value.serializer": lambda value: value}], ids=["bytes", "serialised"])
-def test_who_waits_for_room_while_the_producer_is_closed_is_not_left_hanging(serializer: dict[str, Any]) -> None:
+def test_who_waits_for_room_while_the_producer_is_closed_is_not_left_hanging(
+    serializer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sends = Producer({**NOWHERE, "max.block.ms": 60_000, "queue.buffering.max.messages": 1, **serializer})
     sends.send("orders", b"1", on_delivery=lambda *_: None)
     lining_up = threading.Event()
-    patiently = sends._sender.offer_patiently
+    patiently = Sender.offer_patiently
 
-    def offer_patiently(timeout: float, *record: Any) -> bool:
+    def offer_patiently(sender: Sender, timeout: float, *record: Any) -> bool:
         lining_up.set()
-        return patiently(timeout, *record)
+        return patiently(sender, timeout, *record)
 
-    sends._sender.offer_patiently = offer_patiently  # type: ignore[method-assign]
+    monkeypatch.setattr(Sender, "offer_patiently", offer_patiently)
 
     def send() -> BaseException | None:
         try:

@@ -36,7 +36,7 @@ _TURN = 64 * 1024
 _CREDIT = 256 * 1024
 _CREDITS = 64
 # Unplaced records are stuck if none of them was reported for so many seconds.
-_STUCK_AFTER = 0.5
+STUCK_AFTER = 0.5
 
 
 class Limits(NamedTuple):
@@ -138,7 +138,7 @@ class Accumulator(Generic[R]):
         """
         unplaced = queue.topic.unplaced
         is_full = not queue.topic.waiting and self._room(unplaced) < size
-        return is_full and queue.used >= self._credit and now - unplaced.reported_at < _STUCK_AFTER
+        return is_full and queue.used >= self._credit and now - unplaced.reported_at < STUCK_AFTER
 
     def take_back(self, queue: Queue[R], size: int) -> None:
         """Take back bytes that were handed over on credit and refused at once."""

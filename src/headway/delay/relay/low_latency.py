@@ -36,7 +36,7 @@ from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.client import HANGS_AFTER
+from headway.kafka.producer.transaction import HANGS_AFTER
 from headway.runtime.background import in_background
 
 _LONGEST_WAIT = 10.0

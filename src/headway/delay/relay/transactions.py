@@ -19,7 +19,8 @@ from headway.kafka.binding.error_causes import is_out_of_place
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.client import HANGS_AFTER, ProducerClient, in_slices
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.transaction import HANGS_AFTER, in_slices
 
 _A_MOMENT = 0.1
 _AT_A_TIME = 8

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import confluent_kafka as ck
 import pytest
 
 from headway.errors import DeliveryError, KafkaError, SerializationError
-from headway.kafka.producer import client as producer_client
+from headway.kafka.binding.factory import make_client
+from headway.kafka.producer import renewable_producer, report_pump, transaction
 from headway.kafka.producer.client import SERVE_AFTER, ProducerClient
 
 
@@ -21,15 +23,16 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     def hang(*_: Any) -> None:
         event.wait(30)
 
-    monkeypatch.setattr(producer_client, "send_offsets_to_transaction", hang)
-    monkeypatch.setattr(producer_client, "HANGS_AFTER", 0.05)
-    monkeypatch.setattr(producer_client, "SLICE", 0.05)
+    monkeypatch.setattr(transaction, "send_offsets_to_transaction", hang)
+    monkeypatch.setattr(transaction, "HANGS_AFTER", 0.05)
+    monkeypatch.setattr(transaction, "SLICE", 0.05)
     yield event
     event.set()
 
 
-def client() -> ProducerClient:
-    return ProducerClient({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "t", "log_level": 0})
+def client(serving: Any = None) -> ProducerClient:
+    config = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "t", "log_level": 0}
+    return ProducerClient(config, serving=serving)
 
 
 def test_offsets_that_librdkafka_does_not_take_are_refused_in_time_and_closing_does_not_wait(
@@ -47,7 +50,7 @@ def test_offsets_that_librdkafka_does_not_take_are_refused_in_time_and_closing_d
 
 def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_returns(go_on: threading.Event) -> None:
     hanging = client()
-    before = hanging._producer
+    before = hanging.raw_produce
     with pytest.raises(KafkaError):
         hanging.send_offsets({}, b"", 0)
     hanging.renew()
@@ -57,7 +60,7 @@ def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_retu
     while not _is_closed(before):
         assert time.monotonic() < until
         threading.Event().wait(0.01)
-    assert hanging._producer is not before
+    assert hanging.raw_produce != before
     hanging.close(0)
 
 
@@ -86,9 +89,10 @@ def test_a_record_for_a_closed_producer_is_refused_also_when_reports_are_due() -
             closed.produce("orders", b"v", b"k", -1, lambda *_: None, 0, [])
 
 
-def _is_closed(producer: Any) -> bool:
+def _is_closed(produce: Any) -> bool:
+    """Whether the producer of this method is closed."""
     try:
-        producer.poll(0)
+        produce.__self__.poll(0)
     except RuntimeError:
         return True
     return False
@@ -120,20 +124,32 @@ class Turn:
 @pytest.fixture
 def streaming(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ProducerClient, Turn]]:
     """A client whose stream would take reports at each call."""
-    monkeypatch.setattr(producer_client, "_SERVE_EVERY", 0)
-    sending, turn = client(), Turn()
-    monkeypatch.setattr(sending, "_serving", turn)
+    monkeypatch.setattr(report_pump, "SERVE_EVERY", 0)
+    turn = Turn()
+    sending = client(turn)
     yield sending, turn
     sending.close(0)
 
 
+@pytest.fixture
+def polled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that take reports, of which there are none."""
+    names = list[str]()
+
+    class Producer(ck.Producer):
+        def poll(self, timeout: float = -1) -> int:
+            names.append(threading.current_thread().name)
+            return 0
+
+    monkeypatch.setattr(renewable_producer, "make_client", lambda kind, *args: make_client(Producer, *args))
+    return names
+
+
 def test_a_stream_waits_for_who_takes_reports_and_then_takes_them_itself(
-    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+    polled: list[str], streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending, turn = streaming
-    monkeypatch.setattr(producer_client, "_SHORT_TURN", 30)
-    polled = list[str]()
-    monkeypatch.setattr(sending, "_poll", lambda _: polled.append(threading.current_thread().name))
+    monkeypatch.setattr(report_pump, "SHORT_TURN", 30)
     with ThreadPoolExecutor(1, "stream") as pool:
         with turn:
             stream = pool.submit(sending.serve_in_stream)
@@ -143,11 +159,9 @@ def test_a_stream_waits_for_who_takes_reports_and_then_takes_them_itself(
 
 
 def test_a_stream_does_not_wait_again_for_one_that_takes_its_time(
-    streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
+    polled: list[str], streaming: tuple[ProducerClient, Turn]
 ) -> None:
     sending, turn = streaming
-    polled = list[str]()
-    monkeypatch.setattr(sending, "_poll", lambda _: polled.append(threading.current_thread().name))
     with turn:
         sending.serve_in_stream()
         sending.serve_in_stream()
@@ -163,10 +177,15 @@ def test_a_stream_does_not_wait_for_one_that_waits_itself(
     streaming: tuple[ProducerClient, Turn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sending, turn = streaming
-    monkeypatch.setattr(producer_client, "_SHORT_TURN", 30)
-    with sending._turn(10):  # as `serve`, `serve_until` and `flush` take it
+    monkeypatch.setattr(report_pump, "SHORT_TURN", 30)
+    has_turn, goes_on = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sending.serve_until, lambda: has_turn.set() or goes_on.is_set(), 10)  # type: ignore[func-returns-value]
+        assert has_turn.wait(10)
         turn.waited.clear()
         sending.serve_in_stream()
-    assert turn.waited == [False]
+        assert turn.waited == [False]
+        goes_on.set()
+        waiting.result(10)
     sending.serve_in_stream()
     assert turn.waited == [False, True]
