@@ -1,0 +1,337 @@
+"""One level's member of its consumer group: it joins and leaves, and takes the partitions that the group gives it.
+
+It lets no exception out of a rebalance callback: the binding would drop the records that the same call has fetched.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+import confluent_kafka as ck
+
+from headway.config import Config
+from headway.core.levels.naming import LevelSubscription
+from headway.core.rights import Right
+from headway.errors import FetchError
+from headway.kafka.binding import capi
+from headway.kafka.consumer.group_watch import GroupWatch
+from headway.kafka.consumer.partition_queries import PartitionQueries
+from headway.kafka.consumer.start_offsets import StartOffsets
+from headway.records import ConsumerRecord, TopicPartition
+from headway.runtime.deferred_signals import allow_signals
+from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+SERVE_EVERY = 0.1
+"""The seconds after which a member that gets no records answers its group again."""
+_LEAVE_WITHIN = 10.0
+_END_MEMBERSHIP_WITHIN = 1.0
+_CLOSE_WITHIN = 30.0
+
+# The wake-ups of consumers that are not closed yet. A collector could close the sockets before librdkafka has let go of
+# them, and librdkafka would write to the next owner of their numbers.
+_wakes: dict[int, Wakeup] = {}
+
+
+class RebalanceListener(Protocol):
+    """The receiver of a level's gained and lost partitions, told during `fetch`."""
+
+    def assigned(self, partitions: list[TopicPartition]) -> None: ...
+    def revoked(self, partitions: list[TopicPartition]) -> None: ...
+    def lost(self, partitions: list[TopicPartition]) -> None: ...
+
+
+class GroupMember(PartitionQueries, ABC):
+    """A member of a level's group, with the partitions that it has and where each begins.
+
+    For one thread at a time, in whose calls the rebalance callbacks run. Three others come in: `StartOffsets` calls
+    `_cannot_start` and `_set_wake` in its thread, librdkafka writes to the wake-up, and a close closes in a thread.
+    """
+
+    def __init__(self, level: int, config: Config) -> None:
+        self._watch = GroupWatch(config)
+        super().__init__(level, config, self._watch.suspect)
+        self._process = os.getpid()
+        self.assigned: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
+        self.ends: dict[TopicPartition, int] = {}  # the log's end when it was reached, if asked for
+        self._begun: set[TopicPartition] = set()  # the partitions of `assigned` that librdkafka reads
+        self._start: dict[TopicPartition, int] = {}  # the offset at which each began, or was sought last
+        self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
+        self._can_begin = False  # True if librdkafka does not read a partition yet whose start is known
+        self._rebalanced = False
+        self._rejoining = False
+        self._member_id = ""  # as it was at the last assignment
+        self._parked = False
+        self._incremental = _is_incremental(config)
+        self._is_classic = config.get("group.protocol", "classic") != "consumer"
+        self._is_static = "group.instance.id" in config
+        self._closing = False
+        self._wake: Wakeup | None = None
+        self._listener: RebalanceListener | None = None
+        reset = str(config.get("auto.offset.reset", "latest"))
+        self._starts = StartOffsets(self._consumer, reset, self._set_wake, self._cannot_start)
+
+    @abstractmethod
+    def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
+        """Serve rebalances, and return the records that came."""
+
+    @abstractmethod
+    def _read_suffix(self, suffix: str) -> None:
+        """Take this suffix off the Kafka topics of the records to come."""
+
+    @abstractmethod
+    def _resume_parked(self) -> None:
+        """Fetch again from the partitions of a level that was asked for nothing."""
+
+    def wake(self, wake: Wakeup | None) -> None:
+        """Set the wake-up that is set whenever records or events arrive; None ends that."""
+        self._wake = wake
+        capi.wake_on_events(self._consumer, wake.fd if wake else None)
+        if wake:
+            _wakes[id(self)] = wake
+        else:
+            _wakes.pop(id(self), None)
+
+    def __del__(self) -> None:
+        # In a forked process librdkafka's locks may be held for ever, and it writes nothing.
+        if _wakes.get(id(self)) and self._process == os.getpid():
+            with contextlib.suppress(Exception):  # it may be half made
+                self.wake(None)
+        _wakes.pop(id(self), None)
+
+    def _set_wake(self) -> None:
+        if wake := self._wake:
+            wake.set()
+
+    def _cannot_start(self, reason: str, topic: str | None, cause: ck.KafkaError | None) -> None:
+        if not self._is_refused(topic, cause):
+            self.errors.append(FetchError(self.level, reason))
+        self._set_wake()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on; from any thread.
+
+        Raises `ConfigError` for credentials that librdkafka does not take.
+        """
+        self._connection.set_credentials(self._consumer, username, password)
+        self._watch.set_sasl_credentials(username, password)
+
+    @property
+    def was_member(self) -> bool:
+        """True if its group has ever given it an assignment, even an empty one."""
+        return bool(self._member_id)
+
+    def rights(self) -> list[Right]:
+        """Return the rights that it needs for its subscription, except for patterns."""
+        topics = [topic for topic in self._subscription.topics if not topic.startswith("^")]
+        return [Right("Read", "Topic", topic) for topic in topics] + [Right("Read", "Group", self._group)]
+
+    # Subscription
+
+    def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:
+        """Join the group for this level's topics, in place of those before; without topics, leave it."""
+        had = self._subscription
+        # While partitions are read under one suffix, they cannot be named by another.
+        if had.topics and (not subscription.topics or had.suffix != subscription.suffix):
+            self.unsubscribe()
+        if not subscription.topics:
+            return
+        self._subscription = subscription
+        self._listener = listener
+        self._read_suffix(subscription.suffix)
+        self._join(listener)
+
+    def _join(self, listener: RebalanceListener) -> None:
+        self._consumer.subscribe(
+            self._subscription.topics,
+            on_assign=lambda _, partitions: self._on_assign(partitions, listener),
+            on_revoke=lambda _, partitions: self._on_leave(partitions, listener.revoked),
+            on_lost=lambda _, partitions: self._on_leave(partitions, listener.lost),
+        )
+
+    def rejoin(self) -> None:
+        """Give this level's partitions up as lost: tell the listener, leave the group and join it again.
+
+        It waits for neither; records on their way for these partitions are dropped. If librdkafka has heard of the loss
+        itself, it is joining again already, and the next fetch tells the listener.
+        """
+        if self._listener is None or not self._subscription.topics or self._consumer.memberid() != self._member_id:
+            return
+        lost = list(self.assigned)
+        self._rejoining = self._rebalanced = True
+        self._guard(self._listener.lost, lost)
+        self._forget(lost)
+        self._consumer.unsubscribe()
+        self._join(self._listener)
+
+    def unsubscribe(self) -> None:
+        """Leave the group, and wait until the listener was told."""
+        self._consumer.unsubscribe()
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self._has_left(waited):
+            pass
+        self._forget(list(self.assigned))
+        self._subscription = LevelSubscription([], "")
+
+    def _has_left(self, waited: float) -> bool:
+        """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
+
+        An assignment may be empty, so having no partitions is not enough: a member of a classic group has an id until
+        it has left. But if the group waits for others to join, leaving would wait, too, and then nothing is queued.
+        """
+        may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
+        is_member = bool(self.assigned or (may_be_member and self._consumer.memberid()))
+        return not self._note_unwanted(self._consume(1, SERVE_EVERY if is_member else 0)) and not is_member
+
+    def _note_unwanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """Note records that came while leaving and are not wanted: commits must stop before them."""
+        for record in records:
+            self._unwanted.setdefault(record.topic_partition, record.offset)
+        return records
+
+    def close(self) -> None:
+        """Leave the group and let go of everything."""
+        # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still queued
+        # is then never answered: the binding's callback waits for ever, and keeps the GIL. The queue is therefore
+        # emptied first.
+        if self._is_static:
+            self._step_aside()
+        else:
+            self.unsubscribe()
+        # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
+        closing = threading.Thread(target=self._close, name="headway-close", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_WITHIN)
+        if closing.is_alive():
+            log.warning(
+                "The consumer of level %d did not close within %g s; its group notices when this process ends.",
+                self.level,
+                _CLOSE_WITHIN,
+            )
+
+    def _close(self) -> None:
+        if asking := self._starts.close():
+            asking.join()
+        self._consumer.close()
+
+    def _step_aside(self) -> None:
+        """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
+        self._consumer.pause(self._to_kafka(self._begun))  # the queue then only gets rebalances
+        deadline = time.monotonic() + _LEAVE_WITHIN
+        while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < deadline:
+            pass
+        self._closing = True
+        if self._listener:
+            self._guard(self._listener.revoked, list(self.assigned))
+        self._forget(list(self.assigned))
+
+    # Rebalance
+
+    def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+        partitions = self._from_kafka(kafka_partitions)
+        self._rebalanced, self._rejoining = True, False
+        self._member_id = self._consumer.memberid()
+        self._answer(self._assign, [])  # the group need not wait; the partitions begin when their starts are known
+        self.assigned.update(partitions)
+        self._guard(listener.assigned, partitions)  # the listener may set a start
+        self._starts.ask([self._name(partition) for partition in self.assigned - self._start.keys()])
+
+    def _note_starts(self, found: Mapping[capi.Partition, int]) -> None:
+        places = {self._ours(ck.TopicPartition(*name)): offset for name, offset in found.items()}
+        self._start |= {each: offset for each, offset in places.items() if each in self.assigned - self._begun}
+        self._can_begin = True
+
+    def _begin(self) -> None:
+        """Have librdkafka read the partitions whose start is known."""
+        self._can_begin = False
+        partitions = self.assigned & self._start.keys() - self._begun
+        if not partitions:
+            return
+        if self._incremental:
+            starts = {partition: self._start[partition] for partition in partitions}
+        else:  # all of them anew: the call names the whole assignment
+            self._start |= self._read_to(self._begun)
+            starts = {partition: self._start[partition] for partition in (*self._begun, *partitions)}
+        self._begun.update(partitions)
+        self._answer(self._assign, [self._starting_at(partition, offset) for partition, offset in starts.items()])
+        if self._parked:  # a partition that was never fetched from is slow to be resumed
+            self._resume_parked()
+        if paused := self.paused.intersection(partitions):
+            self._consumer.pause(self._to_kafka(paused))
+
+    def _assign(self, partitions: list[ck.TopicPartition]) -> None:
+        (self._consumer.incremental_assign if self._incremental else self._consumer.assign)(partitions)
+
+    def _starting_at(self, partition: TopicPartition, offset: int) -> ck.TopicPartition:
+        return ck.TopicPartition(self.kafka_topic(partition.topic), partition.partition, offset)
+
+    def _on_leave(
+        self, kafka_partitions: list[ck.TopicPartition], tell: Callable[[list[TopicPartition]], None]
+    ) -> None:
+        partitions = [each for each in self._from_kafka(kafka_partitions) if each in self.assigned]
+        self._rebalanced = True
+        # While it closes, on another thread, the listener knows already; it also knows of partitions given up as lost.
+        if partitions and not self._closing:
+            self._guard(tell, partitions)
+        self._answer(self._unassign, kafka_partitions)
+        self._forget(partitions)
+
+    def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
+        """Answer a rebalance; an error of librdkafka does not leave the callback.
+
+        librdkafka refuses the answer of a client that cannot go on at all, and reports that as well.
+        """
+        try:
+            call(partitions)
+        except ck.KafkaException as error:
+            self.errors.append(FetchError(self.level, f"a rebalance was not answered: {error.args[0].str()}"))
+
+    def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
+        """Let go of partitions; librdkafka takes only those that it was given."""
+        if not self._incremental:
+            self._consumer.unassign()
+            return
+        read = {(each.topic, each.partition) for each in self._consumer.assignment()}
+        self._consumer.incremental_unassign([each for each in kafka_partitions if (each.topic, each.partition) in read])
+
+    def _guard(self, tell: Callable[[list[TopicPartition]], None], partitions: list[TopicPartition]) -> None:
+        try:
+            with allow_signals():
+                tell(partitions)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        # librdkafka would keep a partition paused when it comes back.
+        if held := self._begun.intersection(partitions) if self._parked else self.paused.intersection(partitions):
+            self._consumer.resume(self._to_kafka(held))
+        self._starts.forget([self._name(partition) for partition in partitions])
+        self.assigned.difference_update(partitions)
+        self._begun.difference_update(partitions)
+        self.paused.difference_update(partitions)
+        for partition in partitions:
+            self._start.pop(partition, None)
+            self._unwanted.pop(partition, None)
+            self.ends.pop(partition, None)
+
+    def _read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset to which each was read: librdkafka's, or its start if nothing came since."""
+        known = {each: self._start[each] for each in partitions if each in self._start}
+        begun = self._begun.intersection(partitions)
+        for place in self._consumer.position(self._to_kafka(begun)) if begun else ():
+            if place.offset >= 0:
+                known[self._ours(place)] = place.offset
+        return known
+
+
+def _is_incremental(config: Config) -> bool:
+    """Return whether assignments come as differences (KIP-429, KIP-848)."""
+    strategy = str(config.get("partition.assignment.strategy", ""))
+    return "cooperative" in strategy or config.get("group.protocol") == "consumer"
