@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway.broker import LocalBroker
 from headway.core.levels.naming import level_topic
-from headway.kafka.binding import capi
+from headway.kafka.binding.librdkafka import handle_of
 from headway.priority.consumer import PriorityConsumer
 from headway.priority.producer import PriorityProducer
 
@@ -87,7 +87,7 @@ def _let_groups_start_at_once(holder: ck.Producer) -> None:
     librdkafka.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
     librdkafka.rd_kafka_handle_mock_cluster.argtypes = [ctypes.c_void_p]
     librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [ctypes.c_void_p, ctypes.c_int32]
-    cluster = librdkafka.rd_kafka_handle_mock_cluster(capi._handle(holder))
+    cluster = librdkafka.rd_kafka_handle_mock_cluster(handle_of(holder))
     librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import confluent_kafka as ck
 
-from headway.kafka.binding import capi
+from headway.kafka.binding.librdkafka import handle_of
 
 _NOBODY = -1
 
@@ -19,7 +19,7 @@ class MockBrokers:
         self._librdkafka = ctypes.CDLL(ck.cimpl.__file__)
         get = self._librdkafka.rd_kafka_handle_mock_cluster
         get.restype, get.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-        self._cluster = ctypes.c_void_p(get(capi._handle(self._holder)))
+        self._cluster = ctypes.c_void_p(get(handle_of(self._holder)))
         brokers = self._holder.list_topics(timeout=10).brokers.values()
         self.bootstrap_servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
 

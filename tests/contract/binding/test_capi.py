@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of, decode
 from headway.errors import ClosedError, KafkaError
 from headway.kafka.binding import capi
+from headway.kafka.binding.librdkafka import handle_of
 
 if TYPE_CHECKING:
     from headway.broker import LocalBroker
@@ -179,7 +180,7 @@ def mock_of(keeper: Producer) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
     library = ctypes.CDLL(cimpl.__file__)
     library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
     library.rd_kafka_handle_mock_cluster.argtypes = [ctypes.c_void_p]
-    return library, ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(capi._handle(keeper)))
+    return library, ctypes.c_void_p(library.rd_kafka_handle_mock_cluster(handle_of(keeper)))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from headway import ConsumerRecord, Context, FatalError, Ordering, ParallelConsu
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
+from headway.kafka.binding.librdkafka import handle_of, lib
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.parallel.delayed_retries import DelayedRetries, Reports
 from headway.records import TopicPartition
@@ -42,14 +43,14 @@ def send(brokers: MockBrokers, count: int, partitions: int = 4) -> None:
 def send_with_a_latin_1_header(brokers: MockBrokers) -> None:
     """As a client in C may; Python's sends only UTF-8."""
     producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers})
-    librdkafka = capi._lib
+    librdkafka = lib
     librdkafka.rd_kafka_headers_new.restype = ctypes.c_void_p
     headers = ctypes.c_void_p(librdkafka.rd_kafka_headers_new(ctypes.c_size_t(1)))
     size = ctypes.c_ssize_t
     librdkafka.rd_kafka_header_add(headers, ctypes.c_char_p(b"gr\xfc\xdfe"), size(-1), ctypes.c_char_p(b"x"), size(1))
     topic, partition, value, own_headers, end = (ctypes.c_int(tag) for tag in (1, 3, 4, 10, 0))
     assert not librdkafka.rd_kafka_producev(
-        *(ctypes.c_void_p(capi._handle(producer)), topic, ctypes.c_char_p(b"orders")),
+        *(ctypes.c_void_p(handle_of(producer)), topic, ctypes.c_char_p(b"orders")),
         *(partition, ctypes.c_int32(0), value, ctypes.c_char_p(b"bad"), ctypes.c_size_t(3)),
         *(own_headers, headers, end),
     )

@@ -1,0 +1,211 @@
+"""librdkafka's own functions, handles and lists, in the library that the Python binding ships.
+
+A client's handle is the first field after the Python object's header. `handle_of` checks it: librdkafka's opaque
+pointer has to lead back to the object we came from. ctypes releases the GIL while librdkafka works.
+"""
+
+import ctypes
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_void_p,
+    py_object,
+)
+from typing import TYPE_CHECKING, TypeAlias
+
+from confluent_kafka import Consumer, KafkaException, Producer, cimpl
+from confluent_kafka.admin import AdminClient
+
+from headway.errors import ClosedError, KafkaError
+
+
+class NativePartition(Structure):
+    """librdkafka's partition, with an offset, the metadata of a commit, and an error."""
+
+    topic: bytes
+    partition: int
+    offset: int
+    metadata: int | None
+    metadata_size: int
+    err: int
+    _fields_ = [
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("offset", c_int64),
+        ("metadata", c_void_p),
+        ("metadata_size", c_size_t),
+        ("opaque", c_void_p),
+        ("err", c_int),
+        ("_private", c_void_p),
+    ]
+
+
+class NativePartitions(Structure):
+    """librdkafka's list of partitions."""
+
+    cnt: int
+    elems: "ctypes._Pointer[NativePartition]"
+    _fields_ = [("cnt", c_int), ("size", c_int), ("elems", POINTER(NativePartition))]
+
+
+if TYPE_CHECKING:
+    ListPointer: TypeAlias = ctypes._Pointer[NativePartitions]
+
+_List = POINTER(NativePartitions)
+OnCommit = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
+
+# The binding's module also finds the symbols of the librdkafka it is linked with, wherever that lies.
+lib = ctypes.CDLL(cimpl.__file__)
+
+
+def _declare(name: str, result: type | None, *arguments: type) -> None:
+    function = getattr(lib, name)
+    function.restype, function.argtypes = result, arguments
+
+
+_declare("rd_kafka_opaque", c_void_p, c_void_p)
+_declare("rd_kafka_clusterid", c_void_p, c_void_p, c_int)
+_declare("rd_kafka_mem_free", None, c_void_p, c_void_p)
+_declare("rd_kafka_metadata", c_int, c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)
+_declare("rd_kafka_metadata_destroy", None, c_void_p)
+_declare("rd_kafka_mem_malloc", c_void_p, c_void_p, c_size_t)
+_declare("rd_kafka_err2str", c_char_p, c_int)
+_declare("rd_kafka_topic_partition_list_new", _List, c_int)
+_declare("rd_kafka_topic_partition_list_add", POINTER(NativePartition), _List, c_char_p, c_int32)
+_declare("rd_kafka_topic_partition_list_destroy", None, _List)
+_declare("rd_kafka_commit_queue", c_int, c_void_p, _List, c_void_p, OnCommit, py_object)
+_declare("rd_kafka_committed", c_int, c_void_p, _List, c_int)
+_declare("rd_kafka_consumer_group_metadata_read", c_void_p, POINTER(c_void_p), c_char_p, c_size_t)
+_declare("rd_kafka_consumer_group_metadata_destroy", None, c_void_p)
+_declare("rd_kafka_consumer_group_metadata_member_id", c_char_p, c_void_p)
+_declare("rd_kafka_consumer_group_metadata_generation_id", c_int32, c_void_p)
+_declare("rd_kafka_send_offsets_to_transaction", c_void_p, c_void_p, _List, c_void_p, c_int)
+_declare("rd_kafka_error_code", c_int, c_void_p)
+_declare("rd_kafka_error_string", c_char_p, c_void_p)
+_declare("rd_kafka_error_is_fatal", c_int, c_void_p)
+_declare("rd_kafka_fatal_error", c_int, c_void_p, c_char_p, c_size_t)
+_declare("rd_kafka_error_is_retriable", c_int, c_void_p)
+_declare("rd_kafka_error_txn_requires_abort", c_int, c_void_p)
+_declare("rd_kafka_error_destroy", None, c_void_p)
+_declare("rd_kafka_queue_new", c_void_p, c_void_p)
+_declare("rd_kafka_queue_get_consumer", c_void_p, c_void_p)
+_declare("rd_kafka_queue_get_main", c_void_p, c_void_p)
+_declare("rd_kafka_queue_io_event_enable", None, c_void_p, c_int, c_char_p, c_size_t)
+_declare("rd_kafka_queue_poll_callback", c_int, c_void_p, c_int)
+_declare("rd_kafka_queue_destroy", None, c_void_p)
+_declare("rd_kafka_queue_forward", None, c_void_p, c_void_p)
+_declare("rd_kafka_consumer_close_queue", c_void_p, c_void_p, c_void_p)
+_declare("rd_kafka_consumer_closed", c_int, c_void_p)
+_declare("rd_kafka_topic_new", c_void_p, c_void_p, c_char_p, c_void_p)
+_declare("rd_kafka_topic_destroy", None, c_void_p)
+_declare("rd_kafka_consume_start_queue", c_int, c_void_p, c_int32, c_int64, c_void_p)
+_declare("rd_kafka_consume_stop", c_int, c_void_p, c_int32)
+
+
+def handle_of(client: object) -> int:
+    """Return the `rd_kafka_t *` of a client, checked before it is used."""
+    handle = handle_or_none(client)
+    if handle is None:
+        raise ClosedError("The client is closed.")
+    if lib.rd_kafka_opaque(handle) != id(client):
+        raise KafkaError(
+            "This confluent-kafka lays its objects out differently from those Headway was tested with; "
+            "install a version within the bounds that Headway declares."
+        )
+    return handle
+
+
+def handle_or_none(client: object) -> int | None:
+    """Return the `rd_kafka_t *` of a client, None if it is closed."""
+    if not isinstance(client, (Consumer, Producer, AdminClient)):
+        raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
+    return c_void_p.from_address(id(client) + object.__basicsize__).value
+
+
+def milliseconds(timeout: float) -> int:
+    """Return seconds as librdkafka takes them."""
+    return math.ceil(timeout * 1000)  # never 0, which means not to wait, for a short time
+
+
+@contextmanager
+def partition_list(partitions: Collection[tuple[str, int]]) -> "Iterator[ListPointer]":
+    """Make a list of librdkafka's own, and free it at the end."""
+    created = lib.rd_kafka_topic_partition_list_new(len(partitions))
+    try:
+        for topic, partition in partitions:
+            lib.rd_kafka_topic_partition_list_add(created, topic.encode(), partition)
+        yield created
+    finally:
+        lib.rd_kafka_topic_partition_list_destroy(created)
+
+
+@contextmanager
+def offset_list(offsets: Mapping[tuple[str, int], tuple[int, bytes]]) -> "Iterator[ListPointer]":
+    """Make a list with offsets and their exact metadata, and free it at the end."""
+    with partition_list(offsets) as created:
+        for partition, element in elements_of(created):
+            element.offset, metadata = offsets[partition]
+            if metadata:  # librdkafka sends none as an empty string
+                element.metadata = lib.rd_kafka_mem_malloc(None, len(metadata))  # the list frees it
+                element.metadata_size = len(metadata)
+                ctypes.memmove(element.metadata, metadata, len(metadata))
+        yield created
+
+
+@contextmanager
+def group_metadata_of(serialised: bytes) -> Iterator[c_void_p]:
+    """Make librdkafka's object for a consumer group's metadata, and free it at the end."""
+    group = c_void_p()
+    error = lib.rd_kafka_consumer_group_metadata_read(byref(group), serialised, len(serialised))
+    raise_if("The consumer group's metadata cannot be read", error)
+    try:
+        yield group
+    finally:
+        lib.rd_kafka_consumer_group_metadata_destroy(group)
+
+
+def elements_of(of_list: "ListPointer") -> Iterator[tuple[tuple[str, int], NativePartition]]:
+    """Yield each partition of a list, with its name."""
+    for index in range(of_list.contents.cnt):
+        element = of_list.contents.elems[index]
+        yield (element.topic.decode(), element.partition), element
+
+
+def metadata_of(element: NativePartition) -> bytes:
+    """Return the metadata of a commit."""
+    return ctypes.string_at(element.metadata, element.metadata_size) if element.metadata else b""
+
+
+def refusal_of(what: str, code: int, reason: bytes | None = None, *flags: bool) -> KafkaError:
+    """Return our error, with the binding's as its cause, as if the binding had raised it."""
+    sentence = (reason or lib.rd_kafka_err2str(code)).decode()
+    error = KafkaError(f"{what}: {sentence.removesuffix('.')}.")
+    error.__cause__ = KafkaException(cimpl.KafkaError(code, sentence, *flags))
+    return error
+
+
+def raise_if(what: str, error: int | None) -> None:
+    """Raise our error for librdkafka's error object, if there is one, and free that."""
+    if error is None:
+        return
+    try:
+        raise refusal_of(
+            what,
+            lib.rd_kafka_error_code(error),
+            lib.rd_kafka_error_string(error),
+            bool(lib.rd_kafka_error_is_fatal(error)),
+            bool(lib.rd_kafka_error_is_retriable(error)),
+            bool(lib.rd_kafka_error_txn_requires_abort(error)),
+        )
+    finally:
+        lib.rd_kafka_error_destroy(error)
