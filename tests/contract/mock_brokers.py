@@ -46,6 +46,12 @@ class MockBrokers:
         push.restype, push.argtypes = None, [ctypes.c_void_p, ctypes.c_int16, ctypes.c_size_t, ctypes.c_void_p]
         push(self._cluster, request, times, (ctypes.c_int * times)(*[error] * times))
 
+    def accept(self, request: int) -> None:
+        """Refuse requests of a kind no more."""
+        clear = self._librdkafka.rd_kafka_mock_clear_request_errors
+        clear.restype, clear.argtypes = None, [ctypes.c_void_p, ctypes.c_int16]
+        clear(self._cluster, request)
+
     def close(self) -> None:
         """End them."""
         self._holder.close()

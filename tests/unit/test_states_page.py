@@ -11,6 +11,7 @@ import pytest
 from headway.core.delay.schedule_states import SCHEDULE_TRANSITIONS
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS
 from headway.core.engine.work_states import WORK_TRANSITIONS
+from headway.core.producer.transaction_states import TRANSACTION_TRANSITIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
 
@@ -18,6 +19,7 @@ TABLES: dict[str, Mapping[Any, StrEnum]] = {
     "The life of a work": WORK_TRANSITIONS,
     "The life of a partition at a consumer": PARTITION_TRANSITIONS,
     "The life of a schedule": SCHEDULE_TRANSITIONS,
+    "The life of a transaction": TRANSACTION_TRANSITIONS,
 }
 
 
@@ -30,7 +32,7 @@ def drawn(section: str) -> dict[tuple[str, str], str]:
     found = [arrow.groups() for arrow in arrows if arrow]
     assert len(found) == len(arrows)
     assert len({(state, event) for state, _, event in found}) == len(found)
-    return {(state.replace("[*]", "new"), event): to for state, to, event in found}
+    return {("new" if state == "[*]" else state, event): to for state, to, event in found}
 
 
 @pytest.mark.parametrize("section", TABLES)

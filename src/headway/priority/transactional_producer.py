@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class TransactionalProducer(BaseProducer):
     """A producer with transactions, which need a `transactional.id`."""
 
-    _failed_before = 0  # records that had failed at the transaction's beginning
+    # The records that had failed at the transaction's beginning; None while no record can be added to a transaction.
+    _failed_before: int | None = None
 
     def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
@@ -43,6 +44,7 @@ class TransactionalProducer(BaseProducer):
         """Make the transaction readable; raises `KafkaError` if it must be aborted."""
         self.check_open()
         self._hand_all_over(timeout)
+        self._failed_before = None  # a record that is refused from now on is not part of it
         self.client.commit_transaction(timeout)
 
     def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
@@ -50,6 +52,7 @@ class TransactionalProducer(BaseProducer):
         self.check_open()
         self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
         self.client.abort_transaction(timeout)
+        self._failed_before = None
 
     def _hand_all_over(self, timeout: float) -> None:
         """Hand all waiting records to librdkafka: a record is not part of the transaction before librdkafka has it."""
@@ -58,6 +61,8 @@ class TransactionalProducer(BaseProducer):
                 f"{left} records of the transaction could not be handed over within {timeout:g} seconds. Abort it, or "
                 "give it more time."
             )
+        if self._failed_before is None:  # librdkafka says what is out of place
+            return
         if failed := self._failed() - self._failed_before:  # librdkafka knows only of the records that it was given
             cause = self.client.why_aborted()  # then the futures only say that records were given up
             why = "their futures say why" if cause is None else str(cause).rstrip(".")
