@@ -254,8 +254,7 @@ class Engine(Generic[R]):
                 self._budgets[assignment.level].used -= work.size
             self._settle(work, (), now)
             return True
-        self._leave_slot(work, _DROPPED)
-        return False
+        return self._report_late(work)
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
         """Put a work back at the head of its lane, not to run before `at`; return False as `finish` does.
@@ -266,8 +265,7 @@ class Engine(Generic[R]):
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             self._settle(work, (work.again(at, error, now, untried),), now)
             return True
-        self._leave_slot(work, _DROPPED)
-        return False
+        return self._report_late(work)
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """Apply the retries' verdict on a failed work; return False as `finish` does.
@@ -279,8 +277,7 @@ class Engine(Generic[R]):
             return self.retry(work, verdict.at, error, now, verdict.untried)
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             return True
-        self._leave_slot(work, _DROPPED)
-        return False
+        return self._report_late(work)
 
     # Commits
 
@@ -379,9 +376,12 @@ class Engine(Generic[R]):
         if head is not None and assignment.state is not _LEAVING:
             self._waiting.place(head, now)
 
+    def _report_late(self, work: Work[R]) -> bool:
+        if work.state is _RUNNING:
+            self._leave_slot(work, _DROPPED)
+        return False
+
     def _leave_slot(self, work: Work[R], state: WorkState) -> None:
-        if work.state is not _RUNNING:
-            return
         batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
         work.state = state
         if batch is None or batch.leave():
