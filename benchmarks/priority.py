@@ -2,7 +2,7 @@
 
 A simulation, without a broker and without threads: the policies of `headway.core` as the consumer drives them (ask
 what to fetch, fetch it, split it), one poll after the other, over arrivals from a fixed seed. Beside them the
-original client's poll, which is the baseline for `capacity_burst`, and `strict` without its ageing.
+Java priority client's poll, which is the baseline for `capacity_burst`, and `strict` without its ageing.
 """
 
 import math
@@ -76,7 +76,7 @@ class Outcome:
 
 
 class Original:
-    """The original client's poll, in its own arithmetic: fixed shares, and bursts by the history of six polls.
+    """The Java priority client's poll, in its own arithmetic: fixed shares, and bursts by the history of six polls.
 
     It asks each level, from the top, for up to its share of this poll, and returns all of it: what comes to a level
     whose share was lent to a burst is too much.
@@ -173,12 +173,12 @@ def _compare_with_original(report: Report, scenarios: dict[str, list[list[int]]]
     differing = apart = 0
     for name, arrivals in scenarios.items():
         original, other_shares = simulate_original(arrivals)
-        report.add(name, "original client", original.used, "of the capacity")
-        report.add(name, "original client", original.overshoot, "records too many")
+        report.add(name, "Java priority client", original.used, "of the capacity")
+        report.add(name, "Java priority client", original.overshoot, "records too many")
         differing += other_shares
         apart = max(apart, _apart(simulate(CapacityBurst(SHARES), arrivals), original))
-    report.at_most("capacity_burst: polls with other shares than the original's, of all cases", differing, 0)
-    report.at_most("capacity_burst: records off the original, beyond what it returned too much", apart, 0)
+    report.at_most("capacity_burst: polls with other shares than the Java client's, of all cases", differing, 0)
+    report.at_most("capacity_burst: records off the Java client's, beyond what it returned too much", apart, 0)
 
 
 def _low_records_wait(report: Report, polls: int) -> None:

@@ -235,7 +235,7 @@ def test_the_command_starts_shows_and_stops_a_broker(data_dir: Path) -> None:
     [port] = free_ports(1)
     started = headway("broker", "start", *here, "--port", port)
     assert f"bootstrap.servers  127.0.0.1:{port}" in started
-    [broker] = json.loads(headway("broker", "status", *here, "--json"))["brokers"]
+    broker = json.loads(headway("broker", "status", *here, "--json"))
     assert broker["running"]
     again = headway("broker", "start", *here, code=1)
     assert again.startswith("headway: A broker is running in")

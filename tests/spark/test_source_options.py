@@ -123,7 +123,7 @@ def test_under_strict_the_highest_levels_come_first(
     assert counts == [[0, 10, 50], [20, 40, 0], [30, 0, 0]]
 
 
-def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_reference_client(
+def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_java_client(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
     orders.send(0, range(200))

@@ -67,7 +67,7 @@ def test_the_default_threshold_fits_a_small_window() -> None:
     assert ConsumerSettings.parse(CONSUMER | {"max.poll.history.window.size": 2}).threshold == 2
 
 
-def test_the_reference_clients_defaults_hold() -> None:
+def test_the_java_clients_defaults_hold() -> None:
     settings = ConsumerSettings.parse(CONSUMER)
     assert (settings.window_size, settings.threshold) == (6, 4)
 

@@ -76,7 +76,7 @@ class ParallelConsumer:
             `process` for a function that needs the processor. It and the deserialisers must then be importable.
         processes: The number of processes; by default the number of processors.
         policy: The sharing of slots between levels: `fair` by weight, `strict` highest first with a longest wait, or
-            `capacity_burst` with the reference client's shares.
+            `capacity_burst` with the Java priority client's shares.
         distributor: The weights or shares; by default each level has twice that of the one below.
         retries: The times and number of further attempts; by default without end, at most a minute apart.
         dead_letter_topic: The topic for records that are not tried again. Without it, the run ends with `HandlerError`.

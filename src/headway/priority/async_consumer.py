@@ -31,9 +31,7 @@ class AsyncPriorityConsumer:
     revoke, they run in another thread, while the loop goes on.
     """
 
-    def __init__(
-        self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
-    ) -> None:
+    def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
         self._consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
         self._one_at_a_time = asyncio.Lock()
         self.assignment = self._consumer.assignment

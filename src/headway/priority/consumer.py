@@ -60,16 +60,14 @@ class PriorityConsumer(BaseConsumer):
     """A consumer that reads all levels of its topics and shares each poll's capacity between them.
 
     Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
-    `capacity_burst` (the reference client's), `fair` (work-conserving shares) or `strict` (highest first, with a
-    longest wait). `distributor` splits `max.poll.records` into the levels' shares. For the settings see
+    `fair` (work-conserving shares), `strict` (highest first, with a longest wait) or `capacity_burst` (the Java
+    priority client's). `distributor` splits `max.poll.records` into the levels' shares. For the settings see
     `headway.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
 
     Only `wakeup` is thread-safe. `close`, or the end of the `with` block, leaves the groups.
     """
 
-    def __init__(
-        self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "capacity_burst"
-    ) -> None:
+    def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
         settings = ConsumerSettings.parse(config)
         self._shares, self._policy = make_policy(
             policy,

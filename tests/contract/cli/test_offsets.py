@@ -62,7 +62,7 @@ def show(*arguments: str) -> Result:
 
 def described(*arguments: str) -> list[dict[str, Any]]:
     """The partitions of the only group there is, of which it has committed."""
-    [group] = json.loads(show(*arguments, "--json").stdout)["groups"]
+    group = json.loads(show(*arguments, "--json").stdout)
     found: list[dict[str, Any]] = group["partitions"]
     return [each for each in found if each["committed"] is not None]
 
@@ -149,7 +149,7 @@ def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, to
     deleted = admin.delete_records([ck.TopicPartition(f"{topic}-0", 3, 2)])
     next(iter(deleted.values())).result(20)
     commit(kafka_cluster, f"{topic}-readers-1", f"{topic}-1", 9, b"")
-    groups = json.loads(show(f"{topic}-readers", "--levels", "2", "--json").stdout)["groups"]
+    groups = [json.loads(line) for line in show(f"{topic}-readers", "--levels", "2", "--json").stdout.splitlines()]
     lags = {(each["topic"], each["partition"]): each["lag"] for group in groups for each in group["partitions"]}
     waiting = {(f"{topic}-0", 0): 10, (f"{topic}-0", 3): 5, (f"{topic}-1", 0): 1}
     assert lags == {(f"{topic}-{level}", each): 0 for level in range(2) for each in range(4)} | waiting

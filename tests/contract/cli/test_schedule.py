@@ -41,7 +41,7 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
     assert added.exit_code == 0
     assert len(handles) == 2
     later = run(cluster, "add", cluster.target, "--in", "2d", text="three\n").output.strip()
-    listed = json.loads(run(cluster, "list", "--json").output)["schedules"]
+    listed = [json.loads(line) for line in run(cluster, "list", "--json").output.splitlines()]
     assert [each["handle"] for each in listed] == [*handles, later]
     assert listed[0]["id"].startswith("mine.")
     stats = json.loads(run(cluster, "stats", "--json").output)
@@ -52,7 +52,7 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
     with cluster.relay():
         cancelled = run(cluster, "cancel", *handles)
     assert cancelled.output == f"{handles[0]}: cancelled\n{handles[1]}: cancelled\n"
-    assert [each["handle"] for each in json.loads(run(cluster, "list", "--json").output)["schedules"]] == [later]
+    assert [json.loads(line)["handle"] for line in run(cluster, "list", "--json").output.splitlines()] == [later]
 
 
 def test_a_line_is_a_record_whatever_its_bytes_are(cluster: DelayCluster) -> None:

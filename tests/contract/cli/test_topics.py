@@ -25,7 +25,7 @@ def topics(*arguments: str, answer: str | None = None) -> Result:
 
 
 def listed(name: str) -> list[dict[str, object]]:
-    found = json.loads(topics("list", "--json").stdout)["topics"]
+    found = [json.loads(line) for line in topics("list", "--json").stdout.splitlines()]
     return [each for each in found if str(each["name"]).startswith(name)]
 
 

@@ -1,7 +1,9 @@
 """The `headway` command itself: its help, its subcommands, and how mistakes look."""
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -43,6 +45,30 @@ def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli.headway, [*arguments, "--help"])
     assert result.exit_code == 0
     assert f"headway {' '.join(arguments)} " in result.output.partition("Usage")[2].partition("\n")[2]
+
+
+def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """The commands below this one that have none below them."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for each in command.list_commands(context):
+        below = command.get_command(context, each)
+        assert below is not None
+        yield from leaves(below, f"{name} {each}")
+
+
+def test_in_every_command_json_is_lines_of_json() -> None:
+    said = {
+        name: option.help
+        for name, command in leaves(cli.headway, "headway")
+        for option in command.params
+        if isinstance(option, click.Option) and "--json" in option.opts
+    }
+    assert said.keys() >= {"headway topics list", "headway schedule stats", "headway acls consumer"}
+    for name, text in said.items():
+        assert re.match("For programs: (a line of JSON for each|one line of JSON)", text or ""), name
 
 
 def test_a_mistake_is_one_sentence_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """`headway acls`: the rights that a role needs, as commands that grant them, and the missing ones among them."""
 
 import functools
-import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import click
 
 from headway.cli.commands.levels import LEVELS
+from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.terminal import count
 from headway.cli.options.connection import Connection, kafka_options
 from headway.core.levels.naming import is_topic_name, level_group, level_topic
@@ -47,7 +47,7 @@ def _role(command: Command) -> Callable[..., None]:
 
     @click.option("--principal", metavar="User:NAME", help="Who is granted the rights, as User:app.")
     @click.option("--check", is_flag=True, help="Say which of the rights this login does not have.")
-    @click.option("--json", "as_json", is_flag=True, help="For programs.")
+    @json_option()
     @kafka_options
     @functools.wraps(command)
     def shown(
@@ -364,7 +364,7 @@ def _show(rights: Sequence[Right], principal: str, servers: str, as_json: bool) 
     commands = [shlex.join([*before, *arguments]) for arguments in kafka_acls(rights, principal)]
     if as_json:
         found = {"principal": principal, "rights": [_described(right) for right in rights], "commands": commands}
-        click.echo(json.dumps(found, indent=2))
+        echo_json(found)
     else:
         click.echo("\n".join(commands))
 
@@ -375,7 +375,7 @@ def _tell(answers: Sequence[Answer], as_json: bool) -> None:
     if as_json:
         held = {Held.YES: True, Held.NO: False, Held.UNKNOWN: None}
         rights = [{**_described(each.right), "held": held[each.held], "reason": each.reason} for each in answers]
-        click.echo(json.dumps({"rights": rights}, indent=2))
+        echo_json({"rights": rights})
     else:
         for answer in (*missing, *unknown):
             reason = f" ({answer.reason})" if answer.reason else ""

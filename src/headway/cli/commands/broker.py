@@ -1,6 +1,5 @@
 """`headway broker`: a local Apache Kafka from the command line."""
 
-import json
 import shlex
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import click
 from headway.broker.data_dir import default_data_dir, read_description
 from headway.broker.local_broker import LocalBroker
 from headway.broker.lock import KAFKA_VERSION
+from headway.cli.display.json_lines import echo_json, json_option
 from headway.errors import ConfigError
 
 _DATA_DIR = click.option(
@@ -93,13 +93,14 @@ def start(
 
 @broker.command()
 @_DATA_DIR
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option("broker")
 @click.pass_context
 def status(context: click.Context, data_dir: Path | None, as_json: bool) -> None:
     """Show the brokers and their nodes; the exit code is 1 when none runs."""
     brokers = _brokers(data_dir)
     if as_json:
-        click.echo(json.dumps({"brokers": [_describe(each) for each in brokers]}, indent=2))
+        for each in brokers:
+            echo_json(_describe(each))
     else:
         _show(brokers)
     if not any(each.running for each in brokers):

@@ -30,8 +30,8 @@ from headway.priority.consumer import PriorityConsumer
 )
 @click.option(
     "--policy",
-    type=click.Choice(["capacity_burst", "fair", "strict"]),
-    default="capacity_burst",
+    type=click.Choice(["fair", "strict", "capacity_burst"]),
+    default="fair",
     show_default=True,
     help="How they share it; strict is highest first.",
 )

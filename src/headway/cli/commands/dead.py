@@ -12,6 +12,7 @@ from rich.table import Column
 from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
 from headway.cli.dead_letters.letters import Filter, Letter, Place, PlaceType, json_line, page, row
 from headway.cli.dead_letters.sending_again import Plan, SendingAgain, Wanted, goals, letters, make_plan, sent
+from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import show_table
 from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
 from headway.cli.display.texts import Moment
@@ -68,7 +69,7 @@ def dead() -> None:
 @click.option(
     "--max", "limit", type=click.IntRange(min=1), help=f"So many at most. [default: {_ROWS}; with --json all]"
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: all of each letter, as one line.")
+@json_option("letter", ", with all of it")
 @kafka_options
 def list_(topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json: bool, connection: Connection) -> None:
     """List what is open in a dead letter topic.
@@ -93,7 +94,7 @@ def list_(topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json
 @dead.command()
 @click.argument("topic")
 @click.argument("place", type=PlaceType(), metavar="PARTITION:OFFSET")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option()
 @kafka_options
 def show(topic: str, place: Place, as_json: bool, connection: Connection) -> None:
     """Show all of one dead letter.

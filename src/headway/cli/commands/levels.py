@@ -1,11 +1,11 @@
 """`headway levels`: the division of a capacity over levels."""
 
-import json
 from typing import Any
 
 import click
 from rich.table import Column
 
+from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
 from headway.core.levels.capacity import Distributor, distribute, exponential_shares, linear_shares, weighted_shares
 from headway.core.levels.naming import MOST_LEVELS
@@ -44,7 +44,7 @@ class DistributorType(click.ParamType[Distributor]):
     help="What is shared: the most records that one poll returns (max.poll.records).",
 )
 @click.option("--distributor", default="exponential", show_default=True, type=DistributorType(), help="How.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option()
 def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -> None:
     """Show how a capacity is shared over levels.
 
@@ -60,7 +60,7 @@ def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -
         described = [
             {"level": level, "share": share, "percent": _percent(share, capacity)} for level, share in _top_down(shares)
         ]
-        click.echo(json.dumps({"capacity": capacity, "levels": described}, indent=2))
+        echo_json({"capacity": capacity, "levels": described})
     else:
         _show(shares, capacity)
 

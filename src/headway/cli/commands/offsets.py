@@ -1,7 +1,6 @@
 """`headway offsets`: the commits of groups, and the offset maps in them."""
 
 import difflib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import click
 from rich.table import Column
 
 from headway.cli.commands.levels import LEVELS
+from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.offset_maps import LEGEND, draw
 from headway.cli.display.tables import show_table
 from headway.cli.display.terminal import count
@@ -66,7 +66,7 @@ def offsets() -> None:
 @click.argument("group")
 @click.option("--topic", help="Only of this topic.")
 @click.option("--levels", type=LEVELS, help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
-@click.option("--json", "as_json", is_flag=True, help="For programs; with the ranges that are not done.")
+@json_option("group", ", with the ranges that are not done")
 @kafka_options
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: Connection) -> None:
     """Show what a Kafka group has committed, and draw its offset maps.
@@ -78,7 +78,7 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
     \b
       headway offsets show billing
       headway offsets show billing --levels 3 --topic orders
-      headway offsets show billing --json | jq '.groups[].partitions[].lag'
+      headway offsets show billing --json | jq '.partitions[].lag'
     """
     kafka_topics = connection.admin().topics()  # a broker that does not answer is reported here
     names = [group] if levels is None else [level_group(group, level) for level in range(levels)]
@@ -91,7 +91,8 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
         found = {name: _only(topic, level, commits) for level, (name, commits) in enumerate(found.items())}
         _require_topic(group, topic, found)
     if as_json:
-        click.echo(json.dumps({"groups": [_describe_group(*each) for each in found.items()]}, indent=2))
+        for name, commits in found.items():
+            echo_json(_describe_group(name, commits))
     else:
         _show(found, with_group=levels is not None)
 
@@ -99,7 +100,7 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
 @offsets.command()
 @click.argument("text")
 @click.option("--offset", type=click.IntRange(min=0), required=True, help="The one that was committed with it.")
-@click.option("--json", "as_json", is_flag=True, help="For programs; with all ranges that are not done.")
+@json_option(more=", with all ranges that are not done")
 def decode(text: str, offset: int, as_json: bool) -> None:
     """Say what TEXT, the metadata of a commit, means; `-` reads it from stdin.
 
@@ -116,7 +117,7 @@ def decode(text: str, offset: int, as_json: bool) -> None:
     if metadata.reason is not None:
         raise OffsetMapError(metadata.reason)
     if as_json:
-        click.echo(json.dumps({"offset": offset, **_describe(content, metadata)}, indent=2))
+        echo_json({"offset": offset, **_describe(content, metadata)})
     else:
         for line in _explain(metadata):
             click.echo(line)

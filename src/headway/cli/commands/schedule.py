@@ -1,6 +1,5 @@
 """`headway schedule`: records for later, listed, cancelled and counted."""
 
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import click
 from rich.table import Column
 
+from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
 from headway.cli.display.texts import printable, shown_bytes
 from headway.cli.options.connection import Connection, KeyValue, kafka_options
@@ -147,7 +147,7 @@ def add(
 @schedule.command(name="list")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
 @click.option("--topic", help="Only those for this topic.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option("schedule")
 @_NAME
 @kafka_options
 def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: Connection) -> None:
@@ -155,12 +155,13 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
 
     \b
       headway schedule list
-      headway schedule list --topic orders --json | jq -r '.schedules[].handle'
+      headway schedule list --topic orders --json | jq -r .handle
     """
     found = (each for each in read_pending(connection.config, name) if topic in (None, each.schedule.topic))
     soonest = soonest_of(found, limit)
     if as_json:
-        click.echo(json.dumps({"schedules": [_describe(each) for each in soonest]}, indent=2))
+        for each in soonest:
+            echo_json(_describe(each))
     elif soonest:
         columns = [Column("due"), Column("topic"), Column("key"), Column("bytes", justify="right"), Column("handle")]
         show_table(columns, map(_row, soonest))
@@ -203,7 +204,7 @@ def cancel(context: click.Context, handles: Sequence[str], timeout: float, name:
 
 
 @schedule.command()
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option()
 @_NAME
 @kafka_options
 def stats(as_json: bool, name: str, connection: Connection) -> None:
@@ -220,7 +221,7 @@ def stats(as_json: bool, name: str, connection: Connection) -> None:
     if as_json:
         by_hour = [{"hour": show_due(hour), "pending": count} for hour, count in sorted(hours.items())]
         by_line = [{"line_ms": line, "pending": count} for line, count in sorted(lines.items())]
-        click.echo(json.dumps({"pending": lines.total(), "lines": by_line, "hours": by_hour}, indent=2))
+        echo_json({"pending": lines.total(), "lines": by_line, "hours": by_hour})
         return
     click.echo(f"{lines.total()} pending")
     _draw("line", {describe_ms(line) if line else "in memory": count for line, count in sorted(lines.items())})

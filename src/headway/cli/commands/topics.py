@@ -1,12 +1,12 @@
 """`headway topics`: the topics and their levels."""
 
-import json
 from collections.abc import Iterable
 
 import click
 from rich.table import Column
 
 from headway.cli.commands.levels import LEVELS
+from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
 from headway.cli.options.connection import Connection, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
@@ -71,7 +71,7 @@ def create(
 
 
 @topics.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@json_option("topic")
 @kafka_options
 def list_(as_json: bool, connection: Connection) -> None:
     """List the topics with their levels, and the others as they are.
@@ -80,12 +80,13 @@ def list_(as_json: bool, connection: Connection) -> None:
 
     \b
       headway topics list
-      headway topics list --json | jq '.topics[].name'
+      headway topics list --json | jq -r .name
     """
     kafka_topics = connection.admin().topics()
     found = logical_topics({name: count for name, count in kafka_topics.items() if not name.startswith("__")})
     if as_json:
-        click.echo(json.dumps({"topics": [_describe(each) for each in found]}, indent=2))
+        for each in found:
+            echo_json(_describe(each))
     elif found:
         columns = [
             Column("topic", overflow="fold"),

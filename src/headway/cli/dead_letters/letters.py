@@ -1,11 +1,11 @@
 """Dead letters: the content of their headers, their choice, and their display."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import click
 
+from headway.cli.display.json_lines import to_json
 from headway.cli.display.texts import local_time, printable, shortened, shown_bytes
 from headway.cli.records.record_lines import text_or_base64
 from headway.dead_letters import PREFIX
@@ -16,8 +16,6 @@ SENT_AGAIN_FROM = "headway.sent-again.from"
 _MOST_OF_A_MESSAGE = 60
 _MOST_OF_A_KEY = 30
 _BYTES_OF_A_LINE = 32
-
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Place(NamedTuple):
@@ -147,7 +145,7 @@ def row(letter: Letter) -> list[str]:
 
 def json_line(topic: str, letter: Letter) -> str:
     """Return a letter as a JSON object in one line; bytes that are not UTF-8 in Base64, under a name that says so."""
-    return _to_json(
+    return to_json(
         {
             "topic": topic,
             **letter.place._asdict(),

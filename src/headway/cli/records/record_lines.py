@@ -1,15 +1,13 @@
 """Consumed records as lines of output."""
 
-import json
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
+from headway.cli.display.json_lines import to_json
 from headway.records import ConsumerRecord
 
 Encode = Callable[[ConsumerRecord], bytes]
-
-_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def text_line(record: ConsumerRecord) -> bytes:
@@ -32,7 +30,7 @@ def json_line(record: ConsumerRecord) -> bytes:
         **text_or_base64("value", record.raw_value),
         "headers": [{"name": name, **text_or_base64("value", value)} for name, value in record.headers],
     }
-    return _to_json(fields).encode() + b"\n"
+    return to_json(fields).encode() + b"\n"
 
 
 def text_or_base64(name: str, content: Any) -> dict[str, str | None]:

@@ -78,9 +78,9 @@ class StrictSlots:
 
 
 class BurstSlots:
-    """The reference client's shares, applied to slots.
+    """The Java priority client's shares, applied to slots.
 
-    A level runs as many works as its share; one level at a time also bursts. The reference client looks at the amount
+    A level runs as many works as its share; one level at a time also bursts. That client looks at the amount
     that every level holds with each poll; this policy looks every `interval` seconds.
     """
 

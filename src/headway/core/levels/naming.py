@@ -1,7 +1,7 @@
 """The names of level topics and level groups.
 
 Level i of the topic `orders` is the Kafka topic `orders-i`, and is read by the group `billing-i`: the names of the
-reference priority client, so that services of both kinds can share them.
+Java priority client (flipkart-incubator/priority-kafka-client), so that services of both kinds can share them.
 """
 
 import operator

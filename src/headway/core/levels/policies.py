@@ -46,7 +46,7 @@ class Policy(Protocol):
 
 
 class CapacityBurst:
-    """The reference client's policy: fixed shares, and one level at a time bursts into what others leave unused.
+    """The Java priority client's policy: fixed shares, and one level at a time bursts into what others leave unused.
 
     Records beyond the limit, when a wave meets a burst, stay in the buffers for the next round.
     """

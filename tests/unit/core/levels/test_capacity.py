@@ -18,7 +18,7 @@ VECTORS = json.loads((Path(__file__).parents[3] / "conformance" / "priority.json
 
 
 @pytest.mark.parametrize(("levels", "capacity", "highest_first"), VECTORS["shares"])
-def test_exponential_shares_are_the_reference_clients(levels: int, capacity: int, highest_first: list[int]) -> None:
+def test_exponential_shares_are_the_java_clients(levels: int, capacity: int, highest_first: list[int]) -> None:
     assert exponential_shares(levels, capacity) == highest_first[::-1]
 
 
@@ -51,7 +51,7 @@ def test_the_window_follows_the_reference_step_by_step() -> None:
 
 
 @pytest.mark.parametrize("case", VECTORS["burst"]["cases"])
-def test_bursts_are_the_reference_clients(case: dict[str, Any]) -> None:
+def test_bursts_are_the_java_clients(case: dict[str, Any]) -> None:
     windows = [BurstWindow(), BurstWindow(), BurstWindow()]
     for window, history in zip(windows, case["history"][::-1], strict=True):
         for count in history:

@@ -68,7 +68,7 @@ def test_under_strict_no_level_gets_anything_while_a_higher_one_has_more(
 
 
 @given(backlogs, limits)
-def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_reference_client(
+def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_java_client(
     backlog: dict[TopicPartition, tuple[int, int]], limit: int
 ) -> None:
     start, end = start_and_end(backlog)
