@@ -56,7 +56,7 @@ def baseline(log: list[Record]) -> float:
 def run(logs: list[list[Record]], ordering: Ordering, batch: int, stuck: frozenset[bytes] = frozenset()) -> float:
     """Seconds per record for one log per level."""
     engine: Engine[Record] = Engine(ordering, levels=len(logs))
-    partitions = [TopicPartition("orders", 0, level) for level in range(len(logs))]
+    partitions = [TopicPartition("orders", partition=0, level=level) for level in range(len(logs))]
     for partition in partitions:
         engine.assign(partition, OffsetMap(0))
     started = time.perf_counter()
@@ -81,7 +81,7 @@ def run(logs: list[list[Record]], ordering: Ordering, batch: int, stuck: frozens
 def reach(keys: int, record_bytes: int) -> int:
     """How many records of one partition are done, all at the given keys, before its 40 stuck lanes hold it."""
     engine: Engine[Record] = Engine(Ordering.KEY, size_of=lambda record: record_bytes)
-    partition = TopicPartition("orders", 0)
+    partition = TopicPartition("orders", partition=0)
     engine.assign(partition, OffsetMap(0))
     stuck = frozenset(f"key {number}".encode() for number in range(STUCK))
     done = 0

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import methodcaller
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -17,12 +17,31 @@ log = logging.getLogger(__name__)
 Header = tuple[str, str | bytes | None]
 
 
-class TopicPartition(NamedTuple):
-    """One partition of one level of a topic."""
-
+class _Address(NamedTuple):
     topic: str
     partition: int
-    level: int = 0
+    level: int
+
+
+class TopicPartition(_Address):
+    """One partition of one level of a topic; a topic without levels has level 0.
+
+    `orders-2` is the Kafka topic of level 2, so the numbers are given by name, and a sentence says both.
+
+    >>> print(TopicPartition("orders", partition=3, level=2))
+    partition 3 of orders at level 2
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, topic: str, *, partition: int, level: int = 0) -> Self:
+        return tuple.__new__(cls, (topic, partition, level))
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of {self.topic} at level {self.level}"
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, int]]:
+        return (self.topic,), {"partition": self.partition, "level": self.level}
 
 
 UNKNOWN_OFFSET = -1
@@ -41,7 +60,7 @@ class RecordMetadata(NamedTuple):
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition that holds the record."""
-        return TopicPartition(self.topic, self.partition, self.level)
+        return TopicPartition(self.topic, partition=self.partition, level=self.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +166,8 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition that the record came from."""
-        return TopicPartition(self.topic, self.partition, self.level)
+        # Asked for once a record: a call by keywords would take three times as long.
+        return tuple.__new__(TopicPartition, (self.topic, self.partition, self.level))
 
     @property
     def key(self) -> Any:

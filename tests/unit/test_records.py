@@ -1,9 +1,11 @@
+import copy
+import pickle
 from typing import Any
 
 import pytest
 from rich.pretty import pretty_repr
 
-from headway.records import ConsumerRecord, DeserializedRecord, RecordSource
+from headway.records import ConsumerRecord, DeserializedRecord, RecordMetadata, RecordSource, TopicPartition
 
 
 class Message:
@@ -60,3 +62,26 @@ def test_records_are_equal_only_to_themselves() -> None:
     first, second = (ConsumerRecord(message, SOURCE, b"v") for _ in range(2))
     assert first != second
     assert len({first, second}) == 2
+
+
+def test_a_partition_and_its_level_are_given_by_name_and_said_in_words() -> None:
+    place = TopicPartition("emails", level=2, partition=1)
+    assert place == TopicPartition("emails", partition=1, level=2) == ("emails", 1, 2)
+    assert str(place) == "partition 1 of emails at level 2"
+    with pytest.raises(TypeError):
+        TopicPartition("emails", 2, 1)  # type: ignore[call-arg]
+
+
+def test_the_partition_of_a_record_is_an_address() -> None:
+    record = ConsumerRecord(Message(), SOURCE, b"v")
+    sent = RecordMetadata("orders", partition=4, level=2, offset=7, timestamp=0)
+    for found in (record.topic_partition, sent.topic_partition):
+        assert type(found) is TopicPartition
+        assert found == TopicPartition("orders", partition=4, level=2)
+
+
+def test_an_address_goes_to_other_processes() -> None:
+    place = TopicPartition("emails", partition=1, level=2)
+    for other in (pickle.loads(pickle.dumps(place)), copy.copy(place)):  # noqa: S301 - our own bytes
+        assert type(other) is TopicPartition
+        assert other == place

@@ -178,7 +178,7 @@ class Fetching:
                 if (came := self._starting[partition].came) is not None:
                     level.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
-                log.warning("%s cannot begin yet, and is asked for again: %s", partition, error)
+                log.warning("Reading %s cannot begin yet, and is asked for again: %s", partition, error)
                 # The partition has no leader, and the other partitions must not wait for that.
                 ended_at = time.monotonic()
                 self._starting[partition].not_before = ended_at + _ASK_LESS * (ended_at - asked_at)
@@ -225,7 +225,7 @@ def _offsets_to_start(
         _, log_end = level.bounds(partition, _ANSWER_WITHIN)
         return decode(metadata, offset, log_end)
     except OffsetMapError as error:
-        log.warning("%s is read from its committed offset %d, without an offset map: %s", partition, offset, error)
+        log.warning("Reading %s begins at its committed offset %d, without an offset map: %s", partition, offset, error)
         return OffsetMap(offset)
 
 

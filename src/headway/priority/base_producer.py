@@ -262,7 +262,7 @@ class BaseProducer(Closable):
         """Return the partitions of a topic, of all levels."""
         self.check_open()
         return [
-            TopicPartition(topic, partition, level)
+            TopicPartition(topic, partition=partition, level=level)
             for level in self._destinations
             for partition in range(self.client.partitions(self._kafka_topic(topic, level), timeout))
         ]

@@ -165,7 +165,7 @@ def test_a_commit_that_the_broker_refuses_is_not_done(
     next_commit_fails(keeper, ILLEGAL_GENERATION)
     refused = wait_for(capi.commit(consumer, {(topic, 0): (6, b"")}))
     assert list(refused) == [(topic, 0)]
-    with pytest.raises(KafkaError, match=f"{topic}-0 was not committed: .*generation.*[.]$"):
+    with pytest.raises(KafkaError, match=f"Partition 0 of {topic} was not committed: .*generation.*[.]$"):
         raise refused[topic, 0]
     assert capi.committed(consumer, [(topic, 0)], 10) == {(topic, 0): (5, b"")}
 
@@ -218,7 +218,7 @@ def test_a_commit_may_be_let_go(consumer: Consumer, topic: str) -> None:
 
 
 def test_no_answer_about_committed_offsets_is_an_error(consumer_without_a_broker: Consumer) -> None:
-    with pytest.raises(KafkaError, match="The committed offset of topic-0 is not known: Local: "):
+    with pytest.raises(KafkaError, match="The committed offset of partition 0 of topic is not known: Local: "):
         capi.committed(consumer_without_a_broker, [("topic", 0)], 0.05)
 
 

@@ -244,12 +244,12 @@ def test_closing_commits_what_was_returned_unless_an_error_ended_it(cluster: Clu
 def test_given_offsets_are_committed_in_the_group_of_their_level(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)
-    chosen = {TopicPartition(topic, 1, level): level + 1 for level in range(3)}
+    chosen = {TopicPartition(topic, partition=1, level=level): level + 1 for level in range(3)}
     with cluster.consumer(topic) as consumer:
         consumer.subscribe(topic)
         read(consumer, 30)
         consumer.commit(chosen)
-        untouched = TopicPartition(topic, 0, 2)
+        untouched = TopicPartition(topic, partition=0, level=2)
         assert consumer.committed([*chosen, untouched]) == chosen | {untouched: None}
 
 
@@ -258,12 +258,12 @@ def test_a_position_is_the_next_offset_to_be_returned(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         for _ in range(100):
             producer.send(topic, b"v", partition=2)
-    partition = TopicPartition(topic, 2)
+    partition = TopicPartition(topic, partition=2)
     with cluster.consumer(topic, "fair") as consumer:
         consumer.subscribe(topic)
         until(consumer, lambda: partition in consumer.assignment() and consumer.metrics()[0].returned)
         assert consumer.position(partition) == consumer.metrics()[0].returned
-        assert consumer.position(TopicPartition(topic, 0)) == 0
+        assert consumer.position(TopicPartition(topic, partition=0)) == 0
 
 
 def test_seeking_goes_to_the_offset_whatever_was_fetched_ahead(cluster: Cluster) -> None:
@@ -271,7 +271,7 @@ def test_seeking_goes_to_the_offset_whatever_was_fetched_ahead(cluster: Cluster)
     with cluster.producer() as producer:
         for i in range(300):
             producer.send(topic, str(i), partition=0, level=1)
-    partition = TopicPartition(topic, 0, 1)
+    partition = TopicPartition(topic, partition=0, level=1)
     with cluster.consumer(topic, "fair") as consumer:
         consumer.subscribe(topic)
         read(consumer, 1)
@@ -305,7 +305,7 @@ def test_a_paused_level_returns_nothing_and_loses_nothing(cluster: Cluster) -> N
         consumer.subscribe(topic)
         seen = until(consumer, lambda: all(metrics.returned for metrics in consumer.metrics()))
         consumer.pause(level=2)
-        assert consumer.paused() == {TopicPartition(topic, partition, 2) for partition in range(4)}
+        assert consumer.paused() == {TopicPartition(topic, partition=partition, level=2) for partition in range(4)}
         paused = until(consumer, lambda: sum(metrics.returned for metrics in consumer.metrics()[:2]) == 400)
         assert {record.level for record in paused} <= {0, 1}
         consumer.resume(level=2)
@@ -543,7 +543,7 @@ def test_what_kafka_has_can_be_asked(cluster: Cluster) -> None:
     with cluster.producer() as producer:
         for offset in range(5):
             producer.send(topic, b"v", partition=1, level=1, timestamp=1_000_000 + offset).result(30)
-    partition, empty = TopicPartition(topic, 1, 1), TopicPartition(topic, 0, 2)
+    partition, empty = TopicPartition(topic, partition=1, level=1), TopicPartition(topic, partition=0, level=2)
     with cluster.consumer(topic) as consumer:
         consumer.subscribe(topic)
         assert consumer.subscription() == [topic]
@@ -559,10 +559,14 @@ def test_a_topic_with_a_level_given_has_partitions_at_its_own_level_only(cluster
     with cluster.consumer(topic) as consumer:
         assert consumer.partitions_for(emails) == []
         consumer.subscribe({emails: 2, clicks: 0})
-        assert consumer.partitions_for(emails) == [TopicPartition(emails, each, 2) for each in range(4)]
-        assert consumer.partitions_for(clicks) == [TopicPartition(clicks, each, 0) for each in range(4)]
+        assert consumer.partitions_for(emails) == [TopicPartition(emails, partition=each, level=2) for each in range(4)]
+        assert consumer.partitions_for(clicks) == [TopicPartition(clicks, partition=each, level=0) for each in range(4)]
         assert consumer.partitions_for(f"{topic}-2") == []
-        for wrong in (TopicPartition(emails, 0, 0), TopicPartition(emails, 0, 1), TopicPartition(f"{topic}-2", 0, 2)):
+        for wrong in (
+            TopicPartition(emails, partition=0, level=0),
+            TopicPartition(emails, partition=0, level=1),
+            TopicPartition(f"{topic}-2", partition=0, level=2),
+        ):
             with pytest.raises(ConfigError, match=f"at level {wrong.level} cannot be committed: this"):
                 consumer.commit({wrong: 1})
 
@@ -573,7 +577,7 @@ def test_offsets_are_found_by_time(kafka_cluster: Cluster) -> None:  # the mock 
     with kafka_cluster.producer() as producer:
         for offset in range(5):
             producer.send(topic, b"v", partition=1, level=1, timestamp=1_000_000 + offset).result(30)
-    partition = TopicPartition(topic, 1, 1)
+    partition = TopicPartition(topic, partition=1, level=1)
     with kafka_cluster.consumer(topic) as consumer:
         consumer.subscribe(topic)
         assert consumer.offsets_for_times({partition: 1_000_003}) == {partition: 3}
@@ -583,7 +587,7 @@ def test_offsets_are_found_by_time(kafka_cluster: Cluster) -> None:  # the mock 
 def test_an_unassigned_partition_cannot_be_sought_or_paused(cluster: Cluster) -> None:
     with cluster.consumer("nobody") as consumer:
         with pytest.raises(ConfigError, match="Partition 7 of orders at level 1 is not assigned"):
-            consumer.seek(TopicPartition("orders", 7, 1), 0)
+            consumer.seek(TopicPartition("orders", partition=7, level=1), 0)
         with pytest.raises(ConfigError, match="Level 9 does not exist; the levels are 0 to 2"):
             consumer.pause(level=9)
 

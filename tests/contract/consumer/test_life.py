@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
     "levels": 1,
     "max.poll.records": 10,
 }
-PLACE = TopicPartition("orders", 0, 0)
+PLACE = TopicPartition("orders", partition=0, level=0)
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "subscribe": lambda reads: reads.subscribe("orders"),

@@ -60,7 +60,9 @@ class World:
         ]
         self.loop = asyncio.new_event_loop()
         self.partitions = [
-            TopicPartition(self.topic, number, level) for level in range(LEVELS) for number in range(PARTITIONS)
+            TopicPartition(self.topic, partition=number, level=level)
+            for level in range(LEVELS)
+            for number in range(PARTITIONS)
         ]
 
     def produce(self, partition: TopicPartition, count: int) -> None:
@@ -81,7 +83,7 @@ class World:
                 if each.level == level
             ]
             for answer in group.committed(asked, 20) if asked else ():
-                found[TopicPartition(self.topic, answer.partition, level)] = max(answer.offset, 0)
+                found[TopicPartition(self.topic, partition=answer.partition, level=level)] = max(answer.offset, 0)
         return found
 
     def join(self, *, is_async: bool) -> "Member":

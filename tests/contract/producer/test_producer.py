@@ -44,7 +44,7 @@ def test_everything_about_a_record_arrives_as_it_was_sent(cluster: Cluster) -> N
     assert (record.partition, record.offset, record.timestamp) == (3, 0, 1_234_567_890_123)
     assert (record.key, record.value) == (b"\xffkey", b"\x00value")
     assert list(record.headers) == headers
-    assert record.topic_partition == TopicPartition(topic, 3, 2) == sent.topic_partition
+    assert record.topic_partition == TopicPartition(topic, partition=3, level=2) == sent.topic_partition
 
 
 def test_without_a_level_a_record_goes_to_level_0(cluster: Cluster) -> None:
@@ -222,7 +222,7 @@ def test_partitions_are_those_of_all_levels(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer() as producer:
         assert producer.partitions_for(topic) == [
-            TopicPartition(topic, p, level) for level in range(3) for p in range(4)
+            TopicPartition(topic, partition=p, level=level) for level in range(3) for p in range(4)
         ]
 
 

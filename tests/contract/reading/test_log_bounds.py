@@ -78,7 +78,9 @@ def end_by_onlooker(config: dict[str, Any]) -> object:
 
 
 def end_by_catalog(config: dict[str, Any]) -> object:
-    return Catalog(config).ends([TopicPartition("state", 0, 0), TopicPartition("state", 1, 0)])
+    return Catalog(config).ends(
+        [TopicPartition("state", partition=0, level=0), TopicPartition("state", partition=1, level=0)]
+    )
 
 
 def end_by_consumer(config: dict[str, Any]) -> object:

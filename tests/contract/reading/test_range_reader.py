@@ -15,7 +15,7 @@ from headway.records import TopicPartition
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 FETCH, FIND_COORDINATOR = 1, 10  # requests, by Kafka's numbers
 
 
@@ -61,7 +61,7 @@ def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_co
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kafka_cluster.topic(levels=1)
-    at, address = TopicPartition(topic, 0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    at, address = TopicPartition(topic, partition=0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
     producer = ck.Producer(address | {"transactional.id": topic})
     producer.init_transactions()
     for _ in range(2):  # offset 6 is the mark of the first transaction's end
@@ -115,7 +115,7 @@ def test_a_partition_that_gives_nothing_is_given_up_although_another_has_ever_mo
     fill(brokers, 10)
     fill(brokers, 10, partition=1)
     brokers.lead("orders-0", 1)
-    wanted = [Range(ORDERS, 0, 10), Range(TopicPartition("orders", 1), 0, 10)]
+    wanted = [Range(ORDERS, 0, 10), Range(TopicPartition("orders", partition=1), 0, 10)]
     with growing(brokers) as producing:
         with pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 0 "):
             count(brokers, wanted, skip_lost=False)

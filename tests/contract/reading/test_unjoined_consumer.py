@@ -59,7 +59,7 @@ def requests(config: dict[str, Any]) -> Counter[str]:
 
 def by_ranges(config: Mapping[str, Any], topic: str) -> None:
     with RangeReader(config) as reader:
-        [(_, records)] = reader.read([Range(TopicPartition(topic, 0), 0, 10)])
+        [(_, records)] = reader.read([Range(TopicPartition(topic, partition=0), 0, 10)])
         assert len(records) == 10
         serve(reader._consumer)
 

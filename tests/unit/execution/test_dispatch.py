@@ -13,7 +13,7 @@ from headway.execution.dispatch import Dispatch
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 
 
 def test_a_retry_that_is_due_and_waits_for_the_rate_is_looked_at_when_that_allows_it_and_not_all_the_time() -> None:

@@ -27,7 +27,7 @@ from headway.execution.supervision import Supervision
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 
 
 class Letters:

@@ -132,7 +132,7 @@ class Work(Generic[R]):
         return again
 
     def __repr__(self) -> str:
-        return f"Work({self.partition}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
+        return f"Work({self.partition!r}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
 
 
 class Batch(Generic[R]):

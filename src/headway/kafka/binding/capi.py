@@ -106,7 +106,9 @@ class PendingCommit:
         if not any(codes.values()):  # a refusal of the whole need not be repeated for each partition
             codes = dict.fromkeys(self.offsets, code)
         return {
-            (topic, partition): self._explain(refusal_of(f"{topic}-{partition} was not committed", code), topic)
+            (topic, partition): self._explain(
+                refusal_of(f"Partition {partition} of {topic} was not committed", code), topic
+            )
             for (topic, partition), code in codes.items()
             if code
         }
@@ -164,7 +166,7 @@ def committed_each(
 def _committed(partition: Partition, element: NativePartition, code: int) -> tuple[int, bytes] | KafkaError | None:
     if code:
         topic, number = partition
-        return refusal_of(f"The committed offset of {topic}-{number} is not known", code)
+        return refusal_of(f"The committed offset of partition {number} of {topic} is not known", code)
     return (element.offset, metadata_of(element)) if element.offset >= 0 else None
 
 

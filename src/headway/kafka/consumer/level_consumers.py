@@ -101,7 +101,11 @@ class LevelConsumers:
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels that read it."""
         counts = ((level.level, level.partition_count(topic, timeout)) for level in self._levels)
-        return [TopicPartition(topic, partition, level) for level, count in counts for partition in range(count)]
+        return [
+            TopicPartition(topic, partition=partition, level=level)
+            for level, count in counts
+            for partition in range(count)
+        ]
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[LevelOffsets]:
         """Return each level's offsets for a transactional producer; raises `ConfigError` for topics not read."""

@@ -188,7 +188,8 @@ class PartitionQueries:
         return self.kafka_topic(partition.topic), partition.partition
 
     def _ours(self, partition: ck.TopicPartition) -> TopicPartition:
-        return TopicPartition(partition.topic.removesuffix(self._subscription.suffix), partition.partition, self.level)
+        topic = partition.topic.removesuffix(self._subscription.suffix)
+        return TopicPartition(topic, partition=partition.partition, level=self.level)
 
     def _from_kafka(self, partitions: Iterable[ck.TopicPartition]) -> list[TopicPartition]:
         return [self._ours(partition) for partition in partitions]

@@ -79,7 +79,7 @@ class Catalog(Admin):
             for name, (topic, level) in zip(asked, wanted, strict=True)
         ]
         partitions = chain.from_iterable(
-            [TopicPartition(topic, partition, level) for partition in range(len(about.partitions))]
+            [TopicPartition(topic, partition=partition, level=level) for partition in range(len(about.partitions))]
             for about, (topic, level) in zip(found, wanted, strict=True)
         )
         ids = {name: str(about.topic_id) for name, about in zip(asked, found, strict=True) if about.topic_id}

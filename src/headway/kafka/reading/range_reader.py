@@ -104,7 +104,7 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
     Records fetched from behind the end of a range are useless, and cost the broker and the client as much as those
     that are read. But with too little fetched ahead, a long range is waited for.
 
-    >>> partition = TopicPartition("orders", 0)
+    >>> partition = TopicPartition("orders", partition=0)
     >>> [fetched_ahead([Range(partition, 0, end)]) for end in (500, 30_000)]
     [{'queued.max.messages.kbytes': 1024}, {'queued.max.messages.kbytes': 1875}]
     """
@@ -230,7 +230,7 @@ def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) 
 def name_of(partition: TopicPartition) -> str:
     """Return the name of a level's partition, for a sentence.
 
-    >>> name_of(TopicPartition("orders", 3, level=2))
+    >>> name_of(TopicPartition("orders", partition=3, level=2))
     'partition 3 of the Kafka topic orders-2'
     """
     return f"partition {partition.partition} of the Kafka topic {level_topic(partition.topic, partition.level)}"

@@ -19,7 +19,7 @@ def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
 
     A partition that `begin` does not name is new, and starts at its first offset.
 
-    >>> at = TopicPartition("orders", 0)
+    >>> at = TopicPartition("orders", partition=0)
     >>> bridge(StreamOffset({at: 5}, {}), StreamOffset({at: 9}, {}), {at: 0})
     Bridged(start={TopicPartition(topic='orders', partition=0, level=0): 5}, losses=[])
     >>> print(*bridge(StreamOffset({at: 5}, {}), StreamOffset({at: 9}, {}), {at: 7}).losses)

@@ -66,7 +66,7 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
 def _each(name: str, value: str) -> dict[TopicPartition, int]:
     try:
         offsets = {
-            TopicPartition(topic, int(partition), int(level)): offset
+            TopicPartition(topic, partition=int(partition), level=int(level)): offset
             for topic, levels in json_object(name, value, _EXAMPLE).items()
             for level, partitions in levels.items()
             for partition, offset in partitions.items()

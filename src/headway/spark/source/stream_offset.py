@@ -49,20 +49,22 @@ class StreamOffset:
 def to_json(offsets: Offsets) -> OffsetJson:
     """Return offsets as JSON, in one order.
 
-    >>> to_json({TopicPartition("orders", 0, level=1): 7, TopicPartition("orders", 0): 5})
+    >>> to_json({TopicPartition("orders", partition=0, level=1): 7, TopicPartition("orders", partition=0): 5})
     {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
     """
     form: OffsetJson = {}
     for topic, partition, level in sorted(offsets, key=lambda at: (at.topic, at.level, at.partition)):
         levels = form.setdefault(topic, {})
-        levels.setdefault(str(level), {})[str(partition)] = offsets[TopicPartition(topic, partition, level)]
+        levels.setdefault(str(level), {})[str(partition)] = offsets[
+            TopicPartition(topic, partition=partition, level=level)
+        ]
     return form
 
 
 def from_json(form: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
     """Return offsets from their JSON form."""
     return {
-        TopicPartition(topic, int(partition), int(level)): offset
+        TopicPartition(topic, partition=int(partition), level=int(level)): offset
         for topic, levels in form.items()
         for level, partitions in levels.items()
         for partition, offset in partitions.items()

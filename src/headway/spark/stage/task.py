@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 RowHandler = Callable[[InputRow, Context], Any]
 
-_ROWS = TopicPartition("rows", 0)  # to the engine, a task's rows are one partition
+_ROWS = TopicPartition("rows", partition=0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
 _ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
 _SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk

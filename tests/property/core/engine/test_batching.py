@@ -14,7 +14,11 @@ from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records import TopicPartition
 
-PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("orders", 0, level=1)]
+PARTITIONS = [
+    TopicPartition("orders", partition=0),
+    TopicPartition("orders", partition=1),
+    TopicPartition("orders", partition=0, level=1),
+]
 LEVELS = 2
 partitions = st.sampled_from(PARTITIONS)
 

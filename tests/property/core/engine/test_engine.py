@@ -15,7 +15,11 @@ from headway.core.retry import DeadLetter
 from headway.records import TopicPartition
 
 LOG = 60
-PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("orders", 0, level=1)]
+PARTITIONS = [
+    TopicPartition("orders", partition=0),
+    TopicPartition("orders", partition=1),
+    TopicPartition("orders", partition=0, level=1),
+]
 partitions = st.sampled_from(PARTITIONS)
 
 

@@ -20,7 +20,7 @@ from headway.core.offsets.offset_map import (
 )
 from headway.records import TopicPartition
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 RECORDS = 40
 
 

@@ -51,7 +51,7 @@ def test_fair_gives_levels_that_always_have_work_their_shares_to_within_a_few_sl
 def ready_levels(counts: list[int], arrived: float) -> list[ReadyQueue[Any]]:
     levels: list[ReadyQueue[Any]] = [ReadyQueue() for _ in counts]
     for index, (level, count) in enumerate(zip(levels, counts, strict=True)):
-        assignment: Assignment[Any] = Assignment(TopicPartition("orders", 0, index), OffsetMap(0), 1)
+        assignment: Assignment[Any] = Assignment(TopicPartition("orders", partition=0, level=index), OffsetMap(0), 1)
         level.arrive([Work(None, i, 1, None, assignment, arrived, i) for i in range(count)])
     return levels
 

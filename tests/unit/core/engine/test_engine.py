@@ -18,7 +18,7 @@ from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, d
 from headway.core.retry import Again, DeadLetter
 from headway.records import TopicPartition
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0
 
 
@@ -97,7 +97,7 @@ def test_a_retry_drops_nothing_that_is_received_while_it_waits() -> None:
     assert done == [0, 1, 2]
 
 
-@pytest.mark.parametrize("other", [TopicPartition("refunds", 0), TopicPartition("orders", 1)])
+@pytest.mark.parametrize("other", [TopicPartition("refunds", partition=0), TopicPartition("orders", partition=1)])
 def test_the_same_key_of_another_topic_or_partition_has_a_lane_of_its_own(other: TopicPartition) -> None:
     engine = engine_of(ORDERS, other, ordering=Ordering.KEY)
     for partition in (ORDERS, other):
@@ -120,7 +120,7 @@ def test_records_without_a_key_keep_their_order_unless_they_are_to_be_free() -> 
 # Levels
 
 
-HIGH, LOW = TopicPartition("orders", 0, level=1), ORDERS
+HIGH, LOW = TopicPartition("orders", partition=0, level=1), ORDERS
 
 
 def test_a_high_record_takes_the_next_free_slot_however_many_low_ones_wait() -> None:
@@ -195,7 +195,7 @@ def test_records_behind_forty_stuck_lanes_do_not_stop_the_other_keys() -> None:
 
 
 def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_room() -> None:
-    parts = [TopicPartition("orders", number) for number in range(8)]
+    parts = [TopicPartition("orders", partition=number) for number in range(8)]
     engine = engine_of(*parts, ordering=Ordering.KEY, buffer=20, room=400, size_of=lambda record: 1)
     ends, done = dict.fromkeys(parts, 0), dict.fromkeys(parts, 0)
     for _ in range(500):
@@ -269,7 +269,7 @@ def pressed_engine(*others: TopicPartition) -> tuple[Engine[Record], list[Work[R
 
 
 def test_a_partition_with_too_large_a_map_takes_no_new_records_alone_and_starts_again_by_itself() -> None:
-    other = TopicPartition("orders", 1)
+    other = TopicPartition("orders", partition=1)
     engine, hanging = pressed_engine(other)
     metadata = engine.tick().commits[ORDERS].metadata
     assert MAX_CHARACTERS * 0.7 < len(metadata) <= MAX_CHARACTERS
@@ -465,7 +465,7 @@ def test_what_is_done_while_a_tick_is_committed_rides_in_the_next_however_often_
 
 
 def test_an_interrupt_while_a_tick_is_taken_parts_no_offset_from_its_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = TopicPartition("orders", 1)
+    other = TopicPartition("orders", partition=1)
     engine = engine_of(ORDERS, other)
     for partition in (ORDERS, other):
         engine.receive(partition, records([0]), NOW)
@@ -487,7 +487,7 @@ def test_an_interrupt_while_a_tick_is_taken_parts_no_offset_from_its_outputs(mon
 
 
 def test_a_revoked_partition_can_be_committed_alone() -> None:
-    other = TopicPartition("orders", 1)
+    other = TopicPartition("orders", partition=1)
     engine = engine_of(ORDERS, other)
     for partition in (ORDERS, other):
         engine.receive(partition, records([0]), NOW)

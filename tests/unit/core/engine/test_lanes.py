@@ -15,7 +15,7 @@ class Keyed:
 
 
 def works(*lanes: object) -> list[Work[Any]]:
-    assignment: Assignment[Any] = Assignment(TopicPartition("orders", 0), OffsetMap(0), 1)
+    assignment: Assignment[Any] = Assignment(TopicPartition("orders", partition=0), OffsetMap(0), 1)
     return [Work(None, offset, 1, lane, assignment, 0.0, offset) for offset, lane in enumerate(lanes)]
 
 

@@ -17,7 +17,7 @@ def test_without_a_broker_the_error_names_the_address_and_the_cause() -> None:
 
 def test_a_range_that_gives_nothing_ends_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "STALL_TIMEOUT_S", 0.5)
-    wanted = [range_reader.Range(TopicPartition("orders", 1), 5, 9)]
+    wanted = [range_reader.Range(TopicPartition("orders", partition=1), 5, 9)]
     with (
         range_reader.RangeReader(NOBODY) as reader,
         pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 5 .*refused\)"),

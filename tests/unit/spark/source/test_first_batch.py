@@ -14,7 +14,7 @@ from headway.spark.source.options import parse
 from headway.spark.source.stream_offset import StreamOffset
 from headway.spark.source.stream_reader import StreamReader
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 STARTS = ["latest", '{"orders": {"0": {"0": -1}}}', "2026-05-01T12:00:00Z"]
 
 

@@ -12,7 +12,10 @@ from headway.spark.source.level_split import LevelSplit, Sightings
 LEVELS = 3
 
 partitions = st.builds(
-    TopicPartition, st.sampled_from(["orders", "clicks"]), st.integers(0, 11), st.integers(0, LEVELS - 1)
+    TopicPartition,
+    st.sampled_from(["orders", "clicks"]),
+    partition=st.integers(0, 11),
+    level=st.integers(0, LEVELS - 1),
 )
 # The offset at which a partition stands, and how many wait behind it.
 backlogs = st.dictionaries(partitions, st.tuples(st.integers(0, 2**40), st.integers(0, 5_000)))
@@ -78,7 +81,7 @@ def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_java_client(
 
 
 def test_under_capacity_burst_a_level_bursts_when_the_others_left_their_shares_for_a_while() -> None:
-    low = TopicPartition("orders", 0)
+    low = TopicPartition("orders", partition=0)
     burst, start = admission("capacity_burst", 70), {low: 0}
     counts = []
     for _ in range(6):
@@ -89,7 +92,7 @@ def test_under_capacity_burst_a_level_bursts_when_the_others_left_their_shares_f
 
 
 def test_under_strict_what_was_seen_waiting_too_long_comes_first() -> None:
-    low, high = TopicPartition("orders", 0, 0), TopicPartition("orders", 0, 2)
+    low, high = TopicPartition("orders", partition=0, level=0), TopicPartition("orders", partition=0, level=2)
     strict = admission("strict", 10, max_wait=60)
     start: Offsets = {low: 0, high: 0}
     start = strict.stops(start, {low: 4, high: 100}, now=0)
@@ -104,7 +107,7 @@ def test_under_strict_what_was_seen_waiting_too_long_comes_first() -> None:
 
 
 def test_partitions_take_turns_when_the_limit_is_below_their_number() -> None:
-    twelve = [TopicPartition("orders", partition) for partition in range(12)]
+    twelve = [TopicPartition("orders", partition=partition) for partition in range(12)]
     start, end = dict.fromkeys(twelve, 0), dict.fromkeys(twelve, 100)
     fair = admission("fair", 5, levels=1)
     for _ in range(12):
@@ -113,13 +116,13 @@ def test_partitions_take_turns_when_the_limit_is_below_their_number() -> None:
 
 
 def test_a_partition_with_little_is_not_held_back_by_one_with_much() -> None:
-    much, little = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    much, little = TopicPartition("orders", partition=0), TopicPartition("orders", partition=1)
     fair = admission("fair", 10, levels=1)
     assert fair.stops({much: 0, little: 0}, {much: 1_000_000, little: 3}, 0) == {much: 7, little: 3}
 
 
 def test_sightings_are_kept_apart_and_bounded() -> None:
-    at = TopicPartition("orders", 0)
+    at = TopicPartition("orders", partition=0)
     sightings = Sightings(spacing=1)
     for tenth in range(1_000):
         sightings.note({at: tenth}, tenth / 10)

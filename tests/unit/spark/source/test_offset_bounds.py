@@ -11,7 +11,7 @@ from headway.spark.source.data_loss import bridge
 from headway.spark.source.offset_bounds import parse_bound, resolve
 from headway.spark.source.stream_offset import StreamOffset
 
-ONE, TWO = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ONE, TWO = TopicPartition("orders", partition=0), TopicPartition("orders", partition=1)
 
 
 class Catalog:

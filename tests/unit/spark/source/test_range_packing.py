@@ -14,7 +14,10 @@ from headway.spark.source.stream_offset import StreamOffset
 LEVELS = 3
 
 partitions = st.builds(
-    TopicPartition, st.sampled_from(["orders", "clicks"]), st.integers(0, 11), st.integers(0, LEVELS - 1)
+    TopicPartition,
+    st.sampled_from(["orders", "clicks"]),
+    partition=st.integers(0, 11),
+    level=st.integers(0, LEVELS - 1),
 )
 offsets = st.dictionaries(partitions, st.integers(0, 2**60))
 # The offset at which a partition stands, and how many wait behind it.
@@ -45,13 +48,13 @@ def test_equal_offsets_are_the_same_text_or_spark_would_plan_empty_micro_batches
 
 
 def test_a_partition_that_is_new_has_no_range_until_its_start_is_in_the_checkpoint() -> None:
-    old, new = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    old, new = TopicPartition("orders", partition=0), TopicPartition("orders", partition=1)
     assert ranges(reached({old: 2}), reached({old: 5, new: 0})) == [Range(old, 2, 5)]
     assert ranges(reached({old: 5, new: 0}), reached({old: 5, new: 4})) == [Range(new, 0, 4)]
 
 
 def test_a_topic_that_was_created_again_is_read_from_its_first_offset() -> None:
-    at = TopicPartition("orders", 0)
+    at = TopicPartition("orders", partition=0)
     before = reached({at: 5}, orders_0="first")
     assert ranges(before, reached({at: 9}, orders_0="second")) == [Range(at, 0, 9)]
     assert ranges(before, reached({at: 9}, orders_0="first")) == [Range(at, 5, 9)]
@@ -79,7 +82,7 @@ def test_groups_differ_by_no_more_than_their_longest_range(
 
 
 def test_a_range_is_sent_to_a_task_in_no_more_memory_however_long_it_is() -> None:
-    longest = Range(TopicPartition("orders", 0), 0, 2**40)
+    longest = Range(TopicPartition("orders", partition=0), 0, 2**40)
     assert len(pickle.dumps(longest)) < 1_000
 
 
