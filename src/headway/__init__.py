@@ -9,6 +9,7 @@ from headway.runtime.lazy_import import importer
 _MODULES = {
     "AsyncPriorityConsumer": "headway.priority.async_consumer",
     "AsyncPriorityProducer": "headway.priority.async_producer",
+    "AsyncProducer": "headway.priority.async_producer",
     "AsyncScheduler": "headway.delay.async_scheduler",
     "BatchError": "headway.errors",
     "ConsumerRecord": "headway.records",

@@ -12,7 +12,7 @@ from headway.execution.context import Context
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.result_stream import Result
 from headway.priority.async_consumer import AsyncPriorityConsumer
-from headway.priority.async_producer import AsyncPriorityProducer
+from headway.priority.async_producer import AsyncPriorityProducer, AsyncProducer
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.consumer import LevelMetrics, PriorityConsumer
 from headway.priority.producer import PriorityProducer, Producer
@@ -22,6 +22,7 @@ from headway.workers import worker
 __all__ = [
     "AsyncPriorityConsumer",
     "AsyncPriorityProducer",
+    "AsyncProducer",
     "AsyncScheduler",
     "BatchError",
     "ConsumerRecord",

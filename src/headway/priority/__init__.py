@@ -1,1 +1,1 @@
-"""The priority consumer and producer, plain and for asyncio."""
+"""The consumer and the producers, plain and for asyncio."""

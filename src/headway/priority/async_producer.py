@@ -1,4 +1,4 @@
-"""The priority producer for an event loop.
+"""The producers for an event loop.
 
 The event loop does the waiting: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask
 Kafka something run on a thread.
@@ -22,7 +22,7 @@ from headway.kafka.producer.delivery import DeliveryFuture, Destination, Report,
 from headway.kafka.producer.headers import header_list
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.base_producer import ProducerMetrics
-from headway.priority.producer import PriorityProducer
+from headway.priority.producer import PriorityProducer, Producer
 from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
 
@@ -30,7 +30,7 @@ _REQUEST_TIMEOUT = 30.0
 
 
 class _Sent:
-    """A record of an `AsyncPriorityProducer`: it keeps the client's report until the loop resolves it.
+    """A record of an asynchronous producer: it keeps the client's report until the loop resolves it.
 
     It costs half of a `DeliveryFuture` with a callback.
     """
@@ -111,21 +111,11 @@ class _Waiters:
         self.count = 0
 
 
-class AsyncPriorityProducer:
-    """A `PriorityProducer` for asyncio: `await send(...)` means delivered.
-
-    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room only the
-    future waits, in the order of the calls to a topic. With `on_full="raise"` `send` raises `NoRoomError` instead. A
-    producer is for one event loop at a time, which also takes Kafka's reports.
-    """
+class _BaseAsyncProducer:
+    """The base of the producers for asyncio: a producer whose reports and waiting the event loop takes over."""
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        policy: Literal["fair", "strict"] = "fair",
-        distributor: Distributor | None = None,
-        on_full: Literal["await", "raise"] = "await",
+        self, make: Callable[[Callable[[], None]], PriorityProducer | Producer], on_full: Literal["await", "raise"]
     ) -> None:
         if on_full not in ("await", "raise"):
             raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
@@ -136,14 +126,12 @@ class AsyncPriorityProducer:
         self._room = asyncio.Event()
         self._waiters: dict[_Place, _Waiters] = {}
         self._waiting: dict[asyncio.Task[RecordMetadata], _Sent] = {}  # first for room, then for their delivery
-        self._producer = PriorityProducer(
-            config, policy=policy, distributor=distributor, after_reports=self._after_reports
-        )
+        self._producer = make(self._after_reports)
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
         self.purge: Callable[..., int] = self._producer.purge
         self.set_sasl_credentials: Callable[[str, str], None] = self._producer.set_sasl_credentials
 
-    def send(
+    def _send(
         self,
         topic: str,
         value: Any = None,
@@ -163,8 +151,10 @@ class AsyncPriorityProducer:
         if loop is not self._loop:
             self._settle_in(loop)
         if due is not None:
-            more = {"level": level, "headers": headers, "partition": partition, "timestamp": timestamp}
-            send = partial(producer.send, topic, value, key, due=due, **more)  # type: ignore[arg-type]
+            more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
+            if isinstance(producer, PriorityProducer):
+                more["level"] = level
+            send = partial(producer.send, topic, value, key, due=due, **more)
             return loop.create_task(_awaited_later(send))
         destination = producer.destination(topic, level)
         if headers is not None:
@@ -312,6 +302,52 @@ class AsyncPriorityProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class AsyncPriorityProducer(_BaseAsyncProducer):
+    """A `PriorityProducer` for asyncio: `await send(...)` means delivered.
+
+    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room only the
+    future waits, in the order of the calls to a topic. With `on_full="raise"` `send` raises `NoRoomError` instead. A
+    producer is for one event loop at a time, which also takes Kafka's reports.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        policy: Literal["fair", "strict"] = "fair",
+        distributor: Distributor | None = None,
+        on_full: Literal["await", "raise"] = "await",
+    ) -> None:
+        super().__init__(
+            lambda after_reports: PriorityProducer(
+                config, policy=policy, distributor=distributor, after_reports=after_reports
+            ),
+            on_full,
+        )
+
+    send = _BaseAsyncProducer._send  # a method that calls it would cost each record a call
+
+
+class AsyncProducer(_BaseAsyncProducer):
+    """A `Producer` for asyncio: records go to topics as they are, without levels; else as `AsyncPriorityProducer`."""
+
+    def __init__(self, config: Config, *, on_full: Literal["await", "raise"] = "await") -> None:
+        super().__init__(lambda after_reports: Producer(config, after_reports=after_reports), on_full)
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        due: When | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Send a record; see `AsyncPriorityProducer.send`."""
+        return self._send(topic, value, key, headers, partition, timestamp, 0, due)
 
 
 async def _awaited_later(send: Callable[[], DeliveryFuture]) -> RecordMetadata:

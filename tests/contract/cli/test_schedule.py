@@ -1,5 +1,6 @@
 """`headway schedule` and `headway relay` against Apache Kafka, and what else takes a due time."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import (
+    AsyncPriorityProducer,
+    AsyncProducer,
     AsyncScheduler,
     ConsumerRecord,
     Context,
@@ -142,6 +145,21 @@ def test_a_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
         [message] = cluster.wait_for(1, f"{cluster.target}-1")
     assert message.timestamp()[1] / 1000 >= began + 0.5
     assert len(reports) == 1
+
+
+async def test_an_async_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
+    cluster.create_target(f"{cluster.target}-1")
+    config = {**cluster.config, "scheduler.name": cluster.name}
+    with cluster.relay():
+        async with AsyncProducer(config) as plain, AsyncPriorityProducer({**config, "levels": 2}) as by_level:
+            stored = [
+                plain.send(cluster.target, b"v", b"plain", due=0.3),
+                by_level.send(cluster.target, b"v", b"by level", level=1, due=0.3),
+            ]
+            assert [(await each).topic for each in stored] == [cluster.names.line(0)] * 2
+        for topic, key in ((cluster.target, b"plain"), (f"{cluster.target}-1", b"by level")):
+            [message] = await asyncio.to_thread(cluster.wait_for, 1, topic)
+            assert message.key() == key
 
 
 def test_a_setting_says_whose_relay_delivers_what_producers_and_handlers_schedule(cluster: DelayCluster) -> None:

@@ -21,7 +21,7 @@ from headway.parallel.fetching import Fetching
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 SIZE = 600  # bytes; two records are more than the level may hold
 
 

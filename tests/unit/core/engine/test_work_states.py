@@ -15,7 +15,7 @@ from headway.core.engine.work_states import WORK_TRANSITIONS, WorkEvent, WorkSta
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records import TopicPartition
 
-ORDERS = TopicPartition("orders", 0)
+ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0
 SOON = NOW + 5
 
