@@ -8,7 +8,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession
 
 from headway.pipelines import flights
-from headway.spark.report.timestamps import stamped
+from headway.spark import stamped
 
 
 def late(known: DataFrame) -> DataFrame:

@@ -34,6 +34,36 @@ line prints it as it is.
 
 from collections.abc import Mapping
 
+__all__ = [
+    "AuthenticationError",
+    "AuthorizationError",
+    "BatchError",
+    "ClosedError",
+    "ConfigError",
+    "DeliveryError",
+    "DeliveryRefusedError",
+    "DeserializationError",
+    "FencedError",
+    "FetchError",
+    "FetchRefusedError",
+    "HandlerError",
+    "HandlerProcessError",
+    "HeadwayError",
+    "KafkaError",
+    "LocalBrokerError",
+    "NoRelayError",
+    "NoRoomError",
+    "OffsetMapError",
+    "PortTakenError",
+    "ProcessDiedError",
+    "ScheduleError",
+    "SerializationError",
+    "TimeLimitError",
+    "TransactionError",
+    "UnreadableError",
+    "WakeupError",
+]
+
 
 class HeadwayError(Exception):
     """The base of all of Headway's errors."""

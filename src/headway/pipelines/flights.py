@@ -31,6 +31,8 @@ FLIGHT = (
 )
 TABLES = ("weather", "airports", "planes", "airlines")
 
+__all__ = ["Outputs", "Tables", "enriched", "flights", "handled", "keep", "read_tables", "run", "source", "start"]
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:

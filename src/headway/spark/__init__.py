@@ -14,6 +14,7 @@ _MODULES = {
     "outputs": "headway.spark.stage.output_records",
     "parallel_map": "headway.spark.stage.parallel_map",
     "run_workers": "headway.spark.workers",
+    "stamped": "headway.spark.report.timestamps",
 }
 
 __all__ = list(_MODULES)

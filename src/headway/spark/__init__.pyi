@@ -1,3 +1,4 @@
+from headway.spark.report.timestamps import stamped
 from headway.spark.session.session import local_session
 from headway.spark.source.data_source import HeadwayDataSource
 from headway.spark.stage.input_row import InputRow
@@ -14,4 +15,5 @@ __all__ = [
     "outputs",
     "parallel_map",
     "run_workers",
+    "stamped",
 ]
