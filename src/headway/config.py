@@ -39,6 +39,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from headway.declarations import called, check_reader, runs_nothing_when_called, shown, takes
 from headway.errors import ConfigError
 
 OWN_KEYS = (
@@ -223,6 +224,18 @@ def idempotent_by_default(kafka: Config) -> dict[str, Any]:
     return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
+def check_settings(config: object) -> None:
+    """Raise `ConfigError` for a configuration that is no mapping; its text can hold secrets and is not shown."""
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            f"The configuration is of the type {type(config).__qualname__}; it must be a mapping of settings, as "
+            '{"bootstrap.servers": "localhost:9092"}.'
+        )
+    for key in config:
+        if not isinstance(key, str):
+            raise ConfigError(f"The configuration has the key {shown(key)}; the name of a setting is a string.")
+
+
 def no_such_level(level: int, levels: int) -> ConfigError:
     """Return the error for a level that a producer does not have."""
     return ConfigError(
@@ -242,6 +255,7 @@ class _Reader:
     """A reader that takes known keys out of a configuration; the others are left in `rest`."""
 
     def __init__(self, config: Config) -> None:
+        check_settings(config)
         self.rest = dict(config)
         self.refuse("max.priority", "It is the Java priority client's name; the number of levels is levels here")
 
@@ -275,6 +289,15 @@ class _Reader:
         value: Any = self.rest.pop(key, None)
         if value is not None and not callable(value):
             raise ConfigError(f"The setting {key} must be a function, not {value!r}.")
+        if value is None or any(base.__module__.startswith("confluent_kafka.") for base in type(value).__mro__):
+            return value  # type: ignore[no-any-return]  # confluent-kafka's own get a context as well
+        if key.endswith(".deserializer"):
+            check_reader(key, value, "Give a function that takes the bytes, as json.loads.")
+        elif runs_nothing_when_called(value) or not takes(value, 1):
+            raise ConfigError(
+                f"{key}={called(value)} does not return the bytes of the object that it is called with. Give a plain "
+                "function of one argument, as str.encode."
+            )
         return value  # type: ignore[no-any-return]
 
     def auto_commit_interval(self) -> float | None:

@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
-
-from headway.config import Config, ParallelSettings
+from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering
 from headway.core.levels.naming import by_given_level, by_level
 from headway.core.retry import Retries
+from headway.declarations import is_whole
 from headway.errors import ConfigError
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.validation import check_handler
+from headway.parallel.validation import checked_handler, checked_options
+from headway.worker_values import Value, reader_of
 
 Topics = str | Sequence[str] | Mapping[str, int]
-Value = type[Any] | Callable[[bytes], Any]
-"""A dataclass, or a function that makes a value from a record's bytes."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE = "__headway_worker__"
+_DEFAULTS: dict[str, Any] = {
+    each.name: each.default for each in inspect.signature(ParallelConsumer).parameters.values() if each.name != "config"
+}
 
 
 def worker(
@@ -84,8 +84,8 @@ def worker(
             topics=[topics] if isinstance(topics, str) else topics,
             group=group,
             levels=levels,
-            reader=_reader(value),
-            config=config or {},
+            reader=reader_of(value),
+            config={} if config is None else config,
             options=options,
         )
         setattr(handler, _ATTRIBUTE, declared)
@@ -119,12 +119,13 @@ class Worker:
     def __post_init__(self) -> None:
         if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
             raise ConfigError('A worker needs the name of a topic, as in @worker("orders", group="billing").')
-        if self.levels is not None and (not isinstance(self.levels, int) or self.levels < 1):
+        if self.levels is not None and (not is_whole(self.levels) or self.levels < 1):
             raise ConfigError(f"levels is {self.levels!r}; it must be a whole number, at least 1, or left out.")
+        check_settings(self.config)
         self.kafka_topics()  # this checks the levels of a mapping
-        ParallelSettings.parse(self._config({}))
+        checked_options(ParallelSettings.parse(self._config({})), **{**_DEFAULTS, **self.options})
         # Checked here, as the command wraps it: a wrapper does not tell its content.
-        check_handler(self.handler, self.options.get("executor"))
+        checked_handler(self.handler, self.options.get("executor"))
 
     def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
         """Return a consumer that is ready to run the handler.
@@ -172,51 +173,9 @@ class Worker:
 
 def _check_known(options: Iterable[str]) -> None:
     """Raise `ConfigError` for a name that is no option of a `ParallelConsumer`."""
-    known = inspect.signature(ParallelConsumer).parameters.keys() - {"config"}
+    known = _DEFAULTS.keys()
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, {*known, "group", "levels", "value"}, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Beside its own, it has {', '.join(sorted(known))}."
             raise ConfigError(f"A worker has no option {name!r}. {hint}")
-
-
-class _JsonReader:
-    """A reader of JSON into a dataclass; goes to another process as the dataclass."""
-
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-        try:
-            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
-        except Exception as error:
-            raise ConfigError(
-                f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead."
-            ) from error
-
-    def __call__(self, raw: bytes | None) -> Any:
-        if raw is None:
-            raise ValueError(f"it is null, and no {_name(self._kind)}")
-        return self._decode(raw)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _JsonReader, (self._kind,)
-
-
-def _reader(value: Value | None) -> Callable[[Any], Any] | None:
-    if value is None:
-        return None
-    if isinstance(value, type) and dataclasses.is_dataclass(value):
-        return _JsonReader(value)
-    try:
-        inspect.signature(value).bind(b"")
-    except TypeError:
-        raise ConfigError(
-            f"value={_name(value)} cannot be called with the bytes of a record. Give a dataclass, for JSON, or a "
-            "function that takes the bytes."
-        ) from None
-    except ValueError:  # a builtin that does not tell its parameters
-        pass
-    return value
-
-
-def _name(value: object) -> str:
-    return getattr(value, "__qualname__", repr(value))

@@ -12,25 +12,27 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 
-_BASE = {"records", "errors", "config"}
+_BASE = {"records", "errors", "config", "declarations"}
 
 # What each part may import of Headway, besides itself. A part is a module or a package right below `headway`.
 ALLOWED = {
     "records": set[str](),
     "errors": set[str](),
     "runtime": set[str](),
-    "config": {"errors"},
+    "declarations": {"errors"},
+    "config": {"declarations", "errors"},
     "connection_settings": {"config"},
-    "core": {"errors", "records"},
+    "core": {"declarations", "errors", "records"},
     "kafka": {"core", "runtime"} | _BASE,
     "priority": {"core", "delay", "kafka", "runtime"} | _BASE,
     "dead_letters": {"config", "core", "records"},
     "delay": {"connection_settings", "core", "dead_letters", "kafka", "runtime"} | _BASE,
-    "execution": {"core", "errors", "kafka", "records", "runtime"},
+    "execution": {"core", "declarations", "errors", "kafka", "records", "runtime"},
     "parallel": {"connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,
-    "workers": {"core", "parallel"} | _BASE,
+    "worker_values": {"declarations", "errors"},
+    "workers": {"core", "parallel", "worker_values"} | _BASE,
     "worker_discovery": {"errors", "workers"},
-    "http": {"core", "errors", "execution", "records"},
+    "http": {"core", "declarations", "errors", "execution", "records"},
     "broker": {"errors", "kafka"},
     "spark": {"broker", "connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "parallel"}
     | {"runtime", "worker_discovery", "workers"}

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headway.core.user_errors import attribute, name_of
+from headway.declarations import called, check_function, is_number, is_whole, shown
+from headway.errors import ConfigError
 
 
 class RetriableError(Exception):
@@ -89,12 +91,42 @@ Delay = Callable[[Any, int, BaseException], float]
 """(record, attempt that failed, error) -> seconds to wait: a user's own function."""
 
 
+def _check_backoff(name: str, backoff: Any) -> None:
+    """Raise `ConfigError` for what is no back-off; one is tried with attempt 1, since only its result tells."""
+    check_function(name, backoff, ("attempt", "chance"), "Give fixed_backoff(0.1), for instance.")
+    for chance in (0.0, 1.0):
+        try:
+            seconds = backoff(1, chance)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{name} is {called(backoff)}, which splits a capacity over levels and gives no delays. Give "
+                "exponential_backoff() or fixed_backoff(0.1), for instance."
+            ) from error
+        except Exception:  # what it needs may not be there yet; whenever it raises, the default decides
+            return
+        if not is_number(seconds) or not 0 <= seconds < math.inf:
+            raise ConfigError(
+                f"{name} is {called(backoff)}, which gave {shown(seconds)} for attempt 1 and chance {chance:g}; a "
+                "delay is a number of seconds, at least 0 and finite."
+            )
+
+
+def _check_delay(name: str, seconds: Any) -> None:
+    if not is_number(seconds) or not 0 <= seconds < math.inf:
+        raise ConfigError(f"{name} is {shown(seconds)}; a delay is a number of seconds, at least 0 and finite.")
+
+
+def _is_exception_class(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
 def fixed_backoff(seconds: float) -> Backoff:
     """Return a back-off with the same delay each time.
 
     >>> fixed_backoff(1.5)(7, 0.5)
     1.5
     """
+    _check_delay("seconds", seconds)
     return lambda attempt, chance: seconds
 
 
@@ -107,6 +139,13 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
     ([1.0, 2.0, 4.0, 60.0], 2.0)
     """
+    _check_delay("longest", longest)
+    if not is_number(first) or not 0 < first < math.inf:
+        raise ConfigError(f"first is {shown(first)}; it must be the seconds of the first delay, above 0 and finite.")
+    if not is_number(factor) or not 1 <= factor < math.inf:
+        raise ConfigError(f"factor is {shown(factor)}; it must be a number, at least 1 and finite.")
+    if not is_number(jitter) or not 0 <= jitter <= 1:
+        raise ConfigError(f"jitter is {shown(jitter)}; it must be from 0, for none, to 1.")
 
     def delay(attempt: int, chance: float) -> float:
         try:
@@ -135,7 +174,8 @@ class Retries:
         delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
             number of seconds, the backoff decides.
 
-    Either way the delay is at least the `retry_after` of a `RetriableError`.
+    Either way the delay is at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for arguments that
+    are none of these. A back-off is tried when it is declared, with attempt 1.
 
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
     Again(at=102.0, delay_error=None, untried=False)
@@ -148,6 +188,25 @@ class Retries:
     fatal: tuple[type[BaseException], ...] = ()
     delay: Delay | None = None
     by_exception: Mapping[type[BaseException], Backoff] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_backoff("backoff", self.backoff)
+        if not isinstance(self.by_exception, Mapping) or not all(map(_is_exception_class, self.by_exception)):
+            raise ConfigError(
+                f"by_exception is {shown(self.by_exception)}; it must be a mapping of exception classes to back-offs, "
+                "as {TimeoutError: fixed_backoff(5)}."
+            )
+        for kind, backoff in self.by_exception.items():
+            _check_backoff(f"by_exception[{name_of(kind)}]", backoff)
+        if self.max_attempts is not None and (not is_whole(self.max_attempts) or self.max_attempts < 1):
+            raise ConfigError(
+                f"max_attempts is {shown(self.max_attempts)}; it must be a whole number, at least 1, or None to try "
+                "for ever."
+            )
+        if not isinstance(self.fatal, tuple) or not all(map(_is_exception_class, self.fatal)):
+            raise ConfigError(f"fatal is {shown(self.fatal)}; it must be a tuple of exception classes, as (KeyError,).")
+        if self.delay is not None:
+            check_function("delay", self.delay, ("record", "attempt", "error"), "It returns seconds.")
 
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0

@@ -11,7 +11,9 @@ import msgspec
 
 from headway.config import DEFAULT_SCHEDULER
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.untrusted import Time, read_json
+from headway.core.levels.naming import is_topic_name
+from headway.core.untrusted import LATEST, Time, read_json
+from headway.declarations import shown
 from headway.errors import ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.producer.client import ProducerClient
@@ -43,6 +45,13 @@ class TopicNames:
     """The names of one scheduler's topics."""
 
     name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not is_topic_name(self.line(LATEST)):
+            raise ConfigError(
+                f"The name of the scheduler is {shown(self.name)}; its topics begin with it. Give letters, digits, "
+                f"dots, underscores and hyphens, as {DEFAULT_NAME!r}."
+            )
 
     def line(self, line: int) -> str:
         """Return the topic of a delay line."""

@@ -3,20 +3,25 @@
 An executor makes the call, reports its outcome, and is given the next job in return.
 """
 
-import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from headway.core.user_errors import description_of, is_error
+from headway.declarations import called, is_async_generator_function, is_coroutine_function, shown, takes
 from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
 from headway.execution.context import Context
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
 from headway.records import ConsumerRecord
 
-Handler = Callable[[ConsumerRecord, Context], Any]
-BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any]
+WithContext = Callable[[Any, Any], Any]
+"""A handler as executors call it, `handler(record, context)`; for a batch with lists of both."""
+
+Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], Any]
+"""A handler as users declare it: without a second parameter it gets no context."""
+
+BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
 Settle = Callable[[RecordWork, Any], Job | None]
 """A function (work, its handler's result) -> the next job."""
 
@@ -32,7 +37,37 @@ class Handlers(NamedTuple):
     in_batches: bool
 
 
-def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch) -> Handlers:
+class _WithoutContext(partial[Any]):
+    """A handler of one argument, called with two; as a `partial` it shows what kind of function it calls."""
+
+    def __call__(self, record: Any, context: Any) -> Any:
+        return self.func(record)
+
+
+def with_context(handler: Callable[..., Any], first: str = "record", second: str = "context") -> WithContext:
+    """Return the handler to be called with two arguments, though it may take only the first: decided here, once.
+
+    A handler that can take both gets both. Raises `ConfigError` for a handler that can take neither one nor two.
+    """
+    if isinstance(handler, _WithoutContext):
+        return handler
+    if not callable(handler):
+        raise ConfigError(
+            f"The handler is {shown(handler)}; it must be a function ({first}), or ({first}, {second}) to get the "
+            f"{second} too."
+        )
+    takes_one, takes_two = takes(handler, 1), takes(handler, 2)
+    if not takes_one and not takes_two:
+        raise ConfigError(
+            f"The handler {called(handler)} cannot be called with ({first}), nor with ({first}, {second}). Declare one "
+            "or two parameters, and give others before, as functools.partial does."
+        )
+    if takes_one and takes_two:  # it may be a decorator's, which passes on to one that takes less
+        takes_two = takes(handler, 2, as_promised=True) or not takes(handler, 1, as_promised=True)
+    return handler if takes_two else _WithoutContext(handler)
+
+
+def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
     """Return the calls of `handler(record, context)`; `settle` takes the result, without it the record is done."""
     done, failed = dispatch.done, dispatch.failed
 
@@ -51,7 +86,7 @@ def for_each_record(handler: Handler, settle: Settle | None, dispatch: Dispatch)
     )
 
 
-def for_batches(handler: BatchHandler, dispatch: Dispatch) -> Handlers:
+def for_batches(handler: WithContext, dispatch: Dispatch) -> Handlers:
     """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did."""
 
     def returned(job: Job, result: Any) -> Job | None:
@@ -84,9 +119,9 @@ def not_noted(error: BaseException) -> HandlerError:
     return failure
 
 
-def collecting(handler: Handler) -> Handler:
+def collecting(handler: WithContext) -> WithContext:
     """Return a handler that returns the outputs it yields as a list, so that its whole body is within the call."""
-    if inspect.isasyncgenfunction(handler):
+    if is_async_generator_function(handler):
 
         async def collect(record: ConsumerRecord, context: Context) -> list[Any]:
             return [output async for output in handler(record, context)]
@@ -95,19 +130,9 @@ def collecting(handler: Handler) -> Handler:
     return handler if is_coroutine_function(handler) else partial(_collect, handler)
 
 
-def _collect(handler: Handler, record: ConsumerRecord, context: Context) -> Any:
+def _collect(handler: WithContext, record: ConsumerRecord, context: Context) -> Any:
     returned = handler(record, context)
     return list(returned) if isinstance(returned, Iterator) else returned
-
-
-def is_generator_function(handler: Callable[..., Any]) -> bool:
-    """Return whether a call of the handler would run nothing."""
-    return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
-
-
-def is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    """Return whether the handler is an `async def`, or an object with such a `__call__`."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
 def _not_run(result: Any) -> ConfigError | None:

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import aiohttp
 from multidict import CIMultiDict
 
-from headway import ConsumerRecord, Context, FatalError, RetriableError, errors
+from headway import ConsumerRecord, Context, FatalError, RetriableError
+from headway.declarations import check_flag, check_function, check_number, check_whole, shown, takes
+from headway.errors import ConfigError
 from headway.http.hosts import Hosts
 from headway.http.messages import Request, Response
 from headway.http.retry_after import retry_after
@@ -69,10 +71,17 @@ class HttpHandler:
         max_body: int = 1 << 20,
         session: Callable[[], aiohttp.ClientSession] = open_session,
     ) -> None:
-        _check("per_host", per_host, 1, "at a time")
-        _check("timeout", timeout, 0.001, "seconds")
-        _check("max_retry_after", max_retry_after, 0, "seconds")
-        _check("max_body", max_body, 0, "bytes")
+        check_function("to_request", to_request, ("record",))
+        check_whole("per_host", per_host, 1, " at a time")
+        check_number("timeout", timeout, 0.001, " seconds")
+        check_number("max_retry_after", max_retry_after, 0, " seconds")
+        check_whole("max_body", max_body, 0, " bytes")
+        check_flag("idempotency_key", idempotency_key)
+        check_function("session", session, ())
+        if on_response is not None and (not callable(on_response) or not takes(on_response, 2)):
+            raise ConfigError(f"on_response is {shown(on_response)}; it must be a function of (record, response).")
+        if not isinstance(accept, Collection) or not all(isinstance(status, int) for status in accept):
+            raise ConfigError(f"accept is {shown(accept)}; it must be a set of statuses, as {{409}}.")
         self._to_request = to_request
         self._per_host = per_host
         self._timeout = timeout
@@ -84,8 +93,8 @@ class HttpHandler:
         self._open_session = session
         self._clients: dict[asyncio.AbstractEventLoop, _Client] = {}
 
-    async def __call__(self, record: ConsumerRecord, context: Context) -> Response:
-        """Send the record's request; return the answer if it means that the record is done."""
+    async def __call__(self, record: ConsumerRecord, context: Context | None = None) -> Response:
+        """Send the record's request; return the answer if it means that the record is done. No context is needed."""
         request = self._to_request(record)
         host = str(request.target.origin())
         client = await self._client()
@@ -205,8 +214,3 @@ def _reason(error: Exception) -> str:
     """Return the failure in the words of the operating system, or else its name; never the error's own text."""
     name = type(error).__name__
     return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name
-
-
-def _check(name: str, value: float, least: float, unit: str) -> None:
-    if not value >= least:
-        raise errors.ConfigError(f"{name} is {value} {unit}; it must be at least {least}.")

@@ -9,23 +9,23 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from headway.config import Config, OutputSettings, ParallelSettings
+from headway.config import Config, ParallelSettings
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.slot_policies import make_slots
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
+from headway.declarations import check_number, check_whole
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import (
     BatchHandler,
     Handler,
     Handlers,
-    collecting,
+    WithContext,
     for_batches,
     for_each_record,
 )
@@ -38,15 +38,7 @@ from headway.parallel.control_loop import ControlLoop, Executor
 from headway.parallel.outputs import OnOutput, size_of_output
 from headway.parallel.result_stream import ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_levels
-from headway.parallel.validation import (
-    check_above_zero,
-    check_at_least,
-    check_choice,
-    check_shares,
-    check_transactions,
-    check_whole,
-    checked_retries,
-)
+from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
 from headway.records import ConsumerRecord
 from headway.runtime.background import in_background
 from headway.runtime.sigterm import on_terminate
@@ -111,32 +103,35 @@ class ParallelConsumer:
         hand_over_timeout: float = 10.0,
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
-        retries = checked_retries(retries or Retries(), dead_letter_topic)
-        check_choice("ordering", ordering, tuple(Ordering))
-        check_whole("max_concurrency", max_concurrency)
-        check_at_least("max_concurrency", max_concurrency, 1)
-        check_at_least("hand_over_timeout", hand_over_timeout, 0)
-        check_choice("executor", executor, (None, "thread", "async", "process"))
-        check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
-        for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("processes", processes)):
-            if limit is not None:
-                check_above_zero(name, limit)
-        outputs = OutputSettings.parse(producer_config or {})
-        check_transactions(commit_mode, settings, outputs)
+        checked = checked_options(
+            settings,
+            ordering=ordering,
+            max_concurrency=max_concurrency,
+            adaptive=adaptive,
+            rate_limit=rate_limit,
+            time_limit=time_limit,
+            executor=executor,
+            processes=processes,
+            policy=policy,
+            distributor=distributor,
+            retries=retries,
+            dead_letter_topic=dead_letter_topic,
+            commit_mode=commit_mode,
+            producer_config=producer_config,
+            hand_over_timeout=hand_over_timeout,
+        )
         options = self._options = RunOptions(
-            settings, outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic, commit_mode
+            settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic, commit_mode
         )
         levels = settings.levels or 1
-        check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
-        slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
         engine: Engine[ConsumerRecord] = Engine(
-            ordering, levels=levels, slots=slots, buffer=buffer, size_of=_size, size_of_output=size_of_output
+            ordering, levels=levels, slots=checked.slots, buffer=buffer, size_of=_size, size_of_output=size_of_output
         )
         self._wake = Wakeup()
         self._levels = make_levels(settings)
         admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
-        self._dispatch = Dispatch(engine, retries, admission, self._wake, levels)
+        self._dispatch = Dispatch(engine, checked.retries, admission, self._wake, levels)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._control = ControlLoop(
             self._dispatch,
@@ -201,14 +196,20 @@ class ParallelConsumer:
             AuthorizationError: A right on a topic or a group is missing from the start. A right lost later is logged
                 now and then, and `metrics` names it, until the right is there again.
         """
-        self._run(lambda: for_each_record(handler, None, self._dispatch))
+        self._run(lambda: self._checked(handler), self._each_record)
+
+    def _checked(self, handler: Handler, *, collects: bool = False) -> WithContext:
+        return checked_handler(handler, self._options.executor, collects=collects)
+
+    def _each_record(self, handler: WithContext) -> Handlers:
+        return for_each_record(handler, None, self._dispatch)
 
     async def run_async(self, handler: Handler) -> None:
         """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining."""
         owner = asyncio.current_task()
-        calls = for_each_record(handler, None, self._dispatch)
+        run = lambda: self._run(lambda: self._checked(handler), self._each_record, owner)  # noqa: E731
         # The loop's executor has few threads, and this one is needed for as long as the consumer runs.
-        running = asyncio.wrap_future(in_background(lambda: self._run(lambda: calls, owner)))
+        running = asyncio.wrap_future(in_background(run))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -224,7 +225,14 @@ class ParallelConsumer:
         output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
         metadata)` is called for each stored output, in a thread of the consumer's.
         """
-        self._run(lambda: for_each_record(collecting(handler), self._parts.settle_outputs(on_output), self._dispatch))
+
+        def checked() -> WithContext:
+            check_callback("on_output", on_output, ("input", "output", "metadata"))
+            return self._checked(handler, collects=True)
+
+        self._run(
+            checked, lambda handle: for_each_record(handle, self._parts.settle_outputs(on_output), self._dispatch)
+        )
 
     def run_batches(self, handler: BatchHandler, max_size: int, linger: float = 0.0) -> None:
         """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
@@ -233,10 +241,14 @@ class ParallelConsumer:
         record waits up to `linger` seconds for its batch to fill. The handler raises `BatchError` to tell which records
         failed. After any other exception all records of the batch have failed.
         """
-        check_at_least("max_size", max_size, 1)
-        check_at_least("linger", linger, 0)
+        check_whole("max_size", max_size, 1)
+        check_number("linger", linger, 0)
         self._dispatch.engine.gather(max_size, linger)
-        self._run(lambda: for_batches(handler, self._dispatch), max_batch=max_size)
+        self._run(
+            lambda: checked_batch_handler(handler, self._options.executor),
+            lambda handle: for_batches(handle, self._dispatch),
+            max_batch=max_size,
+        )
 
     def results(self, handler: Handler) -> ResultStream:
         """Return the handler's results, to be iterated over with `for` or `async for`; otherwise as `run`.
@@ -244,11 +256,14 @@ class ParallelConsumer:
         A record is done when the next result is asked for. The record at which the iteration is left therefore comes
         again. Leaving the iteration stops the consumer.
         """
-        return ResultStream(handler, self._dispatch, self._run, lambda drain: self.stop(drain=drain))
+        handle = self._checked(handler)
+        run = lambda calls, owner: self._run(lambda: handle, lambda _: calls, owner)  # noqa: E731
+        return ResultStream(handle, self._dispatch, run, lambda drain: self.stop(drain=drain))
 
     def _run(
         self,
-        make_calls: Callable[[], Handlers],
+        check: Callable[[], WithContext],
+        make_calls: Callable[[WithContext], Handlers],
         owner: "asyncio.Task[Any] | None" = None,
         max_batch: int | None = None,
     ) -> None:
@@ -257,8 +272,9 @@ class ParallelConsumer:
             # A second SIGTERM must not end the process before the completed records are committed.
             with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
                 at_last.callback(self._end)
+                handler = check()
                 self._parts.require_rights()
-                self._parts.begin(make_calls(), owner, max_batch)
+                self._parts.begin(make_calls(handler), owner, max_batch)
                 self._turn_until_stopped()
             if self._dispatch.failure:  # of the last handler, whose thread has ended by now
                 raise self._dispatch.failure

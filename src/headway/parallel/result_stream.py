@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from headway.declarations import is_coroutine_function
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import Handler, Handlers, for_each_record, is_coroutine_function
+from headway.execution.handlers import Handlers, WithContext, for_each_record
 from headway.execution.jobs import Job, RecordWork
 from headway.records import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
@@ -24,7 +25,7 @@ class Result(NamedTuple):
     value: Any
 
 
-Run = Callable[[Callable[[], Handlers], asyncio.Task[Any] | None], None]
+Run = Callable[[Handlers, asyncio.Task[Any] | None], None]
 _Item = tuple[RecordWork, Any] | None
 
 
@@ -35,7 +36,7 @@ class ResultStream:
     the run, if one did. Leaving the iteration stops the consumer.
     """
 
-    def __init__(self, handler: Handler, dispatch: Dispatch, run: Run, stop: Callable[[bool], None]) -> None:
+    def __init__(self, handler: WithContext, dispatch: Dispatch, run: Run, stop: Callable[[bool], None]) -> None:
         self._handler = handler
         self._dispatch = dispatch
         self._run = run
@@ -82,7 +83,7 @@ class ResultStream:
 
         def run() -> None:
             try:
-                self._run(lambda: calls, owner if is_coroutine_function(self._handler) else None)
+                self._run(calls, owner if is_coroutine_function(self._handler) else None)
             except BaseException as error:
                 self._failure = error
             finally:

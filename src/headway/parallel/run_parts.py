@@ -11,11 +11,12 @@ from typing import Any, Literal, Protocol
 from headway.config import OutputSettings, ParallelSettings
 from headway.connection_settings import connection_of
 from headway.core.levels.naming import level_group
+from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
-from headway.execution.handlers import Handlers, Settle, is_coroutine_function
+from headway.execution.handlers import Handlers, Settle
 from headway.execution.processes.messages import Deserializers
 from headway.execution.processes.pool import Processes
 from headway.execution.supervision import Supervision
@@ -31,7 +32,6 @@ from headway.parallel.dead_letters import DeadLetters, require_writable
 from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
 from headway.parallel.transactions import Transactions
-from headway.parallel.validation import check_callback, check_handler
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,6 @@ class RunParts:
 
     def settle_outputs(self, on_output: OnOutput | None) -> Settle:
         """Return the function that takes what handlers return, to be sent."""
-        check_callback("on_output", on_output)
         if self._options.commit_mode == "transactional":
             return self._make_transactions(on_output).settle
         client = self._make_producer(None)
@@ -114,7 +113,6 @@ class RunParts:
 
     def _make_executor(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> Executor:
         options = self._options
-        check_handler(calls.handler, options.executor)
         if self.supervision:
             calls = calls._replace(call=self.supervision.fail_as_before(calls.call))
         if is_coroutine_function(calls.handler):

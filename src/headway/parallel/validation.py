@@ -1,33 +1,78 @@
-"""The checks of a parallel consumer's options, each bound with a sentence for its error."""
+"""The checks of a parallel consumer's options, its handler and its callbacks, each with a sentence for its error."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.config import OutputSettings, ParallelSettings
+from headway.core.engine.lanes import Ordering
+from headway.core.engine.slot_policies import SlotPolicy, make_slots
+from headway.core.levels.naming import is_topic_name
 from headway.core.retry import Retries
+from headway.declarations import (
+    called,
+    check_above_zero,
+    check_choice,
+    check_flag,
+    check_function,
+    check_kind,
+    check_number,
+    check_whole,
+    is_coroutine_function,
+    is_generator_function,
+    runs_nothing_when_called,
+)
 from headway.errors import ConfigError, DeserializationError
-from headway.execution.handlers import is_coroutine_function, is_generator_function
+from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
 from headway.parallel.commits import CommitMode
 
 
-def check_at_least(name: str, value: float, bound: int) -> None:
-    """Raise `ConfigError` below the bound."""
-    if value < bound:
-        raise ConfigError(f"{name} is {value}; it must be at least {bound}.")
+class CheckedOptions(NamedTuple):
+    """What the options of a parallel consumer amount to."""
+
+    retries: Retries
+    slots: SlotPolicy
+    outputs: OutputSettings
 
 
-def check_whole(name: str, value: Any) -> None:
-    """Raise `ConfigError` for a value that is no whole number."""
-    if not isinstance(value, int):
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number.")
-
-
-def check_above_zero(name: str, value: float) -> None:
-    """Raise `ConfigError` for a value that is not above 0, or not finite."""
-    if not 0 < value < math.inf:
-        raise ConfigError(f"{name} is {value}; it must be above 0 and finite, or left out.")
+def checked_options(
+    settings: ParallelSettings,
+    *,
+    ordering: Any,
+    max_concurrency: Any,
+    adaptive: Any,
+    rate_limit: Any,
+    time_limit: Any,
+    executor: Any,
+    processes: Any,
+    policy: Any,
+    distributor: Any,
+    retries: Any,
+    dead_letter_topic: Any,
+    commit_mode: Any,
+    producer_config: Any,
+    hand_over_timeout: Any,
+) -> CheckedOptions:
+    """Return what options amount to; raises `ConfigError` for one that is out of bounds or contradicts another."""
+    check_choice("ordering", ordering, tuple(Ordering))
+    check_whole("max_concurrency", max_concurrency, 1)
+    check_flag("adaptive", adaptive)
+    for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit)):
+        if limit is not None:
+            check_above_zero(name, limit)
+    check_choice("executor", executor, (None, "thread", "async", "process"))
+    if processes is not None:
+        check_whole("processes", processes, 1)
+    check_number("hand_over_timeout", hand_over_timeout, 0)
+    check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
+    if dead_letter_topic is not None and not (isinstance(dead_letter_topic, str) and is_topic_name(dead_letter_topic)):
+        raise ConfigError(f"dead_letter_topic is {dead_letter_topic!r}; it must be the name of a topic, or left out.")
+    outputs = OutputSettings.parse({} if producer_config is None else producer_config)
+    check_transactions(commit_mode, settings, outputs)
+    levels = settings.levels or 1
+    check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
+    slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
+    return CheckedOptions(checked_retries(Retries() if retries is None else retries, dead_letter_topic), slots, outputs)
 
 
 def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) -> None:
@@ -40,18 +85,31 @@ def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) 
             )
 
 
-def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise `ConfigError` for a value that is none of the choices."""
-    if value not in choices:
-        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
+def checked_handler(handler: Handler, executor: str | None, *, collects: bool = False) -> WithContext:
+    """Return the handler as executors call it; with `collects` it may yield its outputs.
+
+    Raises `ConfigError` for a handler that cannot be called, that a call would not run, or that the executor does not
+    run.
+    """
+    handle = with_context(handler)
+    if collects:
+        handle = collecting(handle)
+    _check_runs(handle, executor)
+    return handle
 
 
-def check_handler(handler: Callable[..., Any], executor: str | None) -> None:
-    """Raise `ConfigError` for a handler that a call would not run, or that the executor does not run."""
+def checked_batch_handler(handler: BatchHandler, executor: str | None) -> WithContext:
+    """Return the handler of batches as executors call it; raises `ConfigError` as `checked_handler` does."""
+    handle = with_context(handler, "records", "contexts")
+    _check_runs(handle, executor)
+    return handle
+
+
+def _check_runs(handler: WithContext, executor: str | None) -> None:
     if is_generator_function(handler):
         raise ConfigError(
-            f"The handler {getattr(handler, '__qualname__', repr(handler))} yields, and only run_and_produce takes "
-            "that: elsewhere nothing of it would run. Write it without yield."
+            f"The handler {called(handler)} yields, and only run_and_produce takes that: elsewhere nothing of it would "
+            "run. Write it without yield."
         )
     is_async = is_coroutine_function(handler)
     if executor not in (None, *(("async",) if is_async else ("thread", "process"))):
@@ -59,17 +117,21 @@ def check_handler(handler: Callable[..., Any], executor: str | None) -> None:
         raise ConfigError(f"executor={executor!r} does not run {kind}. Leave it out, or choose another.")
 
 
-def check_callback(name: str, callback: Callable[..., Any] | None) -> None:
-    """Raise `ConfigError` for a callback that a call would not run."""
-    if callback and (is_coroutine_function(callback) or is_generator_function(callback)):
+def check_callback(name: str, callback: Callable[..., Any] | None, parameters: Sequence[str]) -> None:
+    """Raise `ConfigError` for a callback that cannot be called with these arguments, or that a call would not run."""
+    if callback is None:
+        return
+    if callable(callback) and runs_nothing_when_called(callback):
         raise ConfigError(
             f"{name} is an async def, or yields: it is called in a thread, and nothing of it would run. Give a plain "
             "function; for an event loop, one that calls its call_soon_threadsafe."
         )
+    check_function(name, callback, parameters)
 
 
 def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:
     """Return the retries, with unreadable records as fatal; raises `ConfigError` if there is no dead-letter topic."""
+    check_kind("retries", retries, Retries, "a Retries, as Retries(max_attempts=5)")
     if retries.max_attempts is not None and dead_letter_topic is None:
         raise ConfigError(
             f"After max_attempts={retries.max_attempts} a record goes to the dead_letter_topic, and there is none. "

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from headway.declarations import shown
 from headway.errors import ConfigError
 
 KAFKA_PREFIX = "kafka."
@@ -18,7 +19,6 @@ LARGEST = 2**63 - 1
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _DIGITS = 40
-_MOST_SHOWN = 200
 _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
@@ -42,15 +42,6 @@ def whole_number(name: str, value: str, least: int, meaning: str, most: int = LA
     if number > most:
         raise ConfigError(f"The option {name} is {shown(value)}; it must be at most {most}: {meaning}.")
     return number
-
-
-def shown(value: object) -> str:
-    """Return a value as an error shows it: in quotes, and shortened to a readable length."""
-    try:
-        text = repr(value)
-    except ValueError:
-        return "a number of thousands of digits"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 
 
 def _number(value: str) -> int | None:

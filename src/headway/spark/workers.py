@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from headway.config import Config
 from headway.connection_settings import connection_of
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
+from headway.declarations import check_number, check_whole
 from headway.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -31,7 +32,6 @@ from headway.errors import (
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.validation import check_at_least
 from headway.spark.worker_process import STOP, TaskSupervisor
 from headway.worker_discovery import find_workers
 
@@ -123,9 +123,11 @@ def run_workers(
     Raises `ConfigError` for a handler that is not found here, or is no worker, and `KafkaError` if Kafka refuses the
     topic `headway-control`, through which workers receive their stop message.
     """
-    check_at_least("n", n, 1)
-    check_at_least("drain_timeout", drain_timeout, 0)
-    if ":" not in handler_path:
+    check_whole("n", n, 1)
+    if max_concurrency is not None:
+        check_whole("max_concurrency", max_concurrency, 1)
+    check_number("drain_timeout", drain_timeout, 0)
+    if not isinstance(handler_path, str) or ":" not in handler_path:
         raise ConfigError(f"The handler is {handler_path!r}; name it as module:handler.")
     [worker] = find_workers([handler_path]).values()
     connection = connection_of({**worker.config, **config})

@@ -24,7 +24,8 @@ from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.errors import ConfigError
 from headway.records import RecordSource
 from headway.worker_discovery import find_workers
-from headway.workers import Value, Worker, worker_of
+from headway.worker_values import Value
+from headway.workers import Worker, worker_of
 
 
 @dataclass
@@ -93,11 +94,11 @@ def test_a_decorator_on_top_is_part_of_the_handler() -> None:
 
 def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the_last_word() -> None:
     servers = {"bootstrap.servers": "localhost:1", "log_level": 0}
-    found = declared(ordering=Ordering.PARTITION, max_concurrency=0, retries=Retries(), dead_letter_topic="dead")
+    found = declared(ordering=Ordering.PARTITION, max_concurrency=5, retries=Retries(), dead_letter_topic="dead")
     assert found.options["ordering"] is Ordering.PARTITION
     assert found.dead_letter_topic == "dead"
     with pytest.raises(ConfigError, match="max_concurrency is 0"):
-        found.consumer(servers)
+        found.consumer(servers, max_concurrency=0)
     found.consumer(servers, max_concurrency=9).close()
 
 

@@ -1,20 +1,22 @@
 """A member's handler with the command's addition: logs that name the record."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headway.cli.workers.logs import handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
+from headway.declarations import is_coroutine_function
 from headway.execution.context import Context
+from headway.execution.handlers import WithContext, with_context
 from headway.records import ConsumerRecord
 from headway.worker_discovery import find_workers
 
 
-def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Callable[[ConsumerRecord, Context], Any]:
+def with_record_in_logs(handler: Callable[..., Any]) -> WithContext:
     """Return the same handler, a coroutine function if it is one; all that it logs names the record."""
+    handler = with_context(handler)
 
     # Twice the same code: a context manager for both would take longer than noting the running record for the
     # supervisor.
@@ -32,7 +34,7 @@ def with_record_in_logs(handler: Callable[[ConsumerRecord, Context], Any]) -> Ca
         finally:
             handled_record.reset(token)
 
-    return handle_async if inspect.iscoroutinefunction(handler) else handle
+    return handle_async if is_coroutine_function(handler) else handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ class HandlingElsewhere:
     logs: LogStyle
 
     def __call__(self, record: ConsumerRecord, context: Context) -> Any:
-        return with_record_in_logs(_arrive(self))(record, context)
+        return _arrive(self)(record, context)
 
 
 @functools.cache
-def _arrive(elsewhere: HandlingElsewhere) -> Callable[[ConsumerRecord, Context], Any]:
+def _arrive(elsewhere: HandlingElsewhere) -> WithContext:
     """Return the worker's handler, in a process that logs as its parent does from now on."""
     log_to_stderr(elsewhere.logs, elsewhere.worker, elsewhere.index)
     [worker] = find_workers([elsewhere.worker]).values()
-    return worker.handler
+    return with_record_in_logs(worker.handler)

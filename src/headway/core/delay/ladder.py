@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Self
 
 from headway.core.untrusted import LATEST
+from headway.declarations import check_above_zero, check_whole, is_number, shown
 from headway.errors import ConfigError
 
 MEMORY = 0
@@ -46,8 +47,12 @@ class Ladder:
     lines: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.lines, tuple):
+            raise ConfigError(f"The lines are {shown(self.lines)}; they must be a tuple of milliseconds.")
         if not 0 < len(self.lines) <= _MOST_LINES:
             raise ConfigError(f"A ladder has 1 to {_MOST_LINES} lines; not {len(self.lines)}.")
+        for line in self.lines:
+            check_whole("A line of a ladder", line, 1, " ms")
         if max(self.lines) > LATEST:
             raise ConfigError(f"A line of a ladder is longer than {LATEST} ms. Leave it out.")
         if any(a >= b for a, b in pairwise(self.lines)):
@@ -75,8 +80,15 @@ class Ladder:
         >>> Ladder.exponential(1, 4, 3)
         Ladder(lines=(1000, 4000, 16000))
         """
-        if not base > 1:
-            raise ConfigError(f"The base of a ladder must be over 1; it is {base}.")
+        if not is_number(base) or not base > 1:
+            raise ConfigError(f"The base of a ladder must be over 1; it is {shown(base)}.")
+        check_above_zero("The first line of a ladder", first)
+        check_whole("The count of a ladder's lines", count, 1)
+        if count > _MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
+            raise ConfigError(
+                f"A ladder of {count} lines, each {base} times the one before, ends beyond {LATEST} ms, or has more "
+                f"than {_MOST_LINES}. Give fewer."
+            )
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 
     def line_for(self, remaining: int) -> int:

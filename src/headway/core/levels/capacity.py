@@ -5,8 +5,9 @@ Invariants: the shares of a distributor sum to the capacity exactly, each is at 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from headway.declarations import check_function, shown
 from headway.errors import ConfigError
 
 Distributor = Callable[[int, int], Sequence[int]]
@@ -44,7 +45,11 @@ def weighted_shares(*weights: int) -> Distributor:
     Raises `ConfigError` for a weight below 1. The distributor raises it for another number of levels, and for a
     capacity at which a level would get nothing.
     """
+    if not weights:
+        raise ConfigError("No weights were given. Give one weight per level, as weighted_shares(1, 1, 8).")
     for weight in weights:
+        if not isinstance(weight, int):
+            raise ConfigError(f"The weight {shown(weight)} is no whole number. Give one weight per level, at least 1.")
         if weight < 1:
             raise ConfigError(f"The weight {weight} of {weights} is below 1: that level would never be served.")
 
@@ -61,7 +66,11 @@ def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int
 
     Raises `ConfigError` when they are not.
     """
-    shares = list(distributor(levels, capacity))
+    check_function("distributor", distributor, ("levels", "capacity"), "Give linear_shares or weighted_shares(1, 4).")
+    given = distributor(levels, capacity)
+    shares = list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(share, int) for share in shares):
+        raise ConfigError(f"The distributor gave {shown(given)}; it must give a whole number for each level.")
     if len(shares) != levels or sum(shares) != capacity or min(shares) < 1:
         raise ConfigError(
             f"The distributor split the capacity {capacity} over {levels} levels into {shares}. It must give one "

@@ -109,10 +109,10 @@ def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscript
     Raises `ConfigError` for a level that does not exist.
     """
     for topic, level in given.items():
-        if not 0 <= level < levels:
+        if not isinstance(level, int) or not 0 <= level < levels:
             raise ConfigError(
-                f"The level of the topic {topic!r} is {level}; with levels={levels} it must be from 0 to {levels - 1}. "
-                "Choose one of these or raise levels."
+                f"The level of the topic {topic!r} is {level!r}; with levels={levels} it must be from 0 to "
+                f"{levels - 1}. Choose one of these or raise levels."
             )
     return [LevelSubscription([topic for topic, at in given.items() if at == level], "") for level in range(levels)]
 

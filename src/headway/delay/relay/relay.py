@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
-from headway.config import Config
+from headway.config import Config, check_settings
 from headway.connection_settings import PRODUCERS_OWN, connection_of
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import MEMORY, Ladder
@@ -25,6 +25,7 @@ from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.relay_state import COMMANDS_KEY, MEMORY_KEY, line_key, stored_producers
 from headway.core.delay.relay_tick import Tick
+from headway.declarations import check_whole
 from headway.delay.records import command_from, fetched_from
 from headway.delay.relay.exactly_once import ExactlyOnce
 from headway.delay.relay.low_latency import LowLatency
@@ -91,6 +92,8 @@ class Relay(Closable):
     ) -> None:
         if mode not in ("exactly-once", "low-latency"):
             raise ConfigError(f"The mode is {mode!r}; it must be 'exactly-once' or 'low-latency'.")
+        check_settings(config)
+        check_whole("memory", memory, 1, " bytes")
         self._names = TopicNames(name)
         self._ladder_place: Partition = self._names.ladder, 0
         self._config = dict(config)

@@ -13,9 +13,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
+from headway.declarations import shown
 from headway.errors import DeliveryError
 from headway.kafka.producer.columnar import Columns, Suspects
-from headway.spark.option_parsing import shown
 from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.scheduled_rows import DueRows
 

@@ -3,10 +3,11 @@
 from collections.abc import Collection, Mapping
 from typing import Literal, Protocol
 
+from headway.declarations import shown
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, name_of
 from headway.records import TopicPartition
-from headway.spark.option_parsing import LARGEST, json_object, moment_ms, shown
+from headway.spark.option_parsing import LARGEST, json_object, moment_ms
 
 Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
 """The first or the last record, a time in milliseconds since the epoch, or an offset for each partition."""

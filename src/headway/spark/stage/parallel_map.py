@@ -7,13 +7,14 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType, _parse_datatype_string
 
 from headway.core.retry import Retries
+from headway.declarations import called, check_above_zero, check_kind, check_whole, is_generator_function, shown
 from headway.errors import ConfigError
-from headway.execution.handlers import is_generator_function
-from headway.parallel.validation import check_above_zero, check_at_least
+from headway.execution.handlers import with_context
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.result_type import ResultType
@@ -34,7 +35,7 @@ def parallel_map(
     time_limit: float | None = None,
     retries: Retries = _RETRIES,
 ) -> DataFrame:
-    """Return each row of `df` with the result of `handler(row, context)`; for batch and streaming DataFrames.
+    """Return each row of `df` with the result of `handler(row)`; for batch and streaming DataFrames.
 
     Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
     wait for them. Nothing is shuffled: rows that must be in order have to be in one partition. Rows from
@@ -53,8 +54,9 @@ def parallel_map(
 
     Args:
         df: The rows, whose columns are the attributes of the row that the handler gets.
-        handler: A function, run on threads, or an `async def`. It is sent to each Python worker and kept there.
-            Coroutines have one event loop as long as the worker lives, so they can reuse the clients that they make.
+        handler: A function, run on threads, or an `async def`; `handler(row, context)` gets the row's context, too.
+            It is sent to each Python worker and kept there. Coroutines have one event loop as long as the worker lives,
+            so they can reuse the clients that they make.
         schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a
             tuple or a Row.
         key: The columns that make the key, by which rows are in order; None for no order.
@@ -69,7 +71,7 @@ def parallel_map(
         max_concurrency=max_concurrency,
         time_limit=time_limit,
         retries=retries,
-        columns=outcome_columns(_parse_datatype_string(schema) if isinstance(schema, str) else schema),
+        columns=outcome_columns(_result_type(schema)),
     )
     _check(df, handler, settings)
     run = _run_stage(cloudpickle.dumps(handler), settings)  # type: ignore[no-untyped-call]
@@ -90,7 +92,21 @@ def _unpickled(handler: bytes) -> RowHandler:
     return cloudpickle.loads(handler)  # type: ignore[no-any-return]
 
 
+def _result_type(schema: object) -> DataType:
+    if isinstance(schema, DataType):
+        return schema
+    if not isinstance(schema, str):
+        raise ConfigError(f"The schema is {shown(schema)}; it must be a type of Spark's or text, as 'name string'.")
+    try:
+        return _parse_datatype_string(schema)
+    except PySparkException as error:
+        why = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"The schema is {shown(schema)}, which Spark cannot read: {why}") from error
+
+
 def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, ...]:
+    if not isinstance(key, str | Sequence | None):
+        raise ConfigError(f"The key is {shown(key)}; it must be the name of a column, several, or None for no order.")
     names = (key,) if isinstance(key, str) else tuple(key or ())
     for name in names:
         if name not in df.columns:
@@ -108,13 +124,13 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
 
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     ResultType(settings.columns["result"].dataType)
-    check_at_least("max_concurrency", settings.max_concurrency, 1)
+    check_whole("max_concurrency", settings.max_concurrency, 1)
+    check_kind("retries", settings.retries, Retries, "a Retries, as Retries(max_attempts=5)")
     if settings.time_limit is not None:
         check_above_zero("time_limit", settings.time_limit)
-    if not callable(handler):
-        raise ConfigError(f"The handler is {handler!r}; it must be a function of a row and its context.")
+    with_context(handler, "row")  # it raises for one that cannot be called
     if is_generator_function(handler):
-        raise ConfigError("The handler yields, and each row has one outcome. Return a list instead.")
+        raise ConfigError(f"The handler {called(handler)} yields, and each row has one outcome. Return a list instead.")
     for name in settings.columns.names:
         if name in df.columns:
             raise ConfigError(f"The DataFrame has a column {name} already, which the stage adds. Rename or drop it.")

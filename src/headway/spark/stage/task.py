@@ -28,10 +28,11 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import FatalError, Retries, RetryLater
+from headway.declarations import is_coroutine_function
 from headway.execution.context import Context
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop, run_whatever_is_raised
-from headway.execution.handlers import Handlers, is_coroutine_function
+from headway.execution.handlers import Handlers, with_context
 from headway.execution.jobs import Job
 from headway.execution.threads import Threads
 from headway.parallel.control_loop import Executor
@@ -47,7 +48,7 @@ from headway.spark.stage.running_calls import RunningCalls
 
 log = logging.getLogger(__name__)
 
-RowHandler = Callable[[InputRow, Context], Any]
+RowHandler = Callable[[InputRow, Context], Any] | Callable[[InputRow], Any]
 
 _ROWS = TopicPartition("rows", partition=0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
@@ -83,7 +84,7 @@ class Stage:
     """The handling of one task's rows."""
 
     def __init__(self, handler: RowHandler, settings: Settings) -> None:
-        self._handler = handler
+        self._handler = with_context(handler, "row")
         self._settings = settings
         self._results = ResultType(settings.columns["result"].dataType)
         self._columns = OutcomeColumns(settings.columns, self._results)

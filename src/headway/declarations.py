@@ -1,0 +1,177 @@
+"""Checks of what users declare: functions, numbers and choices, each refused with a sentence when it is declared.
+
+A value that is refused here would otherwise fail at the first record, where nobody looks any more.
+"""
+
+import inspect
+import math
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from headway.errors import ConfigError
+
+_MOST_SHOWN = 200  # characters
+_MADE_OF_BYTES = (int, float, bytes, bytearray, memoryview)
+_MARKS_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields")
+
+
+def check_number(name: str, value: Any, at_least: float, unit: str = "") -> None:
+    """Raise `ConfigError` for a value that is no number, or below the bound."""
+    if not is_number(value):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a number, at least {at_least}.")
+    if not value >= at_least:  # nor is NaN
+        raise ConfigError(f"{name} is {value}{unit}; it must be at least {at_least}.")
+
+
+def check_whole(name: str, value: Any, at_least: int, unit: str = "") -> None:
+    """Raise `ConfigError` for a value that is no whole number, or below the bound."""
+    if not is_whole(value):
+        raise ConfigError(f"{name} is {shown(value)}; it must be a whole number, at least {at_least}.")
+    check_number(name, value, at_least, unit)
+
+
+def check_above_zero(name: str, value: Any) -> None:
+    """Raise `ConfigError` for a value that is no number above 0, or not finite."""
+    if not is_number(value) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} is {shown(value)}; it must be above 0 and finite, or left out.")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise `ConfigError` for a value that is none of the choices."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {shown(value)}; choose one of {', '.join(map(repr, filter(None, choices)))}.")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise `ConfigError` for a value that is neither True nor False: any text would count as True."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {shown(value)}; it must be True or False.")
+
+
+def check_kind(name: str, value: Any, kind: type, example: str) -> None:
+    """Raise `ConfigError` for a value that is no instance of a class."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {shown(value)}; it must be {example}.")
+
+
+def check_function(name: str, function: Any, parameters: Sequence[str], advice: str = "") -> None:
+    """Raise `ConfigError` for what is no plain function that can be called with these arguments; `advice` is added."""
+    call = f"({', '.join(parameters)})"
+    more = f" {advice}" if advice else ""
+    if not callable(function):
+        raise ConfigError(f"{name} is {shown(function)}; it must be a function, called with {call}.{more}")
+    if runs_nothing_when_called(function):
+        raise ConfigError(
+            f"{name} is {called(function)}, an async def or one that yields: a call would run nothing of it. Give a "
+            f"plain function, called with {call}.{more}"
+        )
+    if not takes(function, len(parameters)):
+        raise ConfigError(f"{name} is {called(function)}, which cannot be called with {call}.{more}")
+
+
+def check_reader(name: str, reader: Any, advice: str) -> None:
+    """Raise `ConfigError` for what does not make a value of a record's bytes.
+
+    A class of the standard library is refused even if it can be called: `str` would make the text "b'…'" of bytes.
+    """
+    if typing.get_origin(reader) is not None or (isinstance(reader, type) and not _is_made_of_bytes(reader)):
+        raise ConfigError(f"{name}={called(reader)} makes no instance of the bytes of a record. {advice}")
+    if not callable(reader) or not takes(reader, 1):
+        what = called(reader) if callable(reader) else shown(reader)
+        raise ConfigError(f"{name}={what} cannot be called with the bytes of a record. {advice}")
+    if runs_nothing_when_called(reader):
+        raise ConfigError(
+            f"{name}={called(reader)} is an async def, or yields: a call would run nothing of it. {advice}"
+        )
+
+
+def _is_made_of_bytes(kind: type) -> bool:
+    if kind.__module__ in sys.stdlib_module_names:
+        return kind in _MADE_OF_BYTES
+    if issubclass(kind, Enum):
+        return any(isinstance(member.value, bytes) for member in kind)
+    has_fields = typing.is_typeddict(kind) or any(hasattr(kind, mark) for mark in _MARKS_OF_FIELDS)
+    return not has_fields and not inspect.isabstract(kind)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a plain number; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def takes(function: Callable[..., Any], count: int, *, as_promised: bool = False) -> bool:
+    """Return whether so many positional arguments can be passed; True if that cannot be told.
+
+    A decorator with `functools.wraps` makes its function promise the signature of the one that it wraps. That promise
+    counts only with `as_promised`.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=as_promised)
+    except ValueError:  # a builtin that does not tell it; or a method without even `self`, or a partial of too much
+        inner = _without_arguments(function)
+        return not (inspect.isfunction(inner) or inspect.ismethod(inner) or inspect.isfunction(type(inner).__call__))
+    except Exception:  # of a user's own `__signature__`
+        return True
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Return whether a function is an `async def`, or an object with such a `__call__`."""
+    return _is(inspect.iscoroutinefunction, function)
+
+
+def is_async_generator_function(function: Callable[..., Any]) -> bool:
+    """Return whether a function is an `async def` that yields, or an object with such a `__call__`."""
+    return _is(inspect.isasyncgenfunction, function)
+
+
+def is_generator_function(function: Callable[..., Any]) -> bool:
+    """Return whether a function yields, or is an object whose `__call__` does."""
+    return _is(inspect.isgeneratorfunction, function) or is_async_generator_function(function)
+
+
+def runs_nothing_when_called(function: Callable[..., Any]) -> bool:
+    """Return whether a call only makes something to await or to iterate over."""
+    return is_coroutine_function(function) or is_generator_function(function)
+
+
+def _is(kind: Callable[[Any], bool], function: Any) -> bool:
+    function = _without_arguments(function)
+    return kind(function) or kind(type(function).__call__)
+
+
+def called(function: Any) -> str:
+    """Return the name of a function, as errors give it: without its arguments, which can be secrets."""
+    function = _without_arguments(function)
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
+
+
+def shown(value: object) -> str:
+    """Return a value as errors show it: shortened, whatever its class makes of it."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    except Exception:  # of a user's own class
+        return f"of the type {type(value).__qualname__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
+
+
+def _without_arguments(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    return function

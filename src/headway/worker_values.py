@@ -1,0 +1,96 @@
+"""The values of a worker's records: read from JSON into a dataclass, or made of the bytes by a function."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import inspect as shapes
+
+from headway.declarations import check_reader, shown
+from headway.errors import ConfigError
+
+Value = type[Any] | Callable[[bytes], Any]
+"""A dataclass, or a function that makes a value from a record's bytes."""
+
+_ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
+
+
+def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
+    """Return the function that reads a record's value from its bytes; None to leave the bytes as they are.
+
+    Raises `ConfigError` for a value of which no instance could ever be read.
+    """
+    if value is None:
+        return None
+    if dataclasses.is_dataclass(_class_of(value)):
+        return _JsonReader(value)
+    check_reader("value", value, _ADVICE)
+    return value
+
+
+class _JsonReader:
+    """A reader of JSON into a dataclass; goes to another process as the dataclass."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind = kind
+        try:
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+            unreadable = _Shape().unreadable(shapes.type_info(kind))
+        except Exception as error:
+            raise ConfigError(
+                f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead."
+            ) from error
+        if unreadable:
+            raise ConfigError(f"value={_name(kind)} cannot be read from JSON: {unreadable}. Give a function instead.")
+
+    def __call__(self, raw: bytes | None) -> Any:
+        if raw is None:
+            raise ValueError(f"it is null, and no {_name(self._kind)}")
+        return self._decode(raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _JsonReader, (self._kind,)
+
+
+class _Shape:
+    """A walk through a type and the types in it, each dataclass once: it may hold itself."""
+
+    def __init__(self) -> None:
+        self._seen: set[Any] = set()
+
+    def unreadable(self, kind: Any) -> str | None:
+        """Return why no JSON would be read as this type; None if some would."""
+        if isinstance(kind, shapes.CustomType):
+            return f"{_name(kind.cls)} is no type that JSON has" if kind.cls is not object else None
+        if isinstance(kind, shapes.UnionType):  # one of them is enough
+            whys = [self.unreadable(each) for each in kind.types]
+            return None if None in whys else whys[0]
+        if isinstance(kind, shapes.DataclassType):
+            return None if kind.cls in self._seen else self._of_fields(kind)
+        parts = [getattr(kind, name) for name in ("item_type", "key_type", "value_type") if hasattr(kind, name)]
+        return next(filter(None, map(self.unreadable, [*parts, *getattr(kind, "item_types", ())])), None)
+
+    def _of_fields(self, kind: shapes.DataclassType) -> str | None:
+        self._seen.add(kind.cls)
+        cls = _class_of(kind.cls)
+        if inspect.isabstract(cls):
+            return f"{_name(cls)} is abstract"
+        unset = {each.name for each in dataclasses.fields(cls) if not each.init}
+        for each in kind.fields:
+            if each.required and each.name in unset:
+                return f"its field {each.name} has init=False and no default"
+            if each.required and (why := self.unreadable(each.type)):
+                return f"of its field {each.name}, {why}"
+        return None
+
+
+def _class_of(value: Any) -> Any:
+    """Return a class, also that of a generic with parameters as `Page[Order]`."""
+    return typing.get_origin(value) or value if isinstance(typing.get_origin(value) or value, type) else None
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__qualname__", None) or shown(kind)

@@ -1,0 +1,66 @@
+"""Stages and workers on Spark that cannot work are refused where they are declared, before anything runs."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+from headway.errors import ConfigError
+from headway.spark import parallel_map, run_workers
+
+
+class Frame(NamedTuple):
+    """As much of a DataFrame as a declaration looks at."""
+
+    schema: StructType = StructType([StructField("key", StringType())])
+
+    @property
+    def columns(self) -> list[str]:
+        return self.schema.names
+
+
+def handle(row: Any) -> int:
+    return 1
+
+
+def no_arguments() -> int:
+    return 1
+
+
+def yields(row: Any) -> Iterator[int]:
+    yield 1
+
+
+def declare(handler: Any = handle, schema: Any = IntegerType(), key: Any = "key", **options: Any) -> Any:  # noqa: B008
+    return parallel_map(Frame(), handler, schema, key=key, **options)  # type: ignore[arg-type]
+
+
+def workers(handler: Any = "billing:bill", n: Any = 2, **options: Any) -> Any:
+    return run_workers(None, handler, n, {}, **options)  # type: ignore[arg-type]
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: declare("handle"), "The handler is 'handle'; it must be a function (row), or (row, context) to get the"),
+    (lambda: declare(no_arguments), "The handler no_arguments cannot be called with (row), nor with (row, context)"),
+    (lambda: declare(yields), "The handler yields yields, and each row has one outcome. Return a list instead"),
+    (lambda: declare(schema=5), "The schema is 5; it must be a type of Spark's or text"),
+    (lambda: declare(key=5), "The key is 5; it must be the name of a column, several, or None"),
+    (lambda: declare(max_concurrency="100"), "max_concurrency is '100'; it must be a whole number, at least 1"),
+    (lambda: declare(max_concurrency=2.5), "max_concurrency is 2.5; it must be a whole number, at least 1"),
+    (lambda: declare(time_limit="1m"), "time_limit is '1m'; it must be above 0 and finite, or left out"),
+    (lambda: declare(retries=3), "retries is 3; it must be a Retries, as Retries(max_attempts=5)"),
+    (lambda: declare(retries=None), "retries is None; it must be a Retries"),
+    (lambda: workers(handle), "name it as module:handler"),
+    (lambda: workers(n=0), "n is 0; it must be at least 1"),
+    (lambda: workers(n="2"), "n is '2'; it must be a whole number, at least 1"),
+    (lambda: workers(max_concurrency=0), "max_concurrency is 0; it must be at least 1"),
+    (lambda: workers(drain_timeout="30s"), "drain_timeout is '30s'; it must be a number, at least 0"),
+]
+
+
+@pytest.mark.parametrize(("declaration", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_cannot_work_is_refused_when_it_is_declared(declaration: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        declaration()
+    assert words in str(refused.value)

@@ -1,0 +1,277 @@
+"""Declarations that cannot work: each is refused when it is made, in a sentence with the argument and its value."""
+
+import functools
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from headway import (
+    Ladder,
+    Ordering,
+    ParallelConsumer,
+    PriorityConsumer,
+    PriorityProducer,
+    Producer,
+    Relay,
+    Retries,
+    Scheduler,
+    exponential_backoff,
+    exponential_shares,
+    fixed_backoff,
+    linear_shares,
+    weighted_shares,
+    worker,
+)
+from headway.declarations import called, shown
+from headway.errors import ConfigError
+from headway.http import HttpHandler, Request
+
+SERVERS = {"bootstrap.servers": "localhost:1", "log_level": 0}
+
+
+def handle(record: Any) -> None: ...
+
+
+def no_arguments() -> None: ...
+
+
+def three_arguments(record: Any, context: Any, database: Any) -> None: ...
+
+
+def by_name(record: Any, *, database: Any) -> None: ...
+
+
+async def later(*_: Any) -> float:
+    return 1.0
+
+
+def yields(*_: Any) -> Iterator[float]:
+    yield 1.0
+
+
+async def yields_later(*_: Any) -> AsyncIterator[float]:
+    yield 1.0
+
+
+class Yielding:
+    def __call__(self, record: Any) -> Iterator[float]:
+        yield 1.0
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Order:
+    number: int
+
+
+def declare(handler: Callable[..., Any] = handle, **options: Any) -> Any:
+    return worker("orders", **{"group": "billing"} | options)(handler)
+
+
+def consumer(**options: Any) -> ParallelConsumer:
+    config = options.pop("config", {**SERVERS, "group.id": "billing"})
+    return ParallelConsumer(config, **options)
+
+
+def reading(function: Any, key: str = "value.deserializer") -> ParallelConsumer:
+    return consumer(config={**SERVERS, "group.id": "billing", key: function})
+
+
+def sending(function: Any) -> Producer:
+    return Producer({**SERVERS, "value.serializer": function})
+
+
+def prioritised(**options: Any) -> PriorityConsumer:
+    config = {**SERVERS, "group.id": "billing", "levels": 3, "max.poll.records": 50}
+    return PriorityConsumer(config, **options)
+
+
+def asking(to_request: Any = lambda record: Request("GET", "http://h"), **options: Any) -> HttpHandler:
+    return HttpHandler(to_request, **options)
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    # Retries
+    (lambda: Retries(0.1), "backoff is 0.1; it must be a function, called with (attempt, chance). Give fixed"),  # type: ignore[arg-type]
+    (lambda: Retries(exponential_shares), "backoff is exponential_shares, which splits a capacity over levels and"),  # type: ignore[arg-type]
+    (lambda: Retries(linear_shares), "backoff is linear_shares, which splits a capacity over levels"),  # type: ignore[arg-type]
+    (lambda: Retries(weighted_shares(1, 2)), "capacity over levels and gives no delays. Give exponential_backoff()"),  # type: ignore[arg-type]
+    (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, chance)"),  # type: ignore[misc, arg-type]
+    (lambda: Retries(later), "backoff is later, an async def or one that yields: a call would run nothing of it"),  # type: ignore[arg-type]
+    (lambda: Retries(lambda attempt, chance: -1.0), "<lambda>, which gave -1.0 for attempt 1 and chance 0; a delay is"),
+    (lambda: Retries(lambda attempt, chance: 0.5 - chance), "which gave -0.5 for attempt 1 and chance 1"),
+    (lambda: Retries(lambda attempt, chance: math.inf), "which gave inf for attempt 1"),
+    (lambda: Retries(lambda attempt, chance: "soon"), "which gave 'soon' for attempt 1"),  # type: ignore[arg-type, return-value]
+    (lambda: Retries(max_attempts=0), "max_attempts is 0; it must be a whole number, at least 1, or None to try for"),
+    (lambda: Retries(max_attempts=2.5), "max_attempts is 2.5; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Retries(max_attempts=True), "max_attempts is True; it must be a whole number"),
+    (lambda: Retries(max_attempts="5"), "max_attempts is '5'; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Retries(fatal=KeyError), "it must be a tuple of exception classes, as (KeyError,)"),  # type: ignore[arg-type]
+    (lambda: Retries(fatal=("KeyError",)), "fatal is ('KeyError',); it must be a tuple of exception"),  # type: ignore[arg-type]
+    (lambda: Retries(delay=5), "delay is 5; it must be a function, called with (record, attempt, error)"),  # type: ignore[arg-type]
+    (lambda: Retries(delay=lambda record: 5.0), "which cannot be called with (record, attempt, error)"),  # type: ignore[misc, arg-type]
+    (lambda: fixed_backoff(-1), "seconds is -1; a delay is a number of seconds, at least 0 and finite"),
+    (lambda: fixed_backoff(timedelta(seconds=5)), "seconds is datetime.timedelta(seconds=5); a delay is a number"),  # type: ignore[arg-type]
+    (lambda: exponential_backoff(first=0), "first is 0; it must be the seconds of the first delay, above 0"),
+    (lambda: exponential_backoff(factor=0.5), "factor is 0.5; it must be a number, at least 1"),
+    (lambda: exponential_backoff(longest=math.inf), "longest is inf; a delay is a number of seconds"),
+    (lambda: exponential_backoff(jitter=2), "jitter is 2; it must be from 0, for none, to 1"),
+    (lambda: Retries(by_exception=[TimeoutError]), "it must be a mapping of exception classes to back-offs"),  # type: ignore[arg-type]
+    (lambda: Retries(by_exception={"TimeoutError": fixed_backoff(1)}), "it must be a mapping of exception classes"),  # type: ignore[dict-item]
+    (lambda: Retries(by_exception={TimeoutError: 5}), "by_exception[TimeoutError] is 5; it must be a function"),  # type: ignore[dict-item]
+    (lambda: Retries(by_exception={OSError: linear_shares}), "by_exception[OSError] is linear_shares, which splits"),  # type: ignore[dict-item]
+    # Levels
+    (weighted_shares, "No weights were given"),
+    (lambda: weighted_shares(1, 2.5), "The weight 2.5 is no whole number"),  # type: ignore[arg-type]
+    (lambda: prioritised(distributor=5), "distributor is 5; it must be a function, called with (levels, capacity)"),
+    (lambda: prioritised(distributor=handle), "distributor is handle, which cannot be called with (levels, capacity)"),
+    (lambda: prioritised(distributor=lambda levels, capacity: 50), "The distributor gave 50; it must give a whole"),
+    (lambda: prioritised(policy="fairest"), "The policy 'fairest' is not one of"),
+    (lambda: declare(topics_at="x"), "A worker has no option 'topics_at'"),
+    (lambda: worker({"orders": "high"}, group="g")(handle), "The level of the topic 'orders' is 'high'"),  # type: ignore[dict-item]
+    # Workers: each option as that of the ParallelConsumer
+    (lambda: declare(no_arguments), "The handler no_arguments cannot be called with (record), nor with (record, cont"),
+    (lambda: declare(three_arguments), "The handler three_arguments cannot be called with (record), nor with"),
+    (
+        lambda: declare(by_name),
+        "The handler by_name cannot be called with (record), nor with (record, context)",
+    ),
+    (lambda: declare(yields), "The handler yields yields, and only run_and_produce takes that"),
+    (lambda: declare(group=5), "The setting group.id must be a non-empty string, not 5"),
+    (lambda: declare(levels=True), "levels is True; it must be a whole number, at least 1"),
+    (lambda: declare(max_concurrency=0), "max_concurrency is 0; it must be at least 1"),
+    (lambda: declare(retries=5), "retries is 5; it must be a Retries, as Retries(max_attempts=5)"),
+    (lambda: declare(retries=Retries(max_attempts=5)), "After max_attempts=5 a record goes to the dead_letter_topic"),
+    (lambda: declare(time_limit=timedelta(1)), "time_limit is datetime.timedelta(days=1); it must be above 0"),
+    (lambda: declare(ordering="partition by key"), "ordering is 'partition by key'; choose one of"),
+    (lambda: declare(executor="async"), "executor='async' does not run a plain function"),
+    (lambda: declare(config="localhost:9092"), "The configuration is of the type str; it must be a mapping"),
+    (lambda: declare(config={5: 5}), "The configuration has the key 5; the name of a setting is a string"),
+    # Values
+    (lambda: declare(value=Order(7)), "cannot be called with the bytes of a record. Give a dataclass, for JSON, or"),
+    (lambda: declare(value=list[Order]), "value=list makes no instance of the bytes of a record. Give a dataclass"),
+    (lambda: declare(value=str), "value=str makes no instance of the bytes of a record. Give a dataclass"),
+    (lambda: declare(value=dict), "value=dict makes no instance of the bytes of a record"),
+    (lambda: declare(value=Colour), "value=Colour makes no instance of the bytes of a record"),
+    (lambda: declare(value=later), "value=later is an async def, or yields: a call would run nothing of it"),
+    (lambda: declare(value=no_arguments), "value=no_arguments cannot be called with the bytes of a record"),
+    (lambda: reading("json"), "The setting value.deserializer must be a function, not 'json'"),
+    (lambda: reading(str), "value.deserializer=str makes no instance of the bytes of a record. Give a function"),
+    (lambda: reading(Order), "value.deserializer=Order makes no instance of the bytes of a record"),
+    (lambda: reading(three_arguments, "key.deserializer"), "key.deserializer=three_arguments cannot be called with"),
+    (lambda: reading(later), "value.deserializer=later is an async def"),
+    (lambda: sending(later), "value.serializer=later does not return the bytes of the object that it is called with"),
+    (lambda: sending(no_arguments), "value.serializer=no_arguments does not return the bytes"),
+    # The parallel consumer
+    (lambda: consumer(config=None), "The configuration is of the type NoneType; it must be a mapping"),
+    (lambda: consumer(ordering="any"), "ordering is 'any'; choose one of <Ordering.KEY"),
+    (lambda: consumer(max_concurrency="16"), "max_concurrency is '16'; it must be a whole number, at least 1"),
+    (lambda: consumer(max_concurrency=True), "max_concurrency is True; it must be a whole number"),
+    (lambda: consumer(adaptive="no"), "adaptive is 'no'; it must be True or False"),
+    (lambda: consumer(rate_limit="10/s"), "rate_limit is '10/s'; it must be above 0 and finite, or left out"),
+    (lambda: consumer(rate_limit=math.nan), "rate_limit is nan; it must be above 0 and finite"),
+    (lambda: consumer(time_limit=0), "time_limit is 0; it must be above 0 and finite"),
+    (lambda: consumer(executor="threads"), "executor is 'threads'; choose one of 'thread', 'async', 'process'"),
+    (lambda: consumer(executor="process", processes=1.5), "processes is 1.5; it must be a whole number, at least 1"),
+    (lambda: consumer(policy="first"), "The policy 'first' is not one of capacity_burst, fair and strict"),
+    (lambda: consumer(distributor=by_name), "distributor is by_name, which cannot be called with (levels, capacity)"),
+    (lambda: consumer(retries=0), "retries is 0; it must be a Retries"),
+    (lambda: consumer(dead_letter_topic="orders dead"), "dead_letter_topic is 'orders dead'; it must be the name of"),
+    (lambda: consumer(commit_mode="exactly-once"), "commit_mode is 'exactly-once'; choose one of 'async'"),
+    (lambda: consumer(producer_config=["acks"]), "The configuration is of the type list; it must be a mapping"),
+    (lambda: consumer(hand_over_timeout="10"), "hand_over_timeout is '10'; it must be a number, at least 0"),
+    (lambda: consumer(hand_over_timeout=math.nan), "hand_over_timeout is nan; it must be at least 0"),
+    # Delay
+    (lambda: Scheduler("localhost:9092"), "The configuration is of the type str; it must be a mapping"),  # type: ignore[arg-type]
+    (lambda: Scheduler(SERVERS, name="my timers"), "The name of the scheduler is 'my timers'; its topics begin with"),
+    (lambda: Relay(SERVERS, name=""), "The name of the scheduler is ''; its topics begin with it"),
+    (lambda: Relay(SERVERS, mode="fast"), "The mode is 'fast'; it must be 'exactly-once' or 'low-latency'"),  # type: ignore[arg-type]
+    (lambda: Relay(SERVERS, memory=0), "memory is 0 bytes; it must be at least 1"),
+    (lambda: Relay(SERVERS, memory="1 GB"), "memory is '1 GB'; it must be a whole number, at least 1"),  # type: ignore[arg-type]
+    (lambda: Relay(None), "The configuration is of the type NoneType"),  # type: ignore[arg-type]
+    (lambda: Ladder(1000), "The lines are 1000; they must be a tuple of milliseconds"),  # type: ignore[arg-type]
+    (lambda: Ladder((1000.0, 2000.0)), "A line of a ladder is 1000.0; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Ladder.exponential(first="1s"), "The first line of a ladder is '1s'; it must be above 0"),  # type: ignore[arg-type]
+    (lambda: Ladder.exponential(base=1), "The base of a ladder must be over 1; it is 1"),
+    (lambda: Ladder.exponential(count=0), "The count of a ladder's lines is 0; it must be at least 1"),
+    (lambda: Ladder.exponential(count=10_000), "A ladder of 10000 lines, each 2.0 times the one before, ends beyond"),
+    # Requests
+    (lambda: asking("http://h"), "to_request is 'http://h'; it must be a function, called with (record)"),
+    (lambda: asking(later), "to_request is later, an async def or one that yields"),
+    (lambda: asking(no_arguments), "to_request is no_arguments, which cannot be called with (record)"),
+    (lambda: asking(per_host=2.5), "per_host is 2.5; it must be a whole number, at least 1"),
+    (lambda: asking(timeout="10"), "timeout is '10'; it must be a number, at least 0.001"),
+    (lambda: asking(accept=409), "accept is 409; it must be a set of statuses, as {409}"),
+    (lambda: asking(accept=["409"]), "accept is ['409']; it must be a set of statuses"),
+    (lambda: asking(on_response=handle), "it must be a function of (record, response)"),
+    (lambda: asking(session=handle), "session is handle, which cannot be called with ()"),
+    (lambda: asking(idempotency_key="id"), "idempotency_key is 'id'; it must be True or False"),
+    (lambda: asking(max_body=None), "max_body is None; it must be a whole number, at least 0"),
+    # Producers
+    (lambda: PriorityProducer([]), "The configuration is of the type list"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("declaration", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_cannot_work_is_refused_when_it_is_declared(declaration: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        declaration()
+    assert words in str(refused.value)
+    assert str(refused.value)[-1] in ".)"
+
+
+@pytest.fixture
+def idle() -> Iterator[ParallelConsumer]:
+    with consumer() as made:
+        made.subscribe("orders")
+        yield made
+
+
+UNCALLED = "cannot be called with (record), nor with (record, context)"
+AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda idle: idle.run(no_arguments), f"The handler no_arguments {UNCALLED}"),
+    (lambda idle: idle.run("handle"), "The handler is 'handle'; it must be a function (record), or (record, context)"),
+    (lambda idle: idle.run(Yielding()), "The handler Yielding yields, and only run_and_produce takes that"),
+    (lambda idle: idle.run(functools.partial(no_arguments)), f"The handler no_arguments {UNCALLED}"),
+    (lambda idle: idle.results(three_arguments), f"The handler three_arguments {UNCALLED}"),
+    (lambda idle: idle.results(yields), "The handler yields yields"),
+    (lambda idle: idle.run_and_produce(by_name), f"The handler by_name {UNCALLED}"),
+    (lambda idle: idle.run_and_produce(handle, 5), "on_output is 5; it must be a function, called with (input, output"),
+    (lambda idle: idle.run_and_produce(handle, handle), "on_output is handle, which cannot be called with (input, out"),
+    (lambda idle: idle.run_batches(no_arguments, 10), "cannot be called with (records), nor with (records, contexts)"),
+    (lambda idle: idle.run_batches(handle, 2.5), "max_size is 2.5; it must be a whole number, at least 1"),
+    (lambda idle: idle.run_batches(handle, 10, "1s"), "linger is '1s'; it must be a number, at least 0"),
+    (lambda idle: idle.subscribe({"orders": 1}), "The level of the topic 'orders' is 1"),
+]
+
+
+@pytest.mark.parametrize(("run", "words"), AT_THE_RUN, ids=[words for _, words in AT_THE_RUN])
+def test_a_handler_that_cannot_be_called_is_refused_before_a_broker_is_asked(
+    idle: ParallelConsumer, run: Callable[[ParallelConsumer], Any], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        run(idle)
+    assert words in str(refused.value)
+
+
+def test_what_is_given_to_a_function_before_is_in_no_error() -> None:
+    assert called(functools.partial(three_arguments, "a secret")) == "three_arguments"
+    assert called(functools.partial(Yielding(), "a secret")) == "Yielding"
+
+
+def test_a_value_in_an_error_is_short_whatever_its_class_makes_of_it() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert shown("x" * 1000).endswith(" …")
+    assert shown(Odd()).startswith("of the type ")
+    assert shown(Ordering.KEY) == repr(Ordering.KEY)
