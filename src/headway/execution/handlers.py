@@ -76,8 +76,15 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
             return failed(job[0], error)
         return settle(job[0], result) if settle else done(job[0])
 
+    def call(job: Job) -> Any:
+        return handler(job[0].record, Context(job[0]))
+
+    def call_alone(job: Job) -> Any:
+        return alone(job[0].record)
+
+    alone: Any = handler.func if isinstance(handler, _WithoutContext) else None  # then no context need be made
     return Handlers(
-        lambda job: handler(job[0].record, Context(job[0])),
+        call_alone if alone else call,
         returned,
         lambda job, error: failed(job[0], error),
         dispatch.give_up,
