@@ -23,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import describe
+from headway.kafka.allowed_operations import plain
 from headway.kafka.binding.factory import make_client
 
 _WITHIN = 20.0
@@ -59,7 +60,7 @@ class Acl:
             ResourcePatternType.PREFIXED if self.prefixed else ResourcePatternType.LITERAL,
             f"User:{self.user}",
             "*",
-            _known("operation", self.operation, {_plain(each.name): each for each in _OPERATIONS}),
+            _known("operation", self.operation, {plain(each.name): each for each in _OPERATIONS}),
             AclPermissionType.ALLOW,
         )
 
@@ -139,11 +140,6 @@ def _result(future: Future[T], what: str) -> T:
 
 
 def _known(what: str, word: str, words: Mapping[str, Enum]) -> Any:
-    if (found := words.get(_plain(word))) is None:
+    if (found := words.get(plain(word))) is None:
         raise ConfigError(f"The {what} of a right cannot be {word!r}. Choose one of {', '.join(words)}.")
     return found
-
-
-def _plain(word: str) -> str:
-    """Return Kafka's word in one spelling, for IdempotentWrite, IDEMPOTENT_WRITE and idempotent-write."""
-    return word.replace("_", "").replace("-", "").lower()

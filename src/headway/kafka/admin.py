@@ -4,10 +4,11 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS
@@ -15,10 +16,18 @@ from headway.core.connection_failures import without_counters
 from headway.core.levels.naming import how_to_create, is_topic_name
 from headway.core.rights import Right
 from headway.errors import AuthorizationError, KafkaError
+from headway.kafka.allowed_operations import (
+    Allowed,
+    allowed_by,
+    allowed_in,
+    allowed_on_group,
+    allows,
+    ask_about_topics,
+)
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
-from headway.kafka.coordinator import ask_for_operations, coordinator_client
-from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.kafka.binding.retrying import retrying
+from headway.kafka.missing_rights import why_refused
 from headway.kafka.topic_listing import TopicListing
 
 # Asking again helps while a broker restarts or a name resolves slowly; it does not if every address refuses.
@@ -28,7 +37,6 @@ _TELL_RIGHTS_WITHIN = 3.0  # by brokers that answer; some never tell, for exampl
 _CREATE_WITHIN = 30.0
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
-_OPERATIONS = {"Read": AclOperation.READ, "Write": AclOperation.WRITE, "Delete": AclOperation.DELETE}
 _START_ONE = (
     "Start a local one with `headway broker start`, or say where yours is (--bootstrap-servers, or the setting "
     "bootstrap.servers)."
@@ -84,11 +92,8 @@ class Admin:
         """Return the description of a topic, None if it does not exist; raises `AuthorizationError`."""
         if not is_topic_name(topic):
             return None
-        [asked] = self._client.describe_topics(
-            ck.TopicCollection([topic]), include_authorized_operations=True, request_timeout=within
-        ).values()
         try:
-            return asked.result()
+            return ask_about_topics(self._client, [topic], within)[topic].result()
         except ck.KafkaException as error:
             if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return None
@@ -107,27 +112,20 @@ class Admin:
         self._ask_patiently()
         topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
         groups = list(dict.fromkeys(each.name for each in rights if each.resource == "Group"))
-        allowed = {("Group", name): self._allowed_on_group(name) for name in groups}
-        allowed |= {("Topic", name): operations for name, operations in self._allowed_on_topics(topics).items()}
-        return next((each for each in rights if not _has(each, allowed.get((each.resource, each.name)))), None)
+        asked = {
+            ("Group", name): partial(allowed_on_group, self._settings, name, _TELL_RIGHTS_WITHIN) for name in groups
+        }
+        for name, answer in ask_about_topics(self._client, topics, _TELL_RIGHTS_WITHIN).items():
+            asked["Topic", name] = partial(allowed_in, answer, _TELL_RIGHTS_WITHIN)
+        allowed = {resource: _if_told(ask) for resource, ask in asked.items()}
+        return next(
+            (each for each in rights if not allows(allowed.get((each.resource, each.name)), each.operation)), None
+        )
 
     def require(self, rights: Collection[Right]) -> None:
         """Raise `AuthorizationError` for the first of these rights that this client lacks; else as `missing`."""
         if right := self.missing(rights):
             raise AuthorizationError(right.missing(self._settings))
-
-    def _allowed_on_topics(self, topics: Collection[str]) -> dict[str, Collection[Any] | None]:
-        """Return the operations that this client may do on each topic; None if brokers do not tell."""
-        if not topics:
-            return {}
-        asked = self._client.describe_topics(
-            ck.TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_TELL_RIGHTS_WITHIN
-        )
-        return {topic: _operations(answer) for topic, answer in asked.items()}
-
-    def _allowed_on_group(self, group: str) -> Collection[Any] | None:
-        client = coordinator_client(self._settings)  # it, and its request, end with its last reference
-        return _operations(ask_for_operations(client, group))
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
         """Return Kafka's id of each topic that exists, if its brokers give one; a topic made anew has another id.
@@ -164,8 +162,8 @@ class Admin:
             return Right("Write", "Topic", topic).missing(self._settings)
         if about is None:
             return f"The topic {topic} does not exist. {how_to_create(topic)}"
-        right = Right("Write", "Topic", topic)
-        return None if _has(right, about.authorized_operations) else right.missing(self._settings)
+        is_allowed = allows(allowed_by(about), "Write")
+        return None if is_allowed else Right("Write", "Topic", topic).missing(self._settings)
 
     def serve(self) -> None:
         """Let go of the client's reports of its connections."""
@@ -203,21 +201,26 @@ class Admin:
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _ask_patiently(self) -> Any:
-        began = time.monotonic()
-        while True:
-            try:
-                metadata = self._client.list_topics(timeout=_ASK_FOR)
-            except ck.KafkaException as error:
-                self._client.poll(0)  # serves the error callback, which knows the cause
-                self._connection.check(self._client)
-                within = self._patience if self._brokers.none_is_up else max(self._patience, _GIVE_UP_AFTER)
-                if time.monotonic() - began > max(within, _ASK_FOR):
-                    raise self._unreachable() from error
-                time.sleep(_ASK_AGAIN_AFTER)
-            else:
-                self._brokers.none_is_up = False
-                self._is_connected = True
-                return metadata
+        hopeless_at = time.monotonic() + max(self._patience, _ASK_FOR)
+        try:
+            metadata = retrying(
+                self._ask_for_topics,
+                max(self._patience, _GIVE_UP_AFTER),
+                is_over=lambda: self._brokers.none_is_up and time.monotonic() > hopeless_at,
+            )
+        except ck.KafkaException as error:
+            raise self._unreachable() from error
+        self._brokers.none_is_up = False
+        self._is_connected = True
+        return metadata
+
+    def _ask_for_topics(self, _: float) -> Any:
+        try:
+            return self._client.list_topics(timeout=_ASK_FOR)
+        except ck.KafkaException:
+            self._client.poll(0)  # serves the error callback, which knows the cause
+            self._connection.check(self._client)
+            raise
 
     def _unreachable(self) -> KafkaError:
         return self._connection.refusal_so_far() or KafkaError(
@@ -236,18 +239,12 @@ class _Brokers:
             self.none_is_up = True
 
 
-def _operations(answer: Future[Any]) -> Collection[Any] | None:
+def _if_told(ask: Callable[[], Allowed]) -> Allowed:
+    """Return the answer; an error that is about no right says no more than brokers that do not tell."""
     try:
-        operations: Collection[Any] | None = answer.result(_TELL_RIGHTS_WITHIN).authorized_operations
-    except TimeoutError:
+        return ask()
+    except (TimeoutError, ck.KafkaException):
         return None
-    except ck.KafkaException as error:
-        return () if is_refusal(error.args[0]) else None
-    return operations
-
-
-def _has(right: Right, allowed: Collection[Any] | None) -> bool:
-    return allowed is None or _OPERATIONS.get(right.operation, AclOperation.DESCRIBE) in allowed
 
 
 def describe(error: ck.KafkaError) -> str:

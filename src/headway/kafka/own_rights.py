@@ -8,27 +8,21 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import confluent_kafka as ck
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS
 from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
+from headway.kafka.allowed_operations import Allowed, allowed_in, allowed_on_group, allows, ask_about_topics
 from headway.kafka.binding.factory import make_client
-from headway.kafka.binding.retrying import COORDINATOR_MOVES, retrying
-from headway.kafka.coordinator import ask_for_operations, coordinator_client
+from headway.kafka.binding.retrying import retrying
+from headway.kafka.missing_rights import is_refusal
 
 _WITHIN = 20.0
 _PROBE = "headway-acls-check"
 """The end of trial names under a prefix: of a topic that is not created, and of an unused transactional id."""
 
-_NOT_AUTHORIZED = (
-    ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    ck.KafkaError.GROUP_AUTHORIZATION_FAILED,
-    ck.KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-)
 _NO_SUCH_TOPIC = "no such topic exists, and brokers tell only of topics that do"
 _NOT_TOLD = "the brokers do not tell which operations are allowed"
 
@@ -63,8 +57,9 @@ class OwnRights:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
-        self._admin = make_client(AdminClient, {"log_level": 2, **self._kafka})
-        self._visible = Admin(config).topics()  # raises for a login that is refused
+        admin = Admin(config)
+        self._visible = admin.topics()  # raises for a login that is refused
+        self._admin = admin.client
 
     def check(self, rights: Iterable[Right]) -> list[Answer]:
         """Return the known state of each right."""
@@ -74,11 +69,11 @@ class OwnRights:
         if right.resource == "TransactionalId":
             return self._of_transactional_id(right)
         if right.resource == "Group":
-            return _answer(right, self._operations(right, self._of_group))
+            return self._answer(right, self._of_group)
         if right.operation == "Create":
             return self._of_creation(right)
         if not right.prefixed and right.name != "*":
-            return _answer(right, self._operations(right, self._of_topic))
+            return self._answer(right, self._of_topic)
         return self._of_all_topics(right)
 
     def _of_all_topics(self, right: Right) -> Answer:
@@ -95,32 +90,23 @@ class OwnRights:
             Answer(right, Held.YES)
         )
 
-    def _operations(self, right: Right, ask: Callable[[str], Any]) -> Held | str | frozenset[str]:
-        """Return the allowed operations; or that none is allowed, or the reason for which they are not known."""
+    def _answer(self, right: Right, ask: Callable[[str], Allowed]) -> Answer:
         try:
             allowed = ask(right.name)
         except ck.KafkaException as error:
-            code = error.args[0].code()
-            if code in _NOT_AUTHORIZED:
-                return Held.NO
-            if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return _NO_SUCH_TOPIC
+            if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return Answer(right, Held.UNKNOWN, _NO_SUCH_TOPIC)
             raise _not_answered(right, error) from error
-        return _NOT_TOLD if allowed is None else frozenset(_plain(each.name) for each in allowed)
+        if allowed is None:
+            return Answer(right, Held.UNKNOWN, _NOT_TOLD)
+        return Answer(right, Held.YES if allows(allowed, right.operation) else Held.NO)
 
-    def _of_topic(self, name: str) -> Any:
-        asked: Any = self._admin.describe_topics(
-            ck.TopicCollection([name]), include_authorized_operations=True, request_timeout=_WITHIN
-        )
-        return asked[name].result().authorized_operations
+    def _of_topic(self, name: str) -> Allowed:
+        return allowed_in(ask_about_topics(self._admin, [name], _WITHIN)[name], _WITHIN)
 
-    def _of_group(self, name: str) -> Any:
-        def ask(_: float) -> Any:
-            client = coordinator_client(self._kafka)  # ends with its last reference, and with it what was asked
-            return ask_for_operations(client, name).result(_WITHIN).authorized_operations
-
+    def _of_group(self, name: str) -> Allowed:
         try:
-            return retrying(ask, _WITHIN, COORDINATOR_MOVES)
+            return retrying(lambda _: allowed_on_group(self._kafka, name, _WITHIN), _WITHIN)
         except TimeoutError:
             raise KafkaError(f"The coordinator of the group {name} did not answer within {_WITHIN:g} s.") from None
 
@@ -132,10 +118,9 @@ class OwnRights:
         try:
             asked[name].result()
         except ck.KafkaException as error:
-            code = error.args[0].code()
-            if code in _NOT_AUTHORIZED:
+            if is_refusal(error.args[0]):
                 return Answer(right, Held.NO)
-            if code != ck.KafkaError.TOPIC_ALREADY_EXISTS:
+            if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _not_answered(right, error) from error
         return Answer(right, Held.YES)
 
@@ -147,7 +132,7 @@ class OwnRights:
         try:
             producer.init_transactions(_WITHIN)
         except ck.KafkaException as error:
-            if error.args[0].code() in _NOT_AUTHORIZED:
+            if is_refusal(error.args[0]):
                 return Answer(right, Held.NO)
             raise _not_answered(right, error) from error
         finally:
@@ -156,17 +141,5 @@ class OwnRights:
         return Answer(right, Held.YES)
 
 
-def _answer(right: Right, allowed: Held | str | frozenset[str]) -> Answer:
-    if isinstance(allowed, Held):
-        return Answer(right, allowed)
-    if isinstance(allowed, str):
-        return Answer(right, Held.UNKNOWN, allowed)
-    return Answer(right, Held.YES if _plain(right.operation) in allowed else Held.NO)
-
-
 def _not_answered(right: Right, error: ck.KafkaException) -> KafkaError:
     return KafkaError(f"Kafka did not say whether there is {right}: {describe(error.args[0])}.")
-
-
-def _plain(word: str) -> str:
-    return word.replace("_", "").lower()

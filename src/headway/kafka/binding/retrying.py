@@ -1,57 +1,83 @@
-"""Calls to Kafka that are made again while a broker restarts."""
+"""The one way to ask Kafka again, and the one list of the errors after which asking again helps."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import confluent_kafka as ck
 
+from headway.errors import KafkaError
+
 T = TypeVar("T")
 
 _SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
-_AGAIN_AFTER = 0.05
-_NOT_NOW = {
-    ck.KafkaError._TRANSPORT,
-    ck.KafkaError._TIMED_OUT,
-    ck.KafkaError._ALL_BROKERS_DOWN,
-    # librdkafka's and the brokers' knowledge of leaders may be of different moments.
-    ck.KafkaError._NOENT,
-    ck.KafkaError.LEADER_NOT_AVAILABLE,
-    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
-    ck.KafkaError.FENCED_LEADER_EPOCH,
-    ck.KafkaError.UNKNOWN_LEADER_EPOCH,
-    ck.KafkaError.OFFSET_NOT_AVAILABLE,
-}
+_PAUSE = 0.05
 
-
-COORDINATOR_MOVES = {
-    ck.KafkaError._WAIT_COORD,
-    ck.KafkaError.NOT_COORDINATOR,
-    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
-    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    ck.KafkaError.UNSTABLE_OFFSET_COMMIT,
+PASSING: Mapping[int, str] = {
+    # A broker restarts, or cannot be reached for a moment. The first three are librdkafka's own.
+    ck.KafkaError._TRANSPORT: "the connection broke",
+    ck.KafkaError._TIMED_OUT: "the broker did not answer; another one may",
+    ck.KafkaError._ALL_BROKERS_DOWN: "no connection is up, for example while the only broker restarts",
+    ck.KafkaError.REQUEST_TIMED_OUT: "the broker did not hear from the other brokers in time",
+    ck.KafkaError.NETWORK_EXCEPTION: "the broker dropped the request as it stopped",
+    ck.KafkaError.BROKER_NOT_AVAILABLE: "the broker has not registered with its controller yet",
+    # Another broker takes a partition over. The first one is librdkafka's own.
+    ck.KafkaError._NOENT: "librdkafka knows no leader at the moment",
+    ck.KafkaError.LEADER_NOT_AVAILABLE: "the leader is being elected",
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION: "the leader has moved, and librdkafka has not heard of it",
+    ck.KafkaError.FENCED_LEADER_EPOCH: "the broker has heard of an election that librdkafka has not heard of",
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH: "librdkafka has heard of an election that the broker has not heard of",
+    ck.KafkaError.REPLICA_NOT_AVAILABLE: "the broker does not have its copy of the partition yet",
+    ck.KafkaError.KAFKA_STORAGE_ERROR: "a disk of the broker failed, and another broker takes its partitions over",
+    ck.KafkaError.OFFSET_NOT_AVAILABLE: "the new leader does not know yet how far the copies are",
+    # Another broker becomes a group's or a producer's coordinator. The first one is librdkafka's own.
+    ck.KafkaError._WAIT_COORD: "librdkafka looks for the coordinator",
+    ck.KafkaError.NOT_COORDINATOR: "the coordinator has moved",
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE: "Kafka chooses the coordinator",
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "the new coordinator reads what its predecessor has stored",
+    ck.KafkaError.UNSTABLE_OFFSET_COMMIT: "a transaction with offsets of the group is about to end",
 }
+"""The errors that may be gone if the same request is made again, each with its cause."""
 
 
 def passes(error: ck.KafkaError) -> bool:
-    """Return whether an error may be gone if the request is repeated: a broker restarts, or another takes over."""
-    return error.retriable() or error.code() in _NOT_NOW or error.code() in COORDINATOR_MOVES
+    """Return whether an error may be gone if the same request is made again.
+
+    For calls about transactions librdkafka decides that itself. An error that ends the transaction or the producer
+    never passes, whatever its code.
+    """
+    if error.fatal() or error.txn_requires_abort():
+        return False
+    return error.retriable() or error.code() in PASSING
 
 
-def retrying(call: Callable[[float], T], within: float, not_now: Collection[int] = ()) -> T:
-    """Call `call(seconds)` again and again while there is no answer, or one that allows another call.
+def retrying(
+    call: Callable[[float], T],
+    within: float,
+    also: Collection[int] = (),
+    *,
+    is_over: Callable[[], bool] = lambda: False,
+    pause: float = _PAUSE,
+) -> T:
+    """Call `call(seconds)` again and again while its error is one that passes.
 
-    The error codes `not_now` allow another call, too.
+    The call raises the binding's `KafkaException`, or our `KafkaError` with that as its cause. The error codes `also`
+    pass, too.
 
-    Raises the last `KafkaException` once `within` seconds are over, and any other at once.
+    Raises the call's last error once `within` seconds are over, or `is_over` returns True; and any other error at once.
     """
     deadline = time.monotonic() + within
     while True:
         try:
             return call(_SLICE)
-        except ck.KafkaException as error:
-            code = error.args[0].code()
-            again = error.args[0].retriable() or code in _NOT_NOW or code in not_now
-            if not again or time.monotonic() > deadline:
+        except (ck.KafkaException, KafkaError) as error:
+            cause = _cause(error)
+            may_pass = cause is not None and (passes(cause) or cause.code() in also)
+            if not may_pass or time.monotonic() > deadline or is_over():
                 raise
-        time.sleep(_AGAIN_AFTER)
+        time.sleep(pause)
+
+
+def _cause(error: ck.KafkaException | KafkaError) -> ck.KafkaError | None:
+    exception = error if isinstance(error, ck.KafkaException) else error.__cause__
+    return exception.args[0] if isinstance(exception, ck.KafkaException) else None

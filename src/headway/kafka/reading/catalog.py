@@ -1,6 +1,5 @@
 """The level topics in Kafka, and the offsets between which each of their partitions can be read."""
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from itertools import chain
@@ -13,6 +12,7 @@ from headway.core.levels.naming import how_to_create, level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.retrying import passes, retrying
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.reading.range_reader import Offsets, name_of
@@ -26,24 +26,6 @@ K = TypeVar("K")
 _ASK_FOR = 5.0
 _ANSWER_WITHIN = 60.0  # a restart of the broker included
 _ASK_AGAIN_AFTER = 0.2
-
-
-_PASSING = (
-    ck.KafkaError._TIMED_OUT,
-    ck.KafkaError._TRANSPORT,
-    ck.KafkaError._NOENT,  # no leader is known
-    ck.KafkaError.BROKER_NOT_AVAILABLE,
-    ck.KafkaError.FENCED_LEADER_EPOCH,
-    ck.KafkaError.KAFKA_STORAGE_ERROR,
-    ck.KafkaError.LEADER_NOT_AVAILABLE,
-    ck.KafkaError.NETWORK_EXCEPTION,
-    ck.KafkaError.NOT_LEADER_FOR_PARTITION,
-    ck.KafkaError.OFFSET_NOT_AVAILABLE,
-    ck.KafkaError.REPLICA_NOT_AVAILABLE,
-    ck.KafkaError.REQUEST_TIMED_OUT,
-    ck.KafkaError.UNKNOWN_LEADER_EPOCH,  # we have heard of its election before it has itself
-)
-"""The answers, or missing answers, of a broker that restarts or is replaced by another one."""
 
 
 class TopicLevels(NamedTuple):
@@ -135,17 +117,24 @@ class Catalog(Admin):
         """Return the answers, some of which can be lasting errors; asks again after errors that pass."""
         if not self._connected:
             self._ask_patiently()
-        deadline = time.monotonic() + _ANSWER_WITHIN
-        while True:
-            answers = ask()
-            passing = [each for each in answers.values() if isinstance(each, ck.KafkaError) and each.code() in _PASSING]
-            if not passing or time.monotonic() > deadline:
-                return answers
-            self._connection.check(self._client)
-            time.sleep(_ASK_AGAIN_AFTER)
-            # A client that has lost a leader while it asked for offsets may not find it again.
-            self._client = make_client(AdminClient, self._settings, self._connection)
-            self._brokers.none_is_up = False
+        answers: dict[K, Any] = {}
+
+        def ask_all(_: float) -> None:
+            if answers:
+                # A client that has lost a leader while it asked for offsets may not find it again.
+                self._client = make_client(AdminClient, self._settings, self._connection)
+                self._brokers.none_is_up = False
+            answers.update(ask())
+            if passing := [each for each in answers.values() if isinstance(each, ck.KafkaError) and passes(each)]:
+                self._connection.check(self._client)
+                raise ck.KafkaException(passing[0])
+
+        try:
+            retrying(ask_all, _ANSWER_WITHIN, pause=_ASK_AGAIN_AFTER)
+        except ck.KafkaException:
+            if not answers:
+                raise
+        return answers
 
     def _failure(self, failure: str, reason: ck.KafkaError, topic: str) -> KafkaError:
         self._client.poll(0)  # serves the error callback

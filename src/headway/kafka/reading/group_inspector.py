@@ -13,6 +13,7 @@ from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Offsets, Partition
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.retrying import retrying
 from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
 from headway.kafka.reading.log_bounds import LogBounds
@@ -26,13 +27,7 @@ _ANSWER_WITHIN = 20.0
 _STALLED_AFTER = 60.0
 _LOOK_EVERY = 0.2
 _BATCH = 1000
-_ASK_EVERY = 0.1
 
-_COORDINATOR_MOVES = (
-    ck.KafkaError.NOT_COORDINATOR,
-    ck.KafkaError.COORDINATOR_NOT_AVAILABLE,
-    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
 _HAS_MEMBERS = (
     ck.KafkaError.UNKNOWN_MEMBER_ID,
     ck.KafkaError.ILLEGAL_GENERATION,
@@ -179,7 +174,7 @@ class GroupInspector(Closable):
     def _asked(self, call: Callable[[], T]) -> T:
         """Return the result of a call about the group; raises `AuthorizationError` for want of a right on it."""
         try:
-            return _patiently(call)
+            return retrying(lambda _: call(), _ANSWER_WITHIN)
         except KafkaError as error:
             raise_if_refused(error, "Describe", self._kafka, group=self.group)
             raise
@@ -194,18 +189,6 @@ class GroupInspector(Closable):
                     f"The group {self.group} has members, and Kafka lets nobody else commit for it. Stop them first."
                 ) from error
             raise error
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """Return the call's result, once the group's coordinator is ready; while Kafka starts one, it refuses."""
-    deadline = time.monotonic() + _ANSWER_WITHIN
-    while True:
-        try:
-            return call()
-        except KafkaError as error:
-            if _code(error) not in _COORDINATOR_MOVES or time.monotonic() > deadline:
-                raise
-        time.sleep(_ASK_EVERY)
 
 
 def _code(error: KafkaError) -> int | None:

@@ -1,0 +1,59 @@
+"""The operations that brokers allow this login on a topic or group: answers that need no right to see ACLs."""
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+from confluent_kafka.admin import AdminClient
+
+from headway.kafka.coordinator import ask_for_operations, coordinator_client
+from headway.kafka.missing_rights import is_refusal
+
+Allowed = frozenset[str] | None
+"""The allowed operations, none for a resource that may not even be described; None if brokers do not tell."""
+
+
+def ask_about_topics(client: AdminClient, topics: Collection[str], within: float) -> dict[str, Future[Any]]:
+    """Ask for the descriptions of topics, with the operations that this client may do on them."""
+    if not topics:
+        return {}
+    return client.describe_topics(
+        ck.TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=within
+    )
+
+
+def allowed_on_group(config: Mapping[str, Any], group: str, within: float) -> Allowed:
+    """Ask the coordinator of a group once; raises as `allowed_in` does."""
+    client = coordinator_client(config)  # it, and its request, end with its last reference
+    return allowed_in(ask_for_operations(client, group), within)
+
+
+def allowed_in(answer: Future[Any], within: float) -> Allowed:
+    """Wait for a description, and return the operations that it allows.
+
+    Raises `TimeoutError` without an answer within so many seconds, and `KafkaException` for an error that says nothing
+    of rights.
+    """
+    try:
+        return allowed_by(answer.result(within))
+    except ck.KafkaException as error:
+        if is_refusal(error.args[0]):
+            return frozenset()
+        raise
+
+
+def allowed_by(description: Any) -> Allowed:
+    """Return the operations that the description of a topic or group allows."""
+    operations = description.authorized_operations
+    return None if operations is None else frozenset(plain(each.name) for each in operations)
+
+
+def allows(allowed: Allowed, operation: str) -> bool:
+    """Return whether an operation is allowed, as far as brokers tell."""
+    return allowed is None or plain(operation) in allowed
+
+
+def plain(word: str) -> str:
+    """Return Kafka's word in one spelling, for IdempotentWrite, IDEMPOTENT_WRITE and idempotent-write."""
+    return word.replace("_", "").replace("-", "").lower()
