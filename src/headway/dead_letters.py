@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol, TypeVar
 
+import msgspec
+
+from headway.core.outgoing_record import OutgoingRecord
 from headway.core.user_errors import kind_of, text_of
 from headway.records import ConsumerRecord, Header
 
@@ -14,6 +17,8 @@ MOST_BYTES = 2_097_152
 _SHORTENED = PREFIX + "shortened"
 _A_HEADER = 12  # bytes that a header takes beside its name and value, at most
 _LEAST_KEPT = 1000
+
+R = TypeVar("R", bound=OutgoingRecord)
 
 
 class Failed(Protocol):
@@ -47,40 +52,42 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
     return own + [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
 
 
-def size_of(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> int:
+def size_of(record: OutgoingRecord) -> int:
     """Return about how many bytes a record takes, and not fewer."""
+    return _size(record.value, record.key, record.headers or ())
+
+
+def _size(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> int:
     fields = sum(len(name.encode()) + len(content or b"") + _A_HEADER for name, content in headers)
     return len(value or b"") + len(key or b"") + fields + 100
 
 
-class Parts(NamedTuple):
-    """The parts of a dead letter that can be shortened."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: list[Header]
+def fitting(letter: R, most: int) -> R:
+    """Return a dead letter as it is if it takes at most so many bytes; else its beginning, as `shortened` does."""
+    return letter if size_of(letter) <= most else shortened(letter, most)
 
 
-def shortened(letter: Parts, most: int) -> Parts:
+def shortened(letter: R, most: int) -> R:
     """Return the beginning of a dead letter, about `most` bytes of it and the story; a header tells the full sizes.
 
     The record's own headers are left out.
     """
-    story = {name: content for name, content in letter.headers if name.startswith(PREFIX)}
-    own = len(letter.headers) - len(story)
+    headers = letter.headers or []
+    story = {name: content for name, content in headers if name.startswith(PREFIX)}
+    own = len(headers) - len(story)
     was = f"value {len(letter.value or b'')} bytes, key {len(letter.key or b'')} bytes, {own} headers"
     story.setdefault(_SHORTENED, was.encode())
-    left = max(_LEAST_KEPT, most - size_of(None, None, list(story.items())))
+    left = max(_LEAST_KEPT, most - _size(None, None, list(story.items())))
     key = None if letter.key is None else letter.key[: left // 4]
     value = None if letter.value is None else letter.value[: left - len(key or b"")]
-    return Parts(value, key, list(story.items()))
+    return msgspec.structs.replace(letter, value=value, key=key, headers=list(story.items()))
 
 
-def halved(letter: Parts) -> Parts | None:
+def halved(letter: R) -> R | None:
     """Return about the first half of a dead letter that Kafka refuses for its size; None if nothing can be left out.
 
     The size that a topic takes cannot be known before: the limit is the brokers', and counts compressed bytes.
     """
-    size = size_of(*letter)
+    size = size_of(letter)
     shorter = shortened(letter, size // 2)
-    return shorter if size_of(*shorter) < size else None
+    return shorter if size_of(shorter) < size else None

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,18 +13,16 @@ from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Answer, Refusal, Tick, Write
 from headway.core.delay.schedule import HEADER, Schedule, read_schedule
-from headway.dead_letters import PREFIX, Parts, halved, letter_headers, shortened, size_of
+from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
+from headway.dead_letters import PREFIX, fitting, halved, letter_headers
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
+from headway.kafka.producer.targets import Targets
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
 log = logging.getLogger(__name__)
 
-_ANY_PARTITION = -1
-_NOW = 0
-_ANSWER_WITHIN = 5.0
-_ASK_AGAIN_AFTER = 1.0
 _OVERHEAD = 1000  # bytes of a record's objects, about
 _MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record
 _REFUSED = "Kafka refuses the delivery"
@@ -50,19 +47,13 @@ _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are carried out, and nobody is told what became of them."
 
 
-class OutgoingRecord(msgspec.Struct, gc=False):
-    """A record as the client takes it.
+class RelayRecord(OutgoingRecord, gc=False):
+    """A record that a relay writes.
 
     `source` is the record it was made of; None for a relay's state. `line` is the line that it moves to, if it moves.
     `letter` is the dead letter that waits in a line, as `Writing.instead_of` says.
     """
 
-    topic: str
-    value: Any
-    key: Any
-    partition: int
-    timestamp: int
-    headers: list[Header] | None
     source: Any = None
     line: int | None = None
     letter: Any = None
@@ -98,14 +89,14 @@ class Writing:
         ] = {}  # targets that this relay may not write to, or might not some time ago
         self._now = 0
 
-    def records(self, partition: int, tick: Tick, now: int) -> Iterator[OutgoingRecord]:
+    def records(self, partition: int, tick: Tick, now: int) -> Iterator[RelayRecord]:
         """Yield all records that a tick writes.
 
         State comes first: so a transaction knows all its partitions early, and asks the broker for them once.
         """
         self._now = now
         for key, value in tick.state.items():
-            yield OutgoingRecord(self._names.state, value, key, partition, _NOW, None)
+            yield RelayRecord(self._names.state, value, key, partition, NOW, None)
         for write in tick.writes:
             yield self._move(partition, write) if write.line is not None else self._delivery(write, now)
         for refusal in tick.refusals:
@@ -116,19 +107,17 @@ class Writing:
             else:  # the command comes from a deleted or unknown scheduler, or the answers may not be written
                 log.warning("Nobody is told what became of the command %s.", answer.command.token)
 
-    def _move(self, partition: int, write: Write) -> OutgoingRecord:
+    def _move(self, partition: int, write: Write) -> RelayRecord:
         message, schedule = write.record, write.schedule
         headers = [*own_headers(message), schedule.header()]
         topic = self._names.line(write.line or 0)
-        return OutgoingRecord(topic, message.value(), message.key(), partition, _NOW, headers, message, write.line)
+        return RelayRecord(topic, message.value(), message.key(), partition, NOW, headers, message, write.line)
 
-    def _delivery(self, write: Write, now: int) -> OutgoingRecord:
+    def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
         if schedule.topic == self._names.dead and _is_letter(message):
             headers = list(headers_of(message))[:-1]  # the last one is the header of its wait
-            letter = OutgoingRecord(
-                self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message
-            )
+            letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
             error = DeliveryError(f"The topic {schedule.topic} of a schedule is the scheduler's own.")
@@ -136,15 +125,29 @@ class Writing:
         target = self._forbidden.get(schedule.topic)
         if target and not target.is_open:
             return self._wait_for_a_right(message, schedule, target)
-        if missing := self._targets.error(schedule):
+        if missing := self._missing_target(schedule):
             return self.dead_letter(message, missing, _REFUSED)
-        partition = _ANY_PARTITION if schedule.partition is None else schedule.partition
+        partition = ANY_PARTITION if schedule.partition is None else schedule.partition
         headers = own_headers(message)
         # By the clock that decided that the record is due: this machine's own clock may be behind it.
         timestamp = max(schedule.due, now)
-        return OutgoingRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
+        return RelayRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 
-    def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> OutgoingRecord:
+    def _missing_target(self, schedule: Schedule) -> DeliveryError | None:
+        """Return why a schedule's target cannot take it; None if that cannot be asked now: a send will show it."""
+        try:
+            count = self._targets.too_few(schedule.topic, schedule.partition or 0)
+        except KafkaError:
+            return None
+        if count is None:
+            return None
+        if count == 0:
+            return DeliveryError(f"The topic {schedule.topic} of a schedule does not exist.")
+        return DeliveryError(
+            f"A schedule is for partition {schedule.partition} of {schedule.topic}, which has {count}."
+        )
+
+    def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
         """Return a record that waits in a line for the right to write it to its target; or its dead letter.
 
         A right that is missing for a moment costs only that moment. A right that was never given makes no pile of work.
@@ -158,7 +161,7 @@ class Writing:
         line = self._ladder.line_for(wait)
         headers = [*own_headers(message), later.header()]
         topic, partition = self._names.line(line), message.partition()
-        return OutgoingRecord(topic, message.value(), message.key(), partition or 0, _NOW, headers, message, line)
+        return RelayRecord(topic, message.value(), message.key(), partition or 0, NOW, headers, message, line)
 
     def _forbid(self, topic: str, reason: str) -> Writable:
         """Note that a target refuses this relay's records because a right is missing."""
@@ -168,40 +171,33 @@ class Writing:
         target.refused(reason)
         return target
 
-    def _refused(self, refusal: Refusal) -> OutgoingRecord:
+    def _refused(self, refusal: Refusal) -> RelayRecord:
         return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
 
-    def _answer(self, answer: Answer) -> OutgoingRecord:
+    def _answer(self, answer: Answer) -> RelayRecord:
         command, settled = answer
-        return OutgoingRecord(self._names.answers, settled.value, command.token, command.reply, _NOW, None, answer)
+        return RelayRecord(self._names.answers, settled.value, command.token, command.reply, NOW, None, answer)
 
-    def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> OutgoingRecord:
+    def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
         """Return the dead letter of a record: the record as it is in its line, and why it cannot be delivered."""
         error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(_Failed(record), error, reason)
-        letter = OutgoingRecord(
-            self._names.dead, message.value(), message.key(), _ANY_PARTITION, _NOW, headers, message
-        )
-        parts = _parts(letter)
-        if size_of(*parts) > MAX_MESSAGE_BYTES:
-            letter = _with_parts(letter, shortened(parts, MAX_MESSAGE_BYTES))
-        return self._now_or_later(letter)
+        letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
+        return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
-    def _now_or_later(self, letter: OutgoingRecord) -> OutgoingRecord:
+    def _now_or_later(self, letter: RelayRecord) -> RelayRecord:
         """Return a dead letter if it can be stored now; else the same letter in a line, scheduled for its own topic.
 
         In the line the letter survives the relay's end, delays no other record, and comes again for the next try.
         """
         return letter if self._dead.is_open else self._later(letter)
 
-    def _later(self, letter: OutgoingRecord) -> OutgoingRecord:
+    def _later(self, letter: RelayRecord) -> RelayRecord:
         wait = max(_SHORTEST_WAIT, math.ceil(self._dead.again_in * 1000))
         schedule = Schedule(f"{_LETTER}{uuid.uuid4().hex}", self._now + wait, self._now, 0, self._names.dead)
-        parts = _parts(letter)
-        if size_of(*parts) > MAX_MESSAGE_BYTES - _ROOM_FOR_A_SCHEDULE:
-            letter = _with_parts(letter, shortened(parts, MAX_MESSAGE_BYTES - _ROOM_FOR_A_SCHEDULE))
+        letter = fitting(letter, MAX_MESSAGE_BYTES - _ROOM_FOR_A_SCHEDULE)
         line = self._ladder.line_for(wait)
         return msgspec.structs.replace(
             letter,
@@ -212,7 +208,7 @@ class Writing:
             letter=letter,
         )
 
-    def instead_of(self, refused: OutgoingRecord, error: str, reason: str) -> OutgoingRecord | None:
+    def instead_of(self, refused: RelayRecord, error: str, reason: str) -> RelayRecord | None:
         """Return the replacement for a record that Kafka refuses for good; None if no replacement is needed.
 
         A dead letter is halved if it is too large; for any other reason it waits in a line.
@@ -238,19 +234,19 @@ class Writing:
             raise KafkaError(said)
         if refused.letter is None:
             return self.dead_letter(refused.source, DeliveryError(said), _NO_MOVE)
-        shorter = halved(_parts(refused.letter))
+        shorter = halved(refused.letter)
         if shorter is None:
             raise KafkaError(said)
-        return self._later(_with_parts(refused.letter, shorter))
+        return self._later(shorter)
 
-    def _instead_of_letter(self, letter: OutgoingRecord, error: str, reason: str) -> OutgoingRecord:
-        shorter = halved(_parts(letter)) if error in _OF_THE_RECORD else None
+    def _instead_of_letter(self, letter: RelayRecord, error: str, reason: str) -> RelayRecord:
+        shorter = halved(letter) if error in _OF_THE_RECORD else None
         if shorter is not None:
-            return _with_parts(letter, shorter)
+            return shorter
         self._dead.refused(reason)
         return self._later(letter)
 
-    def _instead_of_forbidden(self, refused: OutgoingRecord, reason: str, said: str) -> OutgoingRecord:
+    def _instead_of_forbidden(self, refused: RelayRecord, reason: str, said: str) -> RelayRecord:
         if refused.line is None and refused.source is not None:
             target = self._forbid(refused.topic, reason)
             return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
@@ -263,44 +259,6 @@ class Writing:
 
 def _is_letter(message: Message) -> bool:
     return any(name.startswith(PREFIX) for name, _ in headers_of(message))
-
-
-def _parts(letter: OutgoingRecord) -> Parts:
-    return Parts(letter.value, letter.key, letter.headers or [])
-
-
-def _with_parts(letter: OutgoingRecord, parts: Parts) -> OutgoingRecord:
-    return msgspec.structs.replace(letter, value=parts.value, key=parts.key, headers=parts.headers)
-
-
-class Targets:
-    """The topics and partitions that exist: asked once, since librdkafka looks for a new topic for half a minute."""
-
-    def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
-        self._partitions_of = partitions_of
-        self._partitions: dict[str, int] = {}
-        self._asked_at: dict[str, float] = {}
-
-    def error(self, schedule: Schedule) -> DeliveryError | None:
-        """Return why a schedule's target cannot take it; None if that cannot be asked now: a send will show it."""
-        topic = schedule.topic
-        if self.have(topic, schedule.partition or 0):
-            return None
-        if (count := self._partitions[topic]) == 0:
-            return DeliveryError(f"The topic {topic} of a schedule does not exist.")
-        return DeliveryError(f"A schedule is for partition {schedule.partition} of {topic}, which has {count}.")
-
-    def have(self, topic: str, partition: int) -> bool:
-        """Return whether a topic has this partition; True if that cannot be asked now."""
-        if self._partitions.get(topic, 0) > partition:
-            return True
-        if time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER:  # not for each record of a burst
-            try:
-                self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
-            except KafkaError:
-                return True
-            self._asked_at[topic] = time.monotonic()
-        return self._partitions[topic] > partition
 
 
 class _Failed(NamedTuple):

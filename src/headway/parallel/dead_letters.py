@@ -6,53 +6,35 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
 from headway.config import Config
 from headway.connection_settings import connection_of
 from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.engine.work import Work
-from headway.dead_letters import MOST_BYTES, Parts, halved, letter_headers, shortened, size_of
+from headway.core.outgoing_record import OutgoingRecord
+from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers
 from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
 from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_too_large
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.hand_over import hand_over
 from headway.records import ConsumerRecord, Header
 
 log = logging.getLogger(__name__)
 
-_ANY_PARTITION = -1
-_NOW = 0
 _MISSING_AFTER = 1_000  # milliseconds
 _ANSWER_WITHIN = 5.0
 _KNOWN_WITHIN = 3.0  # seconds until all brokers know a new topic
 
 
-class Letter(NamedTuple):
-    """A record as the client takes it."""
-
-    topic: str
-    value: Any
-    key: Any
-    partition: int
-    timestamp: int
-    headers: list[Header]
-
-    @classmethod
-    def of(cls, topic: str, record: ConsumerRecord, headers: list[Header]) -> Self:
-        """Return a copy of a record with other headers, shortened if it is larger than any client here may send."""
-        # The time is now: with the record's own, retention could delete the letter before anybody has read it.
-        parts = Parts(record.raw_value, record.raw_key, headers)
-        if size_of(*parts) > MOST_BYTES:  # it was compressed in its own topic
-            parts = shortened(parts, MOST_BYTES)
-        return cls(topic, parts.value, parts.key, _ANY_PARTITION, _NOW, parts.headers)
-
-    def smaller(self) -> Self | None:
-        """Return the first half, for a topic that refuses the letter for its size; None if nothing can be left out."""
-        parts = halved(Parts(self.value, self.key, self.headers))
-        return parts and self._replace(value=parts.value, key=parts.key, headers=parts.headers)
+def letter_of(topic: str, record: ConsumerRecord, headers: list[Header]) -> OutgoingRecord:
+    """Return a copy of a record with other headers, shortened if it is larger than any client here may send."""
+    # The time is now: with the record's own, retention could delete the letter before anybody has read it.
+    letter = OutgoingRecord(topic, record.raw_value, record.raw_key, headers=headers)
+    return fitting(letter, MOST_BYTES)  # a larger one was compressed in its own topic
 
 
 def require_writable(topic: str, connection: Config) -> None:
@@ -132,10 +114,10 @@ class DeadLetters:
             return str(error)
 
     def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        letter = Letter.of(self._topic, work.record, letter_headers(work, error, reason))
+        letter = letter_of(self._topic, work.record, letter_headers(work, error, reason))
         self._produce(self._client, letter, work)
 
-    def _produce(self, client: ProducerClient, letter: Letter, work: RecordWork) -> None:
+    def _produce(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork) -> None:
         def report(refused: Any, _: Any) -> None:
             if not refused:
                 self._reports.stored(work)
@@ -145,18 +127,16 @@ class DeadLetters:
                 self._not_stored(work, refused.str())
 
         try:
-            client.produce(
-                letter.topic, letter.value, letter.key, letter.partition, report, letter.timestamp, letter.headers
-            )
+            hand_over(client, letter, report)
         except Exception as refused:  # for whatever reason, the letter is not stored
             self._not_stored(work, str(refused))
 
-    def _produce_smaller(self, client: ProducerClient, letter: Letter, work: RecordWork, refused: Any) -> None:
+    def _produce_smaller(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
         """Send a refused letter alone, as Kafka refuses whole batches; halve a letter that was refused alone."""
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
             self._produce(self._single, letter, work)
-        elif smaller := letter.smaller():
+        elif smaller := halved(letter):
             self._produce(client, smaller, work)
         else:
             self._not_stored(work, refused.str())

@@ -6,18 +6,20 @@ For outputs in transactions see `transactions`.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from headway.config import Config, OutputSettings
 from headway.core.levels.naming import level_topic
+from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.dead_letters import MOST_BYTES
 from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
+from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
-from headway.parallel.dead_letters import Letter
 from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)
@@ -25,26 +27,21 @@ log = logging.getLogger(__name__)
 OnOutput = Callable[[ConsumerRecord, ProducerRecord, RecordMetadata], Any]
 """The callback for a stored output: (input, output, metadata of the stored output)."""
 
-_ANY_PARTITION = -1
-_A_MOMENT = 0.1
-_ANSWER_WITHIN = 5.0
 _OUTPUT_OVERHEAD = 1024  # bytes that an empty output takes
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
-class Output(NamedTuple):
-    """A record as the client takes it, and the work that it came from; `output` is None for a dead letter."""
+class Output(OutgoingRecord, kw_only=True):
+    """A record to send, and the work that it came from; `returned` is the handler's record, None for a dead letter."""
 
-    letter: Letter
     work: RecordWork
-    output: ProducerRecord | None
+    returned: ProducerRecord | None
 
 
 def size_of_output(output: Output) -> int:
     """Return about how many bytes an output takes: here, and in librdkafka while it is sent."""
-    letter = output.letter
-    headers = sum(len(name) + len(value or b"") for name, value in letter.headers)
-    return _OUTPUT_OVERHEAD + 2 * (len(letter.value or b"") + len(letter.key or b"") + headers)
+    headers = sum(len(name) + len(value or b"") for name, value in output.headers or ())
+    return _OUTPUT_OVERHEAD + 2 * (len(output.value or b"") + len(output.key or b"") + headers)
 
 
 class Outputs:
@@ -54,7 +51,7 @@ class Outputs:
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         self._most_bytes = int(settings.kafka.get("message.max.bytes", _MOST_BYTES))
-        self._topics = _Topics(client)
+        self._targets = Targets(client.partitions)
         self._on_output = on_output
 
     def of(self, work: RecordWork, returned: Any) -> list[Output]:
@@ -65,9 +62,9 @@ class Outputs:
         if returned is None:
             return []
         records = [returned] if isinstance(returned, ProducerRecord) else _checked(returned)
-        return [Output(self._letter(record), work, record) for record in records]
+        return [self._output(work, record) for record in records]
 
-    def _letter(self, record: ProducerRecord) -> Letter:
+    def _output(self, work: RecordWork, record: ProducerRecord) -> Output:
         topic = record.topic if record.level is None else level_topic(record.topic, record.level)
         headers: list[Header] = header_list(record.headers)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
@@ -80,16 +77,29 @@ class Outputs:
             )
         size_of_headers(headers, topic)
         check_timestamp(record.timestamp, topic)
-        self._topics.check(topic, record.partition)
-        partition = _ANY_PARTITION if record.partition is None else record.partition
-        return Letter(topic, value, key, partition, record.timestamp or 0, headers)
+        self._check_target(topic, record.partition)
+        partition = ANY_PARTITION if record.partition is None else record.partition
+        return Output(topic, value, key, partition, record.timestamp or NOW, headers, work=work, returned=record)
+
+    def _check_target(self, topic: str, partition: int | None) -> None:
+        """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
+        try:
+            count = self._targets.too_few(topic, partition or 0)
+        except DeliveryError:
+            raise
+        except KafkaError:
+            return
+        if count == 0:
+            raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
+        if count is not None:
+            raise DeliveryError(f"An output is for partition {partition} of {topic}; there are 0 to {count - 1}.")
 
     def delivered(self, output: Output, message: Any) -> None:
         """Tell the user's callback of a stored output."""
-        if self._on_output is None or output.output is None:
+        if self._on_output is None or output.returned is None:
             return
         partition, offset, timestamp = message.partition(), message.offset(), message.timestamp()[1]
-        record = output.output
+        record = output.returned
         where = RecordMetadata(record.topic, partition, record.level or 0, offset, timestamp)
         try:
             self._on_output(output.work.record, record, where)
@@ -121,34 +131,6 @@ def _size(field: str, written: object, topic: str) -> int:
     )
 
 
-class _Topics:
-    """The known topics and their partitions, asked for once: librdkafka looks for a new topic for half a minute."""
-
-    def __init__(self, client: ProducerClient) -> None:
-        self._client = client
-        self._partitions: dict[str, int] = {}
-        self._asking = threading.Lock()
-
-    def check(self, topic: str, partition: int | None) -> None:
-        """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
-        least = (partition or 0) + 1
-        if self._partitions.get(topic, 0) >= least:
-            return
-        with self._asking:
-            if self._partitions.get(topic, 0) < least:
-                try:
-                    self._partitions[topic] = self._client.partitions(topic, _ANSWER_WITHIN)
-                except DeliveryError:
-                    raise
-                except KafkaError:
-                    return
-        count = self._partitions[topic]
-        if count == 0:
-            raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
-        if count < least:
-            raise DeliveryError(f"An output is for partition {partition} of {topic}; there are 0 to {count - 1}.")
-
-
 class Sending:
     """A sender of outputs as they come: a work is done if Kafka acknowledges all its outputs, else it has failed."""
 
@@ -176,10 +158,10 @@ class Sending:
                 self._outputs.delivered(output, message)
                 pending.report(None)
             else:
-                pending.report(why_not_delivered(self._client, output.letter.topic, error))
+                pending.report(why_not_delivered(self._client, output.topic, error))
 
         try:
-            send(self._client, output.letter, report)
+            send(self._client, output, report)
         except (DeliveryError, SerializationError) as error:
             pending.report(error)
 
@@ -211,18 +193,6 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
     if right := client.missing_right(error, topic):
         return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
-
-
-def send(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], None]) -> None:
-    """Queue a letter, and wait while there is no room."""
-    while True:
-        try:
-            client.produce(
-                letter.topic, letter.value, letter.key, letter.partition, report, letter.timestamp, letter.headers
-            )
-            return
-        except BufferError:
-            client.serve(_A_MOMENT)
 
 
 def producer_for(settings: OutputSettings, connection: Config, transactional_id: str | None) -> ProducerClient:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from headway.core.engine.commit_tick import Tick
 from headway.core.rights import right_for
-from headway.dead_letters import letter_headers
+from headway.dead_letters import halved, letter_headers
 from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failures import no_dead_letters
@@ -41,8 +41,9 @@ from headway.kafka.binding.error_causes import (
 from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.hand_over import Report, hand_over
 from headway.kafka.producer.transaction import in_slices
-from headway.parallel.dead_letters import Letter
+from headway.parallel.dead_letters import letter_of
 from headway.parallel.outputs import Output, Outputs
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
@@ -178,8 +179,8 @@ class Transactions:
         self._dispatch.stored(work, (self._letter(work, error, reason),))
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
-        letter = Letter.of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
-        return Output(letter, work, None)
+        letter = letter_of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
+        return Output(letter.topic, letter.value, letter.key, headers=letter.headers, work=work, returned=None)
 
     # Committing
 
@@ -241,8 +242,8 @@ class Transactions:
             if not self._was_committed(error):
                 raise
         self.nothing_to_commit([part.level for part in parts])
-        self._written.update(output.letter.topic for output in outputs)
-        if letters := sum(output.output is None for output in outputs):
+        self._written.update(output.topic for output in outputs)
+        if letters := sum(output.returned is None for output in outputs):
             self._dispatch.letters_committed(letters)
         for output, message in delivered:
             self._outputs.delivered(output, message)
@@ -269,17 +270,17 @@ class Transactions:
                     delivered.append((output, message))
                 elif is_the_records_own(error):
                     which = index if certain else None
-                    right = right_for(error.name(), "Write", topic=output.letter.topic)
+                    right = right_for(error.name(), "Write", topic=output.topic)
                     reason = right.missing() if right else error.str()
                     refused.insert(0, _RefusedError(which, reason, error.name()))
                 elif is_purged(error):
                     purged.append(time.monotonic())
                 else:
-                    lost = KafkaError(f"A record for {output.letter.topic}: {error.str()}.")
+                    lost = KafkaError(f"A record for {output.topic}: {error.str()}.")
                     refused.append(_LevelsError({output.work.level: lost}))
 
             try:
-                while not refused and not purged and not _queued(self._client, output.letter, report):
+                while not refused and not purged and not _queued(self._client, output, report):
                     self._client.serve(_LOOK_EVERY)
                     self._raise_if_stalled(stalled, outputs, delivered)
             except (DeliveryError, SerializationError) as error:
@@ -301,9 +302,7 @@ class Transactions:
         """Return the error for the first output whose topic may not be written, which made librdkafka give up all."""
         cause = self._client.why_aborted() or KafkaError("The transaction was aborted by the client.")
         if error_name(cause) == _FORBIDDEN:
-            for topic, index in {
-                each.letter.topic: index for index, each in reversed(list(enumerate(outputs)))
-            }.items():
+            for topic, index in {each.topic: index for index, each in reversed(list(enumerate(outputs)))}.items():
                 if reason := self._why_not(topic):
                     return _RefusedError(index, reason, _FORBIDDEN)
         return _LevelsError({output.work.level: cause for output in outputs})
@@ -318,7 +317,7 @@ class Transactions:
         waiting = [output for output in outputs if id(output) not in stored]
         if not waiting:
             return
-        topics = ", ".join(sorted({output.letter.topic for output in waiting}))
+        topics = ", ".join(sorted({output.topic for output in waiting}))
         error = KafkaError(f"Kafka acknowledges {len(waiting)} outputs for {topics} no more.")
         raise _LevelsError({output.work.level: error for output in waiting})
 
@@ -401,23 +400,23 @@ class Transactions:
                 later, until the topic takes them.
         """
         refused = outputs[index]
-        topic = refused.letter.topic
-        if refused.output is None:
-            if refusal.name in _OF_THE_SIZE and (smaller := refused.letter.smaller()):
-                return [*outputs[:index], refused._replace(letter=smaller), *outputs[index + 1 :]]
+        topic = refused.topic
+        if refused.returned is None:
+            if refusal.name in _OF_THE_SIZE and (smaller := halved(refused)):
+                return [*outputs[:index], smaller, *outputs[index + 1 :]]
             self._keep_back(outputs, topic, "A dead letter", refusal)
         if refusal.name == _FORBIDDEN and topic in self._written:
             self._keep_back(outputs, topic, "An output", refusal)
         likewise = [refused]
         if refusal.name == _FORBIDDEN:
-            likewise = [each for each in outputs if each.output is not None and each.letter.topic == topic]
+            likewise = [each for each in outputs if each.returned is not None and each.topic == topic]
         for work in dict.fromkeys(each.work for each in likewise):
             outputs = self._with_letter_for(outputs, work, f"An output for {topic} was refused: {refusal}")
         return outputs
 
     def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, refusal: _RefusedError) -> NoReturn:
         """Have the levels with outputs for a topic wait."""
-        levels = {each.work.level for each in outputs if each.letter.topic == topic}
+        levels = {each.work.level for each in outputs if each.topic == topic}
         if refusal.name == _FORBIDDEN:
             self._refused |= dict.fromkeys(levels, str(refusal))
         error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {refusal}")
@@ -447,12 +446,10 @@ class _Stalled:
         return now - self._since
 
 
-def _queued(client: ProducerClient, letter: Letter, report: Callable[[Any, Any], None]) -> bool:
-    """Queue a letter, and return whether there was room."""
+def _queued(client: ProducerClient, output: Output, report: Report) -> bool:
+    """Queue an output, and return whether there was room."""
     try:
-        client.produce(
-            letter.topic, letter.value, letter.key, letter.partition, report, letter.timestamp, letter.headers
-        )
+        hand_over(client, output, report)
     except BufferError:
         return False
     return True

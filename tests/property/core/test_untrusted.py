@@ -25,7 +25,7 @@ from headway.core.delay.schedule import HandleParts, Schedule, read_schedule
 from headway.core.offsets.commit_metadata import read_metadata
 from headway.core.untrusted import LATEST
 from headway.dead_letters import PREFIX
-from headway.delay.records import OutgoingRecord, Writing, fetched_from
+from headway.delay.records import RelayRecord, Writing, fetched_from
 from headway.delay.relay.search import stretches
 from headway.delay.topics import TopicNames, decode_ladder, ladder_from
 from headway.errors import ConfigError, HeadwayError, KafkaError, ScheduleError, UnreadableError
@@ -336,7 +336,7 @@ def test_whatever_lies_in_a_topic_of_dead_letters_can_be_shown(record: Any) -> N
 @given(RECORDS)
 def test_a_dead_letter_that_is_refused_for_its_size_shrinks_until_it_is_small_and_says_what_it_was(record: Any) -> None:
     writing = Writing(TopicNames("d"), Ladder((1000,)), lambda topic, within: 1, lambda topic: None)
-    letter: OutgoingRecord | None = writing.dead_letter(record, ScheduleError("why"), "of that")
+    letter: RelayRecord | None = writing.dead_letter(record, ScheduleError("why"), "of that")
     for _ in range(30):
         assert letter is not None
         letter = writing.instead_of(letter, "MSG_SIZE_TOO_LARGE", "too large")

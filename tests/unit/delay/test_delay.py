@@ -23,7 +23,7 @@ from headway.core.delay.relay_tick import Search
 from headway.core.delay.schedule import HandleParts, Schedule, read_schedule
 from headway.delay.commands import Commands
 from headway.delay.due_time import due_at
-from headway.delay.records import OutgoingRecord, Targets, Writing
+from headway.delay.records import RelayRecord, Writing
 from headway.delay.relay.refusals import is_refused_likewise
 from headway.delay.relay.search import Searcher, stretches
 from headway.delay.scheduler import Scheduler
@@ -246,8 +246,8 @@ class Stored:
         return lambda: fields.get(name)
 
 
-def refused_out(size: int = 100, key: bytes | None = b"k", topic: str = "t", partition: int = -1) -> OutgoingRecord:
-    return OutgoingRecord(topic, b"x" * size, key, partition, 0, None, source=object())
+def refused_out(size: int = 100, key: bytes | None = b"k", topic: str = "t", partition: int = -1) -> RelayRecord:
+    return RelayRecord(topic, b"x" * size, key, partition, 0, None, source=object())
 
 
 @pytest.mark.parametrize(
@@ -257,21 +257,21 @@ def refused_out(size: int = 100, key: bytes | None = b"k", topic: str = "t", par
         ("UNKNOWN_TOPIC_OR_PART", refused_out(1), True),
         ("UNKNOWN_TOPIC_OR_PART", refused_out(partition=1), False),
         ("UNKNOWN_TOPIC_OR_PART", refused_out(topic="u"), False),
-        ("UNKNOWN_TOPIC_OR_PART", OutgoingRecord("t", b"", b"", -1, 0, None), False),  # one of our own
+        ("UNKNOWN_TOPIC_OR_PART", RelayRecord("t", b"", b"", -1, 0, None), False),  # one of our own
         ("MSG_SIZE_TOO_LARGE", refused_out(100), True),
         ("MSG_SIZE_TOO_LARGE", refused_out(99), False),
         ("MSG_SIZE_TOO_LARGE", refused_out(99, b"kk"), True),
         ("MSG_SIZE_TOO_LARGE", refused_out(101, None), True),
         (
             "MSG_SIZE_TOO_LARGE",
-            OutgoingRecord("t", b"x" * 90, b"k", -1, 0, [("head", b"value")], source=object()),
+            RelayRecord("t", b"x" * 90, b"k", -1, 0, [("head", b"value")], source=object()),
             True,
         ),
         ("INVALID_RECORD", refused_out(), False),
     ],
 )
 def test_of_one_refused_record_only_what_kafka_must_refuse_likewise_is_taken_to_be_refused(
-    error: str, other: OutgoingRecord, likewise: bool
+    error: str, other: RelayRecord, likewise: bool
 ) -> None:
     assert is_refused_likewise(error, refused_out(), other) is likewise
 
@@ -279,21 +279,6 @@ def test_of_one_refused_record_only_what_kafka_must_refuse_likewise_is_taken_to_
 def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
     assert is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out(1, key=None))
     assert not is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out())
-
-
-def test_a_missing_target_is_asked_for_once_for_all_of_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.delay.records._ASK_AGAIN_AFTER", 3600, raising=False)
-    asked: list[str] = []
-
-    def partitions_of(topic: str, within: float) -> int:
-        asked.append(topic)
-        return {"there": 2}.get(topic, 0)
-
-    targets = Targets(partitions_of)
-    for topic, partition in (("there", 1), ("missing", None), ("there", 2)) * 100:
-        error = targets.error(Schedule("1", 5, 4, 0, topic, partition))
-        assert (error is None) is ((topic, partition) == ("there", 1))
-    assert asked == ["there", "missing"]
 
 
 def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
 from headway.core.delay.relay_tick import Tick
-from headway.delay.records import OutgoingRecord, Writing
+from headway.delay.records import RelayRecord, Writing
 from headway.delay.relay.output import (
     WRITTEN_WITHIN,
     Moved,
@@ -25,7 +25,6 @@ from headway.delay.relay.output import (
     moves_of,
     not_stored,
     note_move,
-    send,
     why_not_writable,
 )
 from headway.delay.relay.refusals import is_refused_likewise
@@ -37,6 +36,7 @@ from headway.kafka.binding.error_causes import error_name, is_purged, is_the_rec
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.transaction import HANGS_AFTER, in_slices
 from headway.runtime.background import in_background
 
@@ -130,9 +130,7 @@ class ExactlyOnce:
         connect(client, self._names.state)
         in_slices(client.init_transactions)
 
-    def _without(
-        self, refused: _Refused, itself: OutgoingRecord, records: Iterable[OutgoingRecord]
-    ) -> Iterator[OutgoingRecord]:
+    def _without(self, refused: _Refused, itself: RelayRecord, records: Iterable[RelayRecord]) -> Iterator[RelayRecord]:
         """Yield the records to write instead of these, one of which Kafka refuses."""
         for out in records:
             if out is not itself and not is_refused_likewise(refused.error, itself, out):
@@ -140,7 +138,7 @@ class ExactlyOnce:
             elif instead := self._writing.instead_of(out, refused.error, refused.reason):
                 yield instead
 
-    def _attempt(self, records: Sequence[OutgoingRecord], moved: Moved) -> _Refused | None:
+    def _attempt(self, records: Sequence[RelayRecord], moved: Moved) -> _Refused | None:
         """Write all in a new transaction, and note where the moves end; return the refused record, if any."""
         client, state = self._clients[0], self._names.state
         client.begin_transaction()
@@ -165,7 +163,7 @@ class ExactlyOnce:
             if error is None:
                 self._clock.observe(message.timestamp()[1], began, time.monotonic())
 
-        def report_move(error: Any, message: Any, out: OutgoingRecord, place: int | None = None) -> None:
+        def report_move(error: Any, message: Any, out: RelayRecord, place: int | None = None) -> None:
             report(error, message, place)
             if error is None:
                 note_move(moved, out, message.offset())
@@ -194,7 +192,7 @@ class ExactlyOnce:
             raise failures[0]
         return self._forbidden(records) if purged else None
 
-    def _forbidden(self, records: Sequence[OutgoingRecord]) -> _Refused:
+    def _forbidden(self, records: Sequence[RelayRecord]) -> _Refused:
         """Return the first record whose topic is forbidden, for which librdkafka gave up all records."""
         cause = self._clients[0].why_aborted() or KafkaError("The relay's transaction was aborted by the client.")
         if error_name(cause) == _FORBIDDEN:

@@ -14,7 +14,7 @@ from typing import Any
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
-from headway.delay.records import OutgoingRecord, Writing
+from headway.delay.records import RelayRecord, Writing
 from headway.delay.relay.output import (
     WRITTEN_WITHIN,
     Moved,
@@ -25,7 +25,6 @@ from headway.delay.relay.output import (
     moves_of,
     not_stored,
     note_move,
-    send,
     why_not_writable,
 )
 from headway.delay.relay.refusals import is_refused_likewise
@@ -36,6 +35,7 @@ from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
+from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.transaction import HANGS_AFTER
 from headway.runtime.background import in_background
 
@@ -55,7 +55,7 @@ class _Sent:
     __slots__ = ("left", "member", "moved", "offsets", "state")
 
     def __init__(
-        self, left: int, state: list[OutgoingRecord], offsets: Offsets, member: bytes = b"", moved: Moved | None = None
+        self, left: int, state: list[RelayRecord], offsets: Offsets, member: bytes = b"", moved: Moved | None = None
     ) -> None:
         self.left = left
         self.moved = moved or {}
@@ -88,7 +88,7 @@ class LowLatency:
         self._sent: deque[_Sent] = deque()  # in the order in which they are stored
         self._to_store: deque[_Sent] = deque()
         self._uncommitted: Uncommitted | None = None
-        self._refused: deque[tuple[OutgoingRecord, _Sent]] = deque()
+        self._refused: deque[tuple[RelayRecord, _Sent]] = deque()
         self._stored_at = 0.0
         self._is_behind = False  # something was done since the last store, and is not to be stored yet
         self._failure: KafkaError | None = None
@@ -107,7 +107,7 @@ class LowLatency:
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         self._raise_failure()
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
-        state, answers, others = list[OutgoingRecord](), list[OutgoingRecord](), list[OutgoingRecord]()
+        state, answers, others = list[RelayRecord](), list[RelayRecord](), list[RelayRecord]()
         own = {self._names.state: state, self._names.answers: answers}
         for out in records:
             own.get(out.topic, others).append(out)
@@ -123,7 +123,7 @@ class LowLatency:
             for out in answers:
                 self._send(out, _Sent(1, [], {}))
 
-    def _send(self, out: OutgoingRecord, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
+    def _send(self, out: RelayRecord, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
         size = _OVERHEAD + len(out.value or b"")
 
         def report(error: Any, message: Any) -> None:
@@ -147,7 +147,7 @@ class LowLatency:
                 raise
             self._send_instead(out, error_name(error), str(error), round_)
 
-    def _send_instead(self, refused: OutgoingRecord, error: str, reason: str, round_: _Sent) -> None:
+    def _send_instead(self, refused: RelayRecord, error: str, reason: str, round_: _Sent) -> None:
         instead = self._writing.instead_of(refused, error, reason)
         if instead is None:
             round_.left -= 1
@@ -250,7 +250,7 @@ class LowLatency:
 
     def look_at_clock(self, commands: Offsets) -> None:
         ids = encode_producers([self._id])
-        state = [OutgoingRecord(self._names.state, ids, PRODUCERS_KEY, number, 0, None) for _, number in commands]
+        state = [RelayRecord(self._names.state, ids, PRODUCERS_KEY, number, 0, None) for _, number in commands]
         self._to_store.append(_Sent(0, state, commands, member_of(self._consumer)))
         self._store_all()
 

@@ -2,12 +2,12 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
 from headway.core.delay.relay_tick import Tick
 from headway.core.rights import right_for
-from headway.delay.records import OutgoingRecord
+from headway.delay.records import RelayRecord
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
@@ -20,7 +20,6 @@ Mode = Literal["exactly-once", "low-latency"]
 
 WRITTEN_WITHIN = 30.0
 """Seconds after which a record without an acknowledgement counts as lost."""
-_A_MOMENT = 0.1
 _ANSWER_WITHIN = 10.0
 
 
@@ -78,7 +77,7 @@ def moves_of(ticks: Ticks) -> Moved:
     return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
 
 
-def note_move(moved: Moved, out: OutgoingRecord, offset: int) -> None:
+def note_move(moved: Moved, out: RelayRecord, offset: int) -> None:
     """Note that a moving record was written at this offset."""
     if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
         lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 means unknown
@@ -119,13 +118,3 @@ def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
     """
     reach = {key: value for key, value in config.items() if not key.startswith("transaction")}
     return Admin(reach).why_not_writable(topic)
-
-
-def send(client: ProducerClient, out: OutgoingRecord, report: Callable[[Any, Any], None]) -> None:
-    """Queue a record, and wait while there is no room."""
-    while True:
-        try:
-            client.produce(out.topic, out.value, out.key, out.partition, report, out.timestamp, out.headers)
-            return
-        except BufferError:
-            client.serve(_A_MOMENT)

@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from headway.delay.records import OutgoingRecord
+from headway.delay.records import RelayRecord
 
 # librdkafka's names. For other errors it is unknown which other records they would hit.
 _OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
@@ -11,7 +11,7 @@ _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
 _WITHOUT_A_KEY = "INVALID_RECORD"  # by a compacted topic
 
 
-def is_refused_likewise(error: str, refused: OutgoingRecord, other: OutgoingRecord) -> bool:
+def is_refused_likewise(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
     """Return whether Kafka, which refused one record alone with this error, must refuse another record, too."""
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
@@ -22,7 +22,7 @@ def is_refused_likewise(error: str, refused: OutgoingRecord, other: OutgoingReco
     return error in _OF_THE_PLACE or (error == _WITHOUT_A_KEY and refused.key is None and other.key is None)
 
 
-def _size(out: OutgoingRecord) -> int:
+def _size(out: RelayRecord) -> int:
     """Return the bytes that only this record's batch has: each field and its length, without the constant parts."""
     fields = (out.key, out.value, *chain.from_iterable(out.headers or ()))
     lengths = [len(field.encode() if isinstance(field, str) else field or b"") for field in fields]
