@@ -15,13 +15,14 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from headway import Relay, Settled
 from headway.broker import LocalBroker
-from headway.delay.relay import exactly_once, transactions
+from headway.delay.relay import exactly_once, producers
 from headway.delay.relay.exactly_once import ExactlyOnce
 from headway.delay.relay.low_latency import LowLatency
 from headway.delay.relay.output import Mode
 from headway.delay.topics import read_layout
 from headway.errors import ClosedError, KafkaError
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
 from tests.membership import expel
@@ -104,14 +105,14 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
     writes, committed, failed = threading.Condition(), itertools.count(1), list[str]()
     writing: ProducerClient | None = None
     ids: dict[ProducerClient, str] = {}
-    attempt, commit, new_client = ExactlyOnce._attempt, transactions.commit, ExactlyOnce._new_client
+    attempt, commit, new_client = TransactionalWriter.write, producers.commit, ExactlyOnce._new_client
 
-    def note_attempt(carrier: ExactlyOnce, *args: Any) -> Any:
+    def note_attempt(writer: TransactionalWriter, *args: Any) -> Any:
         nonlocal writing
         with writes:
-            writing = carrier._clients[0]
+            writing = writer.client
             writes.notify()
-        return attempt(carrier, *args)
+        return attempt(writer, *args)
 
     def note_id(carrier: ExactlyOnce, transactional_id: str) -> ProducerClient:
         client = new_client(carrier, transactional_id)
@@ -122,13 +123,13 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
         with writes:
             return writes.wait_for(lambda: writing is not client, 0.2)  # none does where nothing is due
 
-    def commit_or_fail(client: ProducerClient, *args: Any) -> None:
-        if len(failed) < 3 and next(committed) % 5 == 0 and next_round_begins(client):
-            transactions.end_transactions(cluster.config, [ids[client]], cluster.names.state)
-            failed.append(ids[client])
-        commit(client, *args)
+    def commit_or_fail(writer: TransactionalWriter, *args: Any) -> None:
+        if len(failed) < 3 and next(committed) % 5 == 0 and next_round_begins(writer.client):
+            producers.end_transactions(cluster.config, [ids[writer.client]], cluster.names.state)
+            failed.append(ids[writer.client])
+        commit(writer, *args)
 
-    monkeypatch.setattr(ExactlyOnce, "_attempt", note_attempt)
+    monkeypatch.setattr(TransactionalWriter, "write", note_attempt)
     monkeypatch.setattr(ExactlyOnce, "_new_client", note_id)
     monkeypatch.setattr(exactly_once, "commit", commit_or_fail)
     with cluster.relay() as relay:

@@ -2,15 +2,12 @@
 
 import contextlib
 import logging
-import random
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from headway.config import Config
 from headway.connection_settings import connection_of
-from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.engine.work import Work
 from headway.core.outgoing_record import OutgoingRecord
 from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers
@@ -21,6 +18,7 @@ from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_too_large
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import hand_over
+from headway.parallel.postponement import Postponement, Reports
 from headway.records import ConsumerRecord, Header
 
 log = logging.getLogger(__name__)
@@ -51,16 +49,6 @@ def require_writable(topic: str, connection: Config) -> None:
             raise ConfigError(f"Dead letters cannot be stored. {reason}")
 
 
-class Reports(Protocol):
-    """The receiver of reports about dead letters."""
-
-    def stored(self, work: RecordWork) -> None:
-        """Take note that Kafka has the letter."""
-
-    def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Take note that Kafka refuses the letter; send it again at this time, by the monotonic clock."""
-
-
 class DeadLetters:
     """A sender of dead letters, which reports each one that Kafka has acknowledged or refused.
 
@@ -78,8 +66,7 @@ class DeadLetters:
         self._settings = self._connection | settings
         self._client = ProducerClient(self._settings)
         self._single: ProducerClient | None = None
-        self._breaker = CircuitBreaker()
-        self._lock = threading.Lock()  # for the breaker
+        self._pause = Postponement(reports, self._tell)
         self._is_refused = False
         self._looking = ThreadPoolExecutor(1, "headway-dead-letters")
         self._closed = False
@@ -95,13 +82,13 @@ class DeadLetters:
             self._not_stored(work, "the consumer ends")
 
     def _look_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        if self._is_refused and self._breaker.allows(time.monotonic()):
+        if self._is_refused and self._pause.is_over():
             if (refusal := self._why_not()) is not None:
                 self._not_stored(work, refusal)
                 return
             self._is_refused = False
         if self._is_refused:
-            self._reports.not_stored(work, self._breaker.again_at)
+            self._pause.postpone(work)
         else:
             self._send(work, error, reason)
 
@@ -143,12 +130,12 @@ class DeadLetters:
 
     def _not_stored(self, work: RecordWork, reason: str) -> None:
         self._is_refused = True
-        with self._lock:
-            is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
-        if is_told and not self._closed:
+        self._pause.refused(work, reason)
+
+    def _tell(self, reason: str) -> None:
+        if not self._closed:
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 self._looking.submit(self._warn, reason)  # looking at the topic may take a while
-        self._reports.not_stored(work, self._breaker.again_at)
 
     def _warn(self, reason: str) -> None:
         if self._closed:

@@ -1,34 +1,25 @@
 """Records to be tried again much later: stored as schedules, so that nothing of them stays in memory."""
 
 import logging
-import random
-import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 from headway.config import Config
 from headway.connection_settings import connection_of
-from headway.core.circuit_breaker import CircuitBreaker
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import cause_of, is_of_the_topic, is_too_large
+from headway.parallel.postponement import Postponement, Reports
 from headway.runtime.lifecycle import time_left_of
 
 log = logging.getLogger(__name__)
 
 
-class Reports(Protocol):
+class ScheduleReports(Reports, Protocol):
     """The receiver of reports about records to be tried again later."""
-
-    def stored(self, work: RecordWork) -> None:
-        """Take note that the schedule is in Kafka."""
-
-    def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Take note that Kafka does not take the schedule now; send it again at this time, by the monotonic clock."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """Take note that the record can never be scheduled as asked for."""
@@ -41,15 +32,14 @@ class DelayedRetries:
     on.
     """
 
-    def __init__(self, config: Config, scheduler: str, reports: Reports) -> None:
+    def __init__(self, config: Config, scheduler: str, reports: ScheduleReports) -> None:
         self._config = connection_of(config)
         self._name = scheduler
         self._reports = reports
         self._thread = ThreadPoolExecutor(1, "headway-retries-later")
         self._sending = set[Future[None]]()
         self._scheduler: Scheduler | None = None
-        self._breaker = CircuitBreaker()
-        self._lock = threading.Lock()  # for the breaker
+        self._pause = Postponement(reports, _warn)
 
     def send(self, work: RecordWork, delay: Any) -> None:
         """Store a record, to come to its partition again; `delay` is as a handler gave it."""
@@ -67,10 +57,10 @@ class DelayedRetries:
             elif cause is not None and is_too_large(cause):  # it will be as large later
                 self._reports.not_scheduled(work, _refused(error))
             else:
-                self._not_stored(work, error)
+                self._pause.refused(work, str(error))
 
-        if not self._breaker.allows(time.monotonic()):
-            self._reports.not_stored(work, self._breaker.again_at)
+        if not self._pause.is_over():
+            self._pause.postpone(work)
             return
         try:
             self._scheduler = self._scheduler or Scheduler(self._config, name=self._name)
@@ -85,19 +75,9 @@ class DelayedRetries:
             )
         except BaseException as error:  # of the delay's own code, too: an unstored record keeps no slot
             if _may_pass(error):
-                self._not_stored(work, error)  # type: ignore[arg-type]
+                self._pause.refused(work, str(error))
             else:
                 self._reports.not_scheduled(work, _refused(error))
-
-    def _not_stored(self, work: RecordWork, error: Exception) -> None:
-        with self._lock:
-            is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
-        if is_told:
-            log.warning(
-                "Records to be tried again later cannot be stored now. They wait, and are not handled before: %s",
-                error,
-            )
-        self._reports.not_stored(work, self._breaker.again_at)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on."""
@@ -112,6 +92,12 @@ class DelayedRetries:
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._scheduler:
             self._scheduler.close(left_over())
+
+
+def _warn(reason: str) -> None:
+    log.warning(
+        "Records to be tried again later cannot be stored now. They wait, and are not handled before: %s", reason
+    )
 
 
 def _may_pass(error: BaseException) -> bool:

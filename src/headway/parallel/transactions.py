@@ -16,33 +16,23 @@ partitions apart.
 """
 
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
 from typing import Any, NoReturn
 
 from headway.core.engine.commit_tick import Tick
-from headway.core.rights import right_for
 from headway.dead_letters import halved, letter_headers
-from headway.errors import DeliveryError, HeadwayError, KafkaError, SerializationError, TransactionError
+from headway.errors import DeliveryError, KafkaError, TransactionError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failures import no_dead_letters
 from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
-from headway.kafka.binding.error_causes import (
-    error_name,
-    is_fatal,
-    is_out_of_place,
-    is_purged,
-    is_the_records_own,
-    refuses_all,
-)
+from headway.kafka.binding.error_causes import is_fatal, is_out_of_place
 from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.producer.client import ProducerClient
-from headway.kafka.producer.hand_over import Report, hand_over
-from headway.kafka.producer.transaction import in_slices
+from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
 from headway.parallel.dead_letters import letter_of
 from headway.parallel.outputs import Output, Outputs
 from headway.runtime.background import in_background
@@ -52,26 +42,14 @@ Refusals = Mapping[int, KafkaError]
 """The levels that keep a commit from being made, each with the reason; none if the commit is made."""
 
 _NO_ANSWER_WITHIN = 10.0  # seconds without an acknowledged output, or until a level's offsets must be taken
-_LOOK_EVERY = 0.05
-_CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given up outputs because of it
 _END_WITHIN = 2.0  # seconds for an open transaction at the end of the run
 
 _REASON = "Kafka refuses an output"
-_FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
     """A transaction with an unknown outcome: its levels begin again from what Kafka has."""
-
-
-class _RefusedError(KafkaError):
-    """An output was refused for good; `index` is None if Kafka's refusal of a whole batch does not show which."""
-
-    def __init__(self, index: int | None, error: str, name: str = "") -> None:
-        super().__init__(error)
-        self.index = index
-        self.name = name  # librdkafka's name for the error
 
 
 class _LevelsError(KafkaError):
@@ -132,14 +110,13 @@ class Transactions:
         own_id: bool,
         why_not: Callable[[str], str | None],
     ) -> None:
-        self._client = client
+        self._writer = TransactionalWriter(client, why_not, _NO_ANSWER_WITHIN)
         self._outputs = outputs
         self._dispatch = dispatch
         self._levels = levels
         self._wake = wake
         self._dead_letter_topic = dead_letter_topic
         self._own_id = own_id
-        self._why_not = why_not  # returns why a topic may not be written, in a sentence, or None
         self._sent: SentTransaction | None = None
         self._given_up = threading.Event()  # of the transaction under way
         self._closing = False
@@ -161,7 +138,7 @@ class Transactions:
 
     def begin(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
-        in_slices(self._client.init_transactions, over=self._is_given_up)
+        self._writer.fence(self._is_given_up)
         self._begun = True
 
     # What handlers return
@@ -208,14 +185,12 @@ class Transactions:
         try:
             if strangers := [part.level for part in parts if not capi.is_of_a_member(part.group_metadata)]:
                 return {level: not_a_member(f"Level {level}") for level in strangers}
-            if self._client.batches_of_one or not self._begun:
+            if self._writer.is_searching or not self._begun:
                 self._renew()
-            while (refusal := self._attempt(outputs, parts)) is not None:
-                # This producer cannot go on: librdkafka would leave a gap in the sequence numbers, where the refused
-                # records were.
+            while (rejection := self._attempt(outputs, parts)) is not None:
                 self._renew(batches_of_one=True)
-                if refusal.index is not None:
-                    outputs = self._without(outputs, refusal.index, refusal)
+                if rejection.position is not None:
+                    outputs = self._without(outputs, rejection.position, rejection)
         except _LevelsError as error:
             return error.refusals
         except KafkaError as error:
@@ -225,19 +200,18 @@ class Transactions:
             raise
         return {}
 
-    def _attempt(self, outputs: Sequence[Output], parts: Sequence[LevelOffsets]) -> _RefusedError | None:
-        """Commit these outputs and offsets, or none of them if an output was refused; return the refusal."""
+    def _attempt(self, outputs: Sequence[Output], parts: Sequence[LevelOffsets]) -> Rejection | None:
+        """Commit these outputs and offsets, or none of them if an output is rejected; return the rejection."""
         delivered: list[tuple[Output, Any]] = []
         self._committing = False
         try:
-            self._client.begin_transaction()
+            self._writer.begin()
             for part in parts:
                 self._send_offsets(part)
-            self._send(outputs, delivered)
+            if rejection := self._write(outputs, delivered):
+                return rejection
             self._committing = True
             self._finish_commit()
-        except _RefusedError as refusal:
-            return refusal
         except BaseException as error:
             if not self._was_committed(error):
                 raise
@@ -250,76 +224,21 @@ class Transactions:
         return None
 
     def _send_offsets(self, part: LevelOffsets) -> None:
-        send = partial(self._client.send_offsets, part.offsets, part.group_metadata)
         try:
-            in_slices(send, _NO_ANSWER_WITHIN, self._is_given_up)
+            self._writer.send_offsets(part.offsets, part.group_metadata, _NO_ANSWER_WITHIN, self._is_given_up)
         except KafkaError as error:
             if is_fatal(error):
                 raise
             raise _LevelsError({part.level: error}) from error
 
-    def _send(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> None:
-        refused: list[HeadwayError] = []
-        purged: list[float] = []  # the times of the purged reports
-        certain = self._client.batches_of_one or len(outputs) == 1
-        stalled = _Stalled()
-        for index, output in enumerate(outputs):
+    def _write(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> Rejection | None:
+        def stored(index: int, message: Any) -> None:
+            delivered.append((outputs[index], message))
 
-            def report(error: Any, message: Any, index: int = index, output: Output = output) -> None:
-                if error is None:
-                    delivered.append((output, message))
-                elif is_the_records_own(error):
-                    which = index if certain else None
-                    right = right_for(error.name(), "Write", topic=output.topic)
-                    reason = right.missing() if right else error.str()
-                    refused.insert(0, _RefusedError(which, reason, error.name()))
-                elif is_purged(error):
-                    purged.append(time.monotonic())
-                else:
-                    lost = KafkaError(f"A record for {output.topic}: {error.str()}.")
-                    refused.append(_LevelsError({output.work.level: lost}))
-
-            try:
-                while not refused and not purged and not _queued(self._client, output, report):
-                    self._client.serve(_LOOK_EVERY)
-                    self._raise_if_stalled(stalled, outputs, delivered)
-            except (DeliveryError, SerializationError) as error:
-                if not refuses_all(error):
-                    raise _RefusedError(index, str(error)) from error
-                purged.append(time.monotonic())
-            if refused or purged:
-                break
-        while self._client.flush(_LOOK_EVERY) and not refused:
-            if purged and time.monotonic() > purged[0] + _CAUSE_WITHIN:
-                break
-            self._raise_if_stalled(stalled, outputs, delivered)
-        if refused:
-            raise refused[0]
-        if purged:
-            raise self._forbidden(outputs)
-
-    def _forbidden(self, outputs: Sequence[Output]) -> KafkaError:
-        """Return the error for the first output whose topic may not be written, which made librdkafka give up all."""
-        cause = self._client.why_aborted() or KafkaError("The transaction was aborted by the client.")
-        if error_name(cause) == _FORBIDDEN:
-            for topic, index in {each.topic: index for index, each in reversed(list(enumerate(outputs)))}.items():
-                if reason := self._why_not(topic):
-                    return _RefusedError(index, reason, _FORBIDDEN)
-        return _LevelsError({output.work.level: cause for output in outputs})
-
-    def _raise_if_stalled(
-        self, stalled: "_Stalled", outputs: Sequence[Output], delivered: Sequence[tuple[Output, Any]]
-    ) -> None:
-        """Raise for the levels whose outputs wait, if no output was acknowledged for long or the commit is given up."""
-        if not self._is_given_up() and stalled.seconds(len(delivered)) < _NO_ANSWER_WITHIN:
-            return
-        stored = {id(output) for output, _ in delivered}
-        waiting = [output for output in outputs if id(output) not in stored]
-        if not waiting:
-            return
-        topics = ", ".join(sorted({output.topic for output in waiting}))
-        error = KafkaError(f"Kafka acknowledges {len(waiting)} outputs for {topics} no more.")
-        raise _LevelsError({output.work.level: error for output in waiting})
+        try:
+            return self._writer.write(outputs, stored, self._is_given_up)
+        except NotStoredError as error:
+            raise _LevelsError({outputs[index].work.level: error for index in error.positions}) from error
 
     def _is_given_up(self) -> bool:
         return self._closing or self._given_up.is_set()
@@ -328,7 +247,7 @@ class Transactions:
 
     def _finish_commit(self) -> None:
         """Finish a commit that cannot be aborted any more, however long the brokers are away."""
-        in_slices(self._client.commit_transaction, float("inf"), lambda: self._closing)
+        self._writer.commit(float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
         """End an interrupted or refused transaction; return False if nothing of it is committed, True if all is."""
@@ -344,11 +263,11 @@ class Transactions:
         return False
 
     def _abort(self) -> None:
-        if self._client.hangs():
+        if self._writer.client.hangs():
             self._renew()
         else:
             within = {"within": _END_WITHIN} if self._closing else {}
-            in_slices(self._client.abort_transaction, over=lambda: self._closing, **within)
+            self._writer.abort(is_over=lambda: self._closing, **within)
 
     def _has_finished_commit(self) -> bool:
         try:
@@ -374,7 +293,7 @@ class Transactions:
     def _renew(self, batches_of_one: bool = False) -> None:
         """Go on with a new producer, which ends the open transaction of the last one."""
         self._begun = False
-        self._client.renew(batches_of_one)
+        self._writer.renew(batches_of_one)
         try:
             self.begin()
         except KafkaError as refused:
@@ -389,7 +308,7 @@ class Transactions:
             "transaction.timeout.ms, start again."
         ) from error
 
-    def _without(self, outputs: Sequence[Output], index: int, refusal: _RefusedError) -> Sequence[Output]:
+    def _without(self, outputs: Sequence[Output], index: int, rejection: Rejection) -> Sequence[Output]:
         """Return the outputs with a dead letter in place of all outputs of the refused one's record.
 
         If the whole topic is refused, all outputs for the topic are treated so.
@@ -402,24 +321,24 @@ class Transactions:
         refused = outputs[index]
         topic = refused.topic
         if refused.returned is None:
-            if refusal.name in _OF_THE_SIZE and (smaller := halved(refused)):
+            if rejection.error in _OF_THE_SIZE and (smaller := halved(refused)):
                 return [*outputs[:index], smaller, *outputs[index + 1 :]]
-            self._keep_back(outputs, topic, "A dead letter", refusal)
-        if refusal.name == _FORBIDDEN and topic in self._written:
-            self._keep_back(outputs, topic, "An output", refusal)
+            self._keep_back(outputs, topic, "A dead letter", rejection)
+        if rejection.error == FORBIDDEN and topic in self._written:
+            self._keep_back(outputs, topic, "An output", rejection)
         likewise = [refused]
-        if refusal.name == _FORBIDDEN:
+        if rejection.error == FORBIDDEN:
             likewise = [each for each in outputs if each.returned is not None and each.topic == topic]
         for work in dict.fromkeys(each.work for each in likewise):
-            outputs = self._with_letter_for(outputs, work, f"An output for {topic} was refused: {refusal}")
+            outputs = self._with_letter_for(outputs, work, f"An output for {topic} was refused: {rejection.reason}")
         return outputs
 
-    def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, refusal: _RefusedError) -> NoReturn:
+    def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, rejection: Rejection) -> NoReturn:
         """Have the levels with outputs for a topic wait."""
         levels = {each.work.level for each in outputs if each.topic == topic}
-        if refusal.name == _FORBIDDEN:
-            self._refused |= dict.fromkeys(levels, str(refusal))
-        error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {refusal}")
+        if rejection.error == FORBIDDEN:
+            self._refused |= dict.fromkeys(levels, rejection.reason)
+        error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {rejection.reason}")
         raise _LevelsError(dict.fromkeys(levels, error))
 
     def _with_letter_for(self, outputs: Sequence[Output], work: RecordWork, said: str) -> Sequence[Output]:
@@ -430,26 +349,3 @@ class Transactions:
         letter = self._letter(work, error, _REASON)
         first = next(place for place, output in enumerate(outputs) if output.work is work)
         return [*outputs[:first], letter, *(output for output in outputs[first:] if output.work is not work)]
-
-
-class _Stalled:
-    """The time for which a count has not grown."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._since = time.monotonic()
-
-    def seconds(self, count: int) -> float:
-        now = time.monotonic()
-        if count > self._count:
-            self._count, self._since = count, now
-        return now - self._since
-
-
-def _queued(client: ProducerClient, output: Output, report: Report) -> bool:
-    """Queue an output, and return whether there was room."""
-    try:
-        hand_over(client, output, report)
-    except BufferError:
-        return False
-    return True

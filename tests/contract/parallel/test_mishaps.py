@@ -20,7 +20,7 @@ from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.librdkafka import handle_of, lib
 from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.parallel.delayed_retries import DelayedRetries, Reports
+from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
 from headway.records import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.parallel.members import wait_for
@@ -228,7 +228,7 @@ def test_a_header_whose_name_is_not_utf_8_is_left_out_and_its_record_handled(
 def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
-        later = DelayedRetries(address, "headway-delay", create_autospec(Reports, instance=True))
+        later = DelayedRetries(address, "headway-delay", create_autospec(ScheduleReports, instance=True))
         record = SimpleNamespace(raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0)
         for _ in range(5):
             later.send(SimpleNamespace(record=record), 60.0)  # type: ignore[arg-type]

@@ -14,35 +14,41 @@ from typing import Any
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
-from headway.delay.records import RelayRecord, Writing
+from headway.core.rights import right_for
+from headway.delay.records import RelayRecord
 from headway.delay.relay.output import (
-    WRITTEN_WITHIN,
+    COMMIT_LOOKED_AT_AGAIN_AFTER,
+    NOTHING_PENDING_FOR,
     Moved,
-    Offsets,
+    RelayOutput,
     Ticks,
-    close_at_once,
-    connected_client,
     moves_of,
-    not_stored,
     note_move,
+)
+from headway.delay.relay.producers import (
+    WRITTEN_WITHIN,
+    Offsets,
+    abort,
+    close_at_once,
+    commit,
+    connected_client,
+    fenced,
+    member_of,
+    new_id,
     why_not_writable,
+    writer_for,
 )
 from headway.delay.relay.refusals import is_refused_likewise
-from headway.delay.relay.transactions import Uncommitted, abort, commit, fenced, member_of, new_id
 from headway.delay.topics import TopicNames
-from headway.errors import DeliveryError, KafkaError, SerializationError
-from headway.kafka.binding.capi import Partition
-from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
+from headway.errors import AuthorizationError, DeliveryError, KafkaError, SerializationError
+from headway.kafka.binding.error_causes import error_name, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.hand_over import send
-from headway.kafka.producer.transaction import HANGS_AFTER
-from headway.runtime.background import in_background
+from headway.kafka.producer.transactional_writer import FORBIDDEN
 
-_LONGEST_WAIT = 10.0
 _STORE_EVERY = 0.25
-_LOOK_AGAIN_AFTER = 0.02
-_A_MOMENT = 0.5
+_CLOSE_WITHIN = 0.5
 _OVERHEAD = 2_000  # bytes of a record besides its value: its source, and the callback for its report
 
 
@@ -64,7 +70,7 @@ class _Sent:
         self.member = member
 
 
-class LowLatency:
+class LowLatency(RelayOutput):
     """The output that sends at once, and stores progress four times a second: a crash in between repeats records."""
 
     def __init__(
@@ -76,25 +82,20 @@ class LowLatency:
         clock: BrokerClock,
     ) -> None:
         self._id = new_id(names)
-        self._client, self._states = together(
+        self._client, states = together(
             partial(connected_client, config, names.state),
             partial(fenced, config, self._id, names.state),
             close=close_at_once,
         )
-        self._names = names
-        self._consumer = consumer
-        self._clock = clock
-        self._writing = Writing(names, ladder, self._client.partitions, partial(why_not_writable, config))
+        super().__init__(config, names, ladder, consumer, clock, self._client.partitions)
+        self._states = writer_for(states, partial(why_not_writable, config))
         self._sent: deque[_Sent] = deque()  # in the order in which they are stored
         self._to_store: deque[_Sent] = deque()
-        self._uncommitted: Uncommitted | None = None
         self._refused: deque[tuple[RelayRecord, _Sent]] = deque()
         self._stored_at = 0.0
         self._is_behind = False  # something was done since the last store, and is not to be stored yet
         self._failure: KafkaError | None = None
         self._under_way = 0
-        self.done: dict[Partition, int] = {}
-        self.written: deque[Moved] = deque()
 
     @property
     def wants_state(self) -> bool:
@@ -132,7 +133,7 @@ class LowLatency:
                 round_.left -= 1
                 note_move(round_.moved, out, message.offset())
             elif out.source is None or not is_the_records_own(error):
-                self._failure = not_stored(out.topic, error)
+                self._failure = _not_stored(out.topic, error)
             elif refused_alone is not None:
                 refused_alone.append(error)
             else:  # the refused record may be another one of the same batch
@@ -178,7 +179,7 @@ class LowLatency:
         self._go_on_storing()
         if self._is_behind:
             return max(0.001, self._stored_at + _STORE_EVERY - time.monotonic())
-        return _LOOK_AGAIN_AFTER if self._sent or self._uncommitted else _LONGEST_WAIT
+        return COMMIT_LOOKED_AT_AGAIN_AFTER if self._sent or self._uncommitted else NOTHING_PENDING_FOR
 
     def _go_on_storing(self) -> None:
         """Note what is stored by now, and begin to store the next round; never wait."""
@@ -186,35 +187,20 @@ class LowLatency:
             self._await_commit()
         if self._to_store and self._uncommitted is None:
             round_ = self._to_store.popleft()
-            committed = in_background(partial(self._store, round_))
-            self._uncommitted = Uncommitted(committed, round_.offsets, time.monotonic() + HANGS_AFTER)
-
-    def _await_commit(self) -> None:
-        if self._uncommitted is not None:
-            uncommitted, self._uncommitted = self._uncommitted, None
-            self.done.update(uncommitted.result())
+            self._begin_commit(partial(self._store, round_), round_.offsets)
 
     def _store(self, round_: _Sent) -> None:
         """Store progress; runs in a thread of its own."""
-        failures: list[KafkaError] = []
-        purged: list[KafkaError] = []
         sent = time.monotonic()
 
-        def report(error: Any, message: Any) -> None:
-            if error is None:
-                self._clock.observe(message.timestamp()[1], sent, time.monotonic())
-            else:
-                failure = not_stored(message.topic(), error)
-                (purged if is_purged(error) else failures).append(failure)
+        def stored(_: int, message: Any) -> None:
+            self._clock.observe(message.timestamp()[1], sent, time.monotonic())
 
-        self._states.begin_transaction()
-        for out in round_.state:
-            send(self._states, out, report)
-        self._states.await_reports(lambda: bool(failures), WRITTEN_WITHIN)
-        if failures:
-            raise failures[0]
-        if purged:
-            raise self._states.why_aborted() or purged[0]
+        self._states.begin()
+        if rejection := self._states.write(round_.state, stored):
+            if rejection.error == FORBIDDEN:
+                raise AuthorizationError(rejection.reason)
+            raise KafkaError(f"The relay's state was not stored in {self._names.state}: {rejection.reason}.")
         commit(self._states, round_.offsets, round_.member)
 
     def finish(self) -> None:
@@ -264,5 +250,12 @@ class LowLatency:
             try:
                 abort(self._states)
             finally:
-                self._states.close(_A_MOMENT)
-                self._client.close(_A_MOMENT)
+                self._states.client.close(_CLOSE_WITHIN)
+                self._client.close(_CLOSE_WITHIN)
+
+
+def _not_stored(topic: str, error: Any) -> KafkaError:
+    """Return the error for a record without which the relay cannot go on."""
+    if right := right_for(error.name(), "Write", topic=topic):
+        return AuthorizationError(right.missing())
+    return KafkaError(f"A record for {topic} was not stored: {error.str()}.")

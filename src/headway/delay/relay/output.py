@@ -1,75 +1,128 @@
-"""The output of ticks: the parts that both modes share."""
+"""The output of ticks: what it promises to a relay, and the parts that both modes share."""
 
-import logging
+import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
+from headway.core.delay.broker_clock import BrokerClock
+from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_tick import Tick
-from headway.core.rights import right_for
-from headway.delay.records import RelayRecord
-from headway.delay.topics import MAX_MESSAGE_BYTES
-from headway.errors import AuthorizationError, KafkaError
-from headway.kafka.admin import Admin
+from headway.delay.records import RelayRecord, Writing
+from headway.delay.relay.producers import Offsets, why_not_writable
+from headway.delay.topics import TopicNames
+from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
-from headway.kafka.producer.client import ProducerClient
-
-log = logging.getLogger(__name__)
+from headway.kafka.consumer.relay_consumer import RelayConsumer
+from headway.kafka.producer.transaction import HANGS_AFTER
+from headway.runtime.background import in_background
 
 Mode = Literal["exactly-once", "low-latency"]
 
-WRITTEN_WITHIN = 30.0
-"""Seconds after which a record without an acknowledgement counts as lost."""
-_ANSWER_WITHIN = 10.0
-
-
-DEFAULTS: Mapping[str, Any] = {
-    "enable.idempotence": True,
-    "partitioner": "murmur2_random",
-    "linger.ms": 0,
-    # With 5, the most that brokers allow a partition, librdkafka (2.16) uses a whole core until an answer comes.
-    "max.in.flight": 4,
-    "message.max.bytes": MAX_MESSAGE_BYTES,
-    "queue.buffering.max.messages": 1_000_000,
-}
+NOTHING_PENDING_FOR = 10.0
+"""Seconds after which an output without anything pending is served again."""
+COMMIT_LOOKED_AT_AGAIN_AFTER = 0.02
+"""Seconds after which a commit that is under way is looked at again."""
 
 Ticks = Mapping[int, Tick]
-Offsets = Mapping[Partition, int]
 Moved = dict[int, dict[int, int]]
 """For each partition number and line: the offset behind the last record that was moved there."""
 
 
-class RelayOutput(Protocol):
-    """The protocol for classes that carry out what relays decide."""
+class Uncommitted(NamedTuple):
+    """A round whose commit is under way, and the time at which the commit counts as failed."""
 
-    done: dict[Partition, int]
-    """For each partition: the offset below which all is stored as done."""
-
-    written: deque[Moved]
-    """For each written round: where its moves end, for the partition numbers that asked to be told."""
+    committed: Future[None]
+    offsets: Offsets
+    deadline: float
 
     @property
+    def is_over(self) -> bool:
+        """Return whether `result` returns without waiting."""
+        return self.committed.done() or time.monotonic() > self.deadline
+
+    def result(self) -> Offsets:
+        """Wait, and return the committed offsets; raise `KafkaError` if the commit failed or is late."""
+        try:
+            self.committed.result(max(0.0, self.deadline - time.monotonic()))
+        except TimeoutError as late:  # if it commits after all: the next reader of the state has fenced it off
+            raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
+        return self.offsets
+
+
+class RelayOutput(ABC):
+    """The output that carries out what a relay decides.
+
+    Args:
+        config: Settings of the relay's producers.
+        names: The scheduler's.
+        ladder: The lines in use.
+        consumer: The relay's member of the group.
+        clock: Takes note of the brokers' time.
+        partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        names: TopicNames,
+        ladder: Ladder,
+        consumer: RelayConsumer,
+        clock: BrokerClock,
+        partitions_of: Callable[[str, float], int],
+    ) -> None:
+        self._names = names
+        self._consumer = consumer
+        self._clock = clock
+        self._writing = Writing(names, ladder, partitions_of, partial(why_not_writable, config))
+        self._uncommitted: Uncommitted | None = None
+        self.done: dict[Partition, int] = {}
+        """For each partition: the offset below which all is stored as done."""
+        self.written: deque[Moved] = deque()
+        """For each written round: where its moves end, for the partition numbers that asked to be told."""
+
+    @property
+    @abstractmethod
     def wants_state(self) -> bool:
         """Return whether the next ticks are to contain the state to store."""
 
     @property
+    @abstractmethod
     def under_way(self) -> int:
         """The bytes of records that were sent and are not acknowledged yet."""
 
+    @abstractmethod
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         """Carry ticks out, or begin to; this or a later call raises `KafkaError` if the relay has to begin anew."""
 
+    @abstractmethod
     def serve(self) -> float:
         """Do what is pending without waiting; return the seconds until there is more to do."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Wait until all ticks are carried out, and stored as far as possible."""
 
+    @abstractmethod
     def look_at_clock(self, commands: Offsets) -> None:
         """Write a record that a broker stamps, with the offset below which each partition's commands are done."""
 
+    @abstractmethod
     def close(self) -> None:
         """Finish if possible, and release everything."""
+
+    def _begin_commit(self, commit: Callable[[], None], offsets: Offsets) -> None:
+        """Commit a round in a thread; the offsets are done when it is committed."""
+        self._uncommitted = Uncommitted(in_background(commit), offsets, time.monotonic() + HANGS_AFTER)
+
+    def _await_commit(self) -> None:
+        """Wait for the commit under way, if there is one; raise `KafkaError` if it failed."""
+        if self._uncommitted is not None:
+            uncommitted, self._uncommitted = self._uncommitted, None
+            self.done.update(uncommitted.result())
 
 
 def moves_of(ticks: Ticks) -> Moved:
@@ -81,40 +134,3 @@ def note_move(moved: Moved, out: RelayRecord, offset: int) -> None:
     """Note that a moving record was written at this offset."""
     if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
         lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 means unknown
-
-
-def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
-    """Return a client that knows the brokers; `topic` is any existing one. Raise `KafkaError` if no broker answers."""
-    client = ProducerClient({**DEFAULTS, **config})
-    try:
-        connect(client, topic)
-    except KafkaError:
-        client.close(0)
-        raise
-    return client
-
-
-def close_at_once(client: ProducerClient) -> None:
-    """Close a client that has sent nothing."""
-    client.close(0)
-
-
-def connect(client: ProducerClient, topic: str) -> None:
-    """Connect a client: an unconnected one looks for what it needs only every half second."""
-    client.partitions(topic, _ANSWER_WITHIN)
-
-
-def not_stored(topic: str, error: Any) -> KafkaError:
-    """Return the error for a record without which the relay cannot go on."""
-    if right := right_for(error.name(), "Write", topic=topic):
-        return AuthorizationError(right.missing())
-    return KafkaError(f"A record for {topic} was not stored: {error.str()}.")
-
-
-def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
-    """Return a sentence about what keeps records out of a topic; None if the brokers report nothing.
-
-    Raises `KafkaError` if no broker answers.
-    """
-    reach = {key: value for key, value in config.items() if not key.startswith("transaction")}
-    return Admin(reach).why_not_writable(topic)

@@ -30,10 +30,10 @@ from headway.delay.records import command_from, fetched_from
 from headway.delay.relay.exactly_once import ExactlyOnce
 from headway.delay.relay.low_latency import LowLatency
 from headway.delay.relay.output import Mode, RelayOutput
+from headway.delay.relay.producers import end_transactions, ids_begin_with
 from headway.delay.relay.remade_topics import RemadeTopics
 from headway.delay.relay.rights import LostRights, rights_to_delete, rights_to_work
 from headway.delay.relay.search import Searcher
-from headway.delay.relay.transactions import end_transactions, ids_begin_with
 from headway.delay.topics import DEFAULT_NAME, TopicNames, ladder_from, layout_seen_by, usable
 from headway.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.capi import Partition

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.delay.ladder import MEMORY
 from headway.core.rights import Right
-from headway.delay.relay.transactions import fenced, ids_begin_with, new_id
+from headway.delay.relay.producers import fenced, ids_begin_with, new_id
 from headway.delay.topics import TopicNames
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin

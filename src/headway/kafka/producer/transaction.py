@@ -11,8 +11,6 @@ from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.renewable_producer import SLICE, RenewableProducer
 from headway.runtime.background import in_background
 
-_WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
-_AGAIN_AFTER = 0.05
 HANGS_AFTER = 10.0
 """The seconds after which a call that was to take `SLICE` is thought never to return."""
 
@@ -113,19 +111,3 @@ class TransactionalProducer(RenewableProducer):
                 return False
             finally:
                 self._after_reports()
-
-
-def in_slices(call: Callable[[float], None], within: float = _WITHIN, over: Callable[[], bool] = lambda: False) -> None:
-    """Call `call(seconds)` again and again while librdkafka says that it may be repeated.
-
-    Raises the last `KafkaError` after `within` seconds, or once it is `over`.
-    """
-    deadline = time.monotonic() + within
-    while True:
-        try:
-            call(SLICE)
-            return
-        except KafkaError as error:
-            if not is_retriable(error) or time.monotonic() > deadline or over():
-                raise
-        time.sleep(_AGAIN_AFTER)

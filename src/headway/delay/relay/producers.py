@@ -1,0 +1,135 @@
+"""A relay's producers: how they are made, fenced off and ended.
+
+The group's generation fences an expelled member (KIP-447). A relay stores the ids of its producers, so that its
+successor can end the transactions that it left open.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
+from headway.errors import KafkaError
+from headway.kafka.admin import Admin
+from headway.kafka.binding.capi import Partition, is_of_a_member
+from headway.kafka.binding.error_causes import is_out_of_place
+from headway.kafka.binding.factory import together
+from headway.kafka.consumer.membership import not_a_member
+from headway.kafka.consumer.relay_consumer import RelayConsumer
+from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.transactional_writer import TransactionalWriter
+
+WRITTEN_WITHIN = 30.0
+"""Seconds without any acknowledgement after which records count as lost."""
+_ANSWER_WITHIN = 10.0
+_CLOSE_WITHIN = 0.1
+_AT_A_TIME = 8
+
+_DEFAULTS: Mapping[str, Any] = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "linger.ms": 0,
+    # With 5, the most that brokers allow a partition, librdkafka (2.16) uses a whole core until an answer comes.
+    "max.in.flight": 4,
+    "message.max.bytes": MAX_MESSAGE_BYTES,
+    "queue.buffering.max.messages": 1_000_000,
+}
+_TRANSACTIONAL: Mapping[str, Any] = {
+    # A killed relay delays its partitions' next relay, and the consumers of its targets, for so long.
+    "transaction.timeout.ms": 10_000,
+    # The broker asks to try again while it writes the markers of the previous transaction.
+    "retry.backoff.ms": 1,
+    "retry.backoff.max.ms": 100,
+}
+
+Offsets = Mapping[Partition, int]
+
+
+def ids_begin_with(names: TopicNames) -> str:
+    """Return the prefix of the transactional ids of a scheduler's relays."""
+    return f"{names.name}-relay-"
+
+
+def new_id(names: TopicNames) -> str:
+    """Return a transactional id that no other relay has."""
+    return f"{ids_begin_with(names)}{uuid.uuid4().hex[:12]}"
+
+
+def member_of(consumer: RelayConsumer) -> bytes:
+    """Return the group's metadata as of now, to fence a commit with; raise `KafkaError` if this is no member."""
+    member = consumer.group_metadata
+    if not is_of_a_member(member):
+        raise not_a_member("The relay")
+    return member
+
+
+def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
+    """Return a client that knows the brokers; `topic` is any existing one. Raise `KafkaError` if no broker answers."""
+    client = ProducerClient({**_DEFAULTS, **config})
+    try:
+        connect(client, topic)
+    except KafkaError:
+        client.close(0)
+        raise
+    return client
+
+
+def connect(client: ProducerClient, topic: str) -> None:
+    """Connect a client: an unconnected one looks for what it needs only every half second."""
+    client.partitions(topic, _ANSWER_WITHIN)
+
+
+def close_at_once(client: ProducerClient) -> None:
+    """Close a client that has sent nothing."""
+    client.close(0)
+
+
+def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
+    """Return a sentence about what keeps records out of a topic; None if the brokers report nothing.
+
+    Raises `KafkaError` if no broker answers.
+    """
+    reach = {key: value for key, value in config.items() if not key.startswith("transaction")}
+    return Admin(reach).why_not_writable(topic)
+
+
+def writer_for(client: ProducerClient, why_not: Callable[[str], str | None]) -> TransactionalWriter:
+    """Return the writer for a client's transactions."""
+    return TransactionalWriter(client, why_not, WRITTEN_WITHIN)
+
+
+def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
+    """Return a client for transactions that fences off all others with this id; `topic` is any existing topic."""
+    client = connected_client({**_TRANSACTIONAL, **config, "transactional.id": transactional_id}, topic)
+    try:
+        writer_for(client, partial(why_not_writable, config)).fence()
+    except KafkaError:
+        client.close(0)
+        raise
+    return client
+
+
+def commit(writer: TransactionalWriter, offsets: Offsets, member: bytes) -> None:
+    """End a transaction with the offsets that fence off an expelled member; this thread may hang."""
+    writer.add_offsets({each: (offset, b"") for each, offset in offsets.items()}, member)
+    writer.commit()
+
+
+def abort(writer: TransactionalWriter) -> None:
+    """End a transaction, if one is open, and discard its records."""
+    if writer.client.hangs():
+        return
+    try:
+        writer.abort()
+    except KafkaError as refused:
+        if not is_out_of_place(refused):
+            raise
+
+
+def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
+    """End the open transactions of these producers, and fence the producers; `topic` is any existing topic."""
+    ids = list(transactional_ids)
+    for some in (ids[first : first + _AT_A_TIME] for first in range(0, len(ids), _AT_A_TIME)):
+        for client in together(*(partial(fenced, config, each, topic) for each in some), close=close_at_once):
+            client.close(_CLOSE_WITHIN)

@@ -1,0 +1,134 @@
+"""Records in a transaction: what a rejection names, and what becomes of records that are neither stored nor refused."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import confluent_kafka as ck
+import pytest
+
+from headway.core.outgoing_record import OutgoingRecord
+from headway.errors import DeliveryError, KafkaError
+from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
+
+RECORDS = [
+    OutgoingRecord("orders", b"0", b"k"),
+    OutgoingRecord("bills", b"1", b"k"),
+    OutgoingRecord("bills", b"2", b""),
+]
+TOO_LARGE = ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE)
+PURGED = ck.KafkaError(ck.KafkaError._PURGE_QUEUE)
+FOR_EVER = 3600.0
+
+
+class Client:
+    """A client whose records are reported on with these errors, by value, at the next flush; None says stored."""
+
+    def __init__(self, fates: dict[bytes, ck.KafkaError | None], room: int = 100) -> None:
+        self.batches_of_one = False
+        self.fates = fates
+        self.room = room
+        self.refusal: Exception | None = None
+        self.aborted: KafkaError | None = None
+        self.waiting: list[tuple[bytes, Callable[[Any, Any], None]]] = []
+        self.sent: list[bytes] = []
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: Any, *_: Any) -> None:
+        if self.refusal and value == b"1":
+            raise self.refusal
+        if len(self.waiting) == self.room:
+            raise BufferError
+        self.sent.append(value)
+        self.waiting.append((value, report))
+
+    def serve(self, timeout: float) -> None:
+        self.flush(timeout)
+
+    def flush(self, timeout: float) -> int:
+        reported = [each for each in self.waiting if each[0] in self.fates]
+        self.waiting = [each for each in self.waiting if each[0] not in self.fates]
+        for value, report in reported:
+            report(self.fates[value], value)
+        return len(self.waiting)
+
+    def why_aborted(self) -> KafkaError | None:
+        return self.aborted
+
+
+def writer_of(client: Client, silent_for: float = FOR_EVER) -> TransactionalWriter:
+    def why_not(topic: str) -> str | None:
+        return "The topic bills may not be written." if topic == "bills" else None
+
+    return TransactionalWriter(cast(Any, client), why_not, silent_for)
+
+
+def ignore(position: int, message: Any) -> None:
+    pass
+
+
+def test_each_stored_record_is_told_with_its_position_however_little_room_there_is() -> None:
+    client = Client(dict.fromkeys([b"0", b"1", b"2"]), room=1)
+    stored: list[tuple[int, bytes]] = []
+    assert writer_of(client).write(RECORDS, lambda position, message: stored.append((position, message))) is None
+    assert stored == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
+def test_which_record_of_a_batch_kafka_rejects_is_known_only_with_batches_of_one() -> None:
+    client = Client({b"0": None, b"1": TOO_LARGE, b"2": None})
+    reason = TOO_LARGE.str()
+    assert writer_of(client).write(RECORDS, ignore) == Rejection(None, "MSG_SIZE_TOO_LARGE", reason)
+    client.batches_of_one = True
+    assert writer_of(client).write(RECORDS, ignore) == Rejection(1, "MSG_SIZE_TOO_LARGE", reason)
+    client.batches_of_one = False
+    assert writer_of(client).write(RECORDS[1:2], ignore) == Rejection(0, "MSG_SIZE_TOO_LARGE", reason)
+
+
+def test_a_record_that_the_client_does_not_take_is_rejected_by_its_position() -> None:
+    client = Client({b"0": None})
+    client.refusal = DeliveryError("A record for bills could not be handed over.")
+    assert writer_of(client).write(RECORDS, ignore) == Rejection(1, "", str(client.refusal))
+
+
+def test_nothing_is_sent_after_a_rejection() -> None:
+    client = Client({b"0": TOO_LARGE}, room=1)
+    assert writer_of(client).write(RECORDS, ignore)
+    assert client.sent == [b"0"]
+
+
+def test_a_forbidden_topic_is_found_though_all_records_are_reported_as_given_up() -> None:
+    client = Client(dict.fromkeys([b"0", b"1", b"2"], PURGED))
+    client.aborted = _caused_by(ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    rejection = writer_of(client).write(RECORDS, ignore)
+    assert rejection == Rejection(1, FORBIDDEN, "The topic bills may not be written.")
+
+
+def test_records_given_up_for_another_cause_are_not_stored_for_that_cause() -> None:
+    client = Client(dict.fromkeys([b"0", b"1", b"2"], PURGED))
+    client.aborted = _caused_by(ck.KafkaError.INVALID_PRODUCER_EPOCH)
+    with pytest.raises(NotStoredError) as raised:
+        writer_of(client).write(RECORDS, ignore)
+    assert list(raised.value.positions) == [0, 1, 2]
+    assert raised.value.__cause__ is client.aborted.__cause__
+
+
+def test_a_record_that_may_be_stored_later_is_an_error_that_names_its_topic() -> None:
+    client = Client({b"0": None, b"1": ck.KafkaError(ck.KafkaError._MSG_TIMED_OUT), b"2": None})
+    with pytest.raises(NotStoredError, match="A record for bills was not stored") as raised:
+        writer_of(client).write(RECORDS, ignore)
+    assert raised.value.positions == [1]
+
+
+@pytest.mark.parametrize("room", [1, 100])
+@pytest.mark.parametrize(("silent_for", "is_given_up"), [(-1.0, False), (FOR_EVER, True)])
+def test_records_without_reports_are_waited_for_until_it_takes_too_long_or_nobody_wants_them(
+    room: int, silent_for: float, is_given_up: bool
+) -> None:
+    client = Client({b"0": None}, room)
+    with pytest.raises(NotStoredError, match="Kafka acknowledges 2 records for bills no more") as raised:
+        writer_of(client, silent_for).write(RECORDS, ignore, lambda: is_given_up and b"1" in client.sent)
+    assert raised.value.positions == [1, 2]
+
+
+def _caused_by(code: int) -> KafkaError:
+    error = KafkaError("Kafka refused.")
+    error.__cause__ = ck.KafkaException(ck.KafkaError(code))
+    return error
