@@ -11,11 +11,10 @@ from headway.core.delay.schedule import HandleParts, Schedule
 from headway.delay.records import schedule_of
 from headway.delay.topics import Layout, TopicNames, read_layout
 from headway.errors import ConfigError, ScheduleError
+from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN
 from headway.kafka.reading.compacted import read_compacted
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.records import Message
-
-_WITHIN = 75.0
 
 
 class Pending(NamedTuple):
@@ -49,7 +48,7 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
     """
     layout, names = layout_of(config, name), TopicNames(name)
     numbers = range(layout.partitions) if partitions is None else partitions
-    stored = read_compacted(config, names.state, numbers, _WITHIN)
+    stored = read_compacted(config, names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN)
     with GroupInspector(config, name) as onlooker:
         for number in numbers:
             state = StoredState(stored[number], {})

@@ -18,6 +18,7 @@ from headway.dead_letters import PREFIX, fitting, halved, letter_headers
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
+from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.kafka.producer.targets import Targets
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
 
@@ -42,7 +43,6 @@ _RECORDS_WAIT = (
 )
 _WAITS = "waits-"
 _WAIT_FOR_A_RIGHT = 20.0  # seconds
-_LOOK_FOR_A_RIGHT_EVERY = 1.0
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are carried out, and nobody is told what became of them."
 
@@ -166,7 +166,7 @@ class Writing:
     def _forbid(self, topic: str, reason: str) -> Writable:
         """Note that a target refuses this relay's records because a right is missing."""
         if (target := self._forbidden.get(topic)) is None:
-            target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, _LOOK_FOR_A_RIGHT_EVERY)
+            target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, RIGHTS_ASKED_FOR_EVERY)
             self._forbidden[topic] = target
         target.refused(reason)
         return target

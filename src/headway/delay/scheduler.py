@@ -17,6 +17,7 @@ from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.recurrence import Misfire, Recurrence
 from headway.core.delay.schedule import HEADER, HandleParts, Schedule, partition_of
 from headway.core.levels.naming import level_topic
+from headway.core.outgoing_record import OutgoingRecord
 from headway.core.untrusted import LATEST
 from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
@@ -28,6 +29,7 @@ from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.headers import header_list, size_of_headers
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header
@@ -35,7 +37,6 @@ from headway.runtime.lifecycle import Closable, time_left_of
 
 log = logging.getLogger(__name__)
 
-_A_MOMENT = 0.1
 _LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
 
 
@@ -307,12 +308,7 @@ class Scheduler(Closable):
     def _send(
         self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None
     ) -> None:
-        while True:
-            try:
-                self._client.produce(topic, value, key, partition, report, 0, headers)
-                return
-            except BufferError:
-                self._client.serve(_A_MOMENT)
+        send(self._client, OutgoingRecord(topic, value, key, partition, headers=headers), report)
 
     def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
         self._check_open()

@@ -16,6 +16,7 @@ from headway.core.untrusted import LATEST, Time, read_json
 from headway.declarations import shown
 from headway.errors import ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
+from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.reading.compacted import TopicReader
 
@@ -35,9 +36,8 @@ _OWN = frozenset({"commands", "answers", "state", "ladder", "dead"})
 _LINE = "line-"
 _is_line = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
-_WITHIN = 30.0
-_KNOWN_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.05
+_LADDER_STORED_WITHIN = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None
 
 def _all_there(admin: Admin, topics: Collection[str]) -> Mapping[str, int] | None:
     """Return all existing topics as soon as these are among them; None if that takes too long."""
-    deadline = time.monotonic() + _KNOWN_WITHIN
+    deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
         existing = admin.topics()
         if all(topic in existing for topic in topics):
@@ -223,7 +223,9 @@ def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> Mapping[str, int]
     """Wait until all topics are known, since brokers learn of new topics one after the other; return all topics."""
     existing = _all_there(admin, [new.name for new in topics_for(names, ladder, 1)])
     if existing is None:
-        raise KafkaError(f"The topics of {names.name} were created, and are not known {_KNOWN_WITHIN:g} s later.")
+        raise KafkaError(
+            f"The topics of {names.name} were created, and are not known {CREATED_TOPIC_KNOWN_WITHIN:g} s later."
+        )
     return existing
 
 
@@ -238,7 +240,7 @@ def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, 
     place = names.ladder, 0
     if names.ladder not in existing or not reader.bounds().ends([place]).get(place):  # it may be deleted
         return _InUse(None, is_stored=False)
-    stored = reader.compacted(names.ladder, [0], _WITHIN)[0].get(_LADDER_KEY)
+    stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0].get(_LADDER_KEY)
     if ladder := ladder_from(names, _LADDER_KEY.encode(), stored):
         return _InUse(ladder, is_stored=True)
     # All lines are older than the ladder's first record, but maybe newer than the topics listed before.
@@ -276,7 +278,7 @@ def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) 
         value = msgspec.json.encode(ladder.lines)
         client.produce(names.ladder, value, _LADDER_KEY, 0, lambda error, _: refused.append(error), 0, None)
     finally:
-        left = client.close(_WITHIN)
+        left = client.close(_LADDER_STORED_WITHIN)
     if left or any(refused):
         raise KafkaError(f"The ladder was not stored in {names.ladder}: {refused or 'no answer'}.")
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from headway.core.circuit_breaker import CircuitBreaker
 from headway.errors import AuthorizationError, HeadwayError
+from headway.kafka.binding.time_limits import PARTITIONS_TOLD_WITHIN
 
 log = logging.getLogger(__name__)
 
 _KNOWN_FOR = 5.0
-_ANSWER_WITHIN = 5.0
 _IN_A_ROW = 20.0
 
 
@@ -65,7 +65,7 @@ class Writable:
 
     def _look(self) -> str | None:
         try:
-            if not self._is_refused and self._partitions_of(self._topic, _ANSWER_WITHIN) > 0:
+            if not self._is_refused and self._partitions_of(self._topic, PARTITIONS_TOLD_WITHIN) > 0:
                 return None
             return self._why_not(self._topic)
         except AuthorizationError as error:

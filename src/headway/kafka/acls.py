@@ -25,8 +25,8 @@ from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.allowed_operations import plain
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 
-_WITHIN = 20.0
 _ASK_AGAIN_AFTER = 0.02
 _ITERATIONS = 4096  # Kafka's least; the passwords are random
 
@@ -78,7 +78,7 @@ class SecurityAdmin:
     def grant(self, acl: Acl) -> None:
         """Create an ACL. Raises `KafkaError` if Kafka refuses it."""
         client = self._client()  # kept: requests of a client that is gone fail
-        for future in client.create_acls([acl.binding()], request_timeout=_WITHIN).values():
+        for future in client.create_acls([acl.binding()], request_timeout=BROKER_ANSWERS_WITHIN).values():
             _result(future, f"grant {acl}")
         self._wait_until(lambda client: _has(client, acl), f"{acl} was granted")
 
@@ -86,7 +86,7 @@ class SecurityAdmin:
         """Delete an ACL. Raises `KafkaError` if it does not exist, or Kafka refuses."""
         pattern = acl.binding(AclBindingFilter)
         client = self._client()
-        for future in client.delete_acls([pattern], request_timeout=_WITHIN).values():  # type: ignore[list-item]
+        for future in client.delete_acls([pattern], request_timeout=BROKER_ANSWERS_WITHIN).values():  # type: ignore[list-item]
             if not _result(future, f"revoke {acl}"):
                 raise KafkaError(f"Nothing was revoked: there is no {acl}. Name it as it was granted.")
         self._wait_until(lambda client: not _has(client, acl), f"{acl} was revoked")
@@ -96,7 +96,7 @@ class SecurityAdmin:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
         made = UserScramCredentialUpsertion(user, info, password.encode())
         client = self._client()
-        for future in client.alter_user_scram_credentials([made], request_timeout=_WITHIN).values():
+        for future in client.alter_user_scram_credentials([made], request_timeout=BROKER_ANSWERS_WITHIN).values():
             _result(future, f"add the user {user}")
         self._wait_until(lambda client: _knows(client, user), f"the user {user} was added")
 
@@ -105,11 +105,13 @@ class SecurityAdmin:
 
         librdkafka chooses the broker that answers, at first mostly the one that was named.
         """
-        deadline = time.monotonic() + _WITHIN
+        deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
         for node in self._nodes:
             while not holds(self._client(node)):
                 if time.monotonic() > deadline:
-                    raise KafkaError(f"The broker at {node} did not hear within {_WITHIN:.0f} s that {what}.")
+                    raise KafkaError(
+                        f"The broker at {node} did not hear within {BROKER_ANSWERS_WITHIN:.0f} s that {what}."
+                    )
                 time.sleep(_ASK_AGAIN_AFTER)
 
     def _client(self, node: str | None = None) -> AdminClient:
@@ -118,12 +120,12 @@ class SecurityAdmin:
 
 
 def _has(client: AdminClient, acl: Acl) -> bool:
-    found = client.describe_acls(acl.binding(AclBindingFilter), request_timeout=_WITHIN)  # type: ignore[arg-type]
+    found = client.describe_acls(acl.binding(AclBindingFilter), request_timeout=BROKER_ANSWERS_WITHIN)  # type: ignore[arg-type]
     return bool(_result(found, f"describe {acl}"))
 
 
 def _knows(client: AdminClient, user: str) -> bool:
-    answers: Any = client.describe_user_scram_credentials([user], request_timeout=_WITHIN)
+    answers: Any = client.describe_user_scram_credentials([user], request_timeout=BROKER_ANSWERS_WITHIN)
     try:
         return bool(answers[user].result().scram_credential_infos)
     except ck.KafkaException as error:

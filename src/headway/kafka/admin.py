@@ -27,14 +27,14 @@ from headway.kafka.allowed_operations import (
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import TOPIC_CHANGED_WITHIN
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.topic_listing import TopicListing
 
 # Asking again helps while a broker restarts or a name resolves slowly; it does not if every address refuses.
-_ASK_FOR = 1.0
-_GIVE_UP_AFTER = 10.0
-_TELL_RIGHTS_WITHIN = 3.0  # by brokers that answer; some never tell, for example librdkafka's mock
-_CREATE_WITHIN = 30.0
+_ONE_ANSWER_WITHIN = 1.0
+_ANY_ANSWER_WITHIN = 10.0
+_RIGHTS_TOLD_WITHIN = 3.0  # by brokers that answer; some never tell, for example librdkafka's mock
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _START_ONE = (
@@ -85,7 +85,7 @@ class Admin:
         return TopicListing(seen, self._partitions_of, wanted)
 
     def _partitions_of(self, topic: str, wanted: str) -> int | None:
-        about = self._describe_topic(topic, _GIVE_UP_AFTER, wanted)
+        about = self._describe_topic(topic, _ANY_ANSWER_WITHIN, wanted)
         return None if about is None else len(about.partitions)
 
     def _describe_topic(self, topic: str, within: float, wanted: str = "Describe") -> Any:
@@ -113,10 +113,10 @@ class Admin:
         topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
         groups = list(dict.fromkeys(each.name for each in rights if each.resource == "Group"))
         asked = {
-            ("Group", name): partial(allowed_on_group, self._settings, name, _TELL_RIGHTS_WITHIN) for name in groups
+            ("Group", name): partial(allowed_on_group, self._settings, name, _RIGHTS_TOLD_WITHIN) for name in groups
         }
-        for name, answer in ask_about_topics(self._client, topics, _TELL_RIGHTS_WITHIN).items():
-            asked["Topic", name] = partial(allowed_in, answer, _TELL_RIGHTS_WITHIN)
+        for name, answer in ask_about_topics(self._client, topics, _RIGHTS_TOLD_WITHIN).items():
+            asked["Topic", name] = partial(allowed_in, answer, _RIGHTS_TOLD_WITHIN)
         allowed = {resource: _if_told(ask) for resource, ask in asked.items()}
         return next(
             (each for each in rights if not allows(allowed.get((each.resource, each.name)), each.operation)), None
@@ -134,7 +134,7 @@ class Admin:
         """
         self._ask_patiently()
         found: dict[str, str] = {}
-        asked = self._client.describe_topics(ck.TopicCollection(list(topics)), request_timeout=_GIVE_UP_AFTER)
+        asked = self._client.describe_topics(ck.TopicCollection(list(topics)), request_timeout=_ANY_ANSWER_WITHIN)
         for topic, answer in asked.items():
             try:
                 about = answer.result()
@@ -154,9 +154,9 @@ class Admin:
         self._ask_patiently()
         deadline = time.monotonic() + known_within
         try:
-            while (about := self._describe_topic(topic, _TELL_RIGHTS_WITHIN)) is None and time.monotonic() < deadline:
+            while (about := self._describe_topic(topic, _RIGHTS_TOLD_WITHIN)) is None and time.monotonic() < deadline:
                 with contextlib.suppress(ck.KafkaException):
-                    self._client.list_topics(topic, timeout=_ASK_FOR)
+                    self._client.list_topics(topic, timeout=_ONE_ANSWER_WITHIN)
                 time.sleep(_ASK_AGAIN_AFTER)
         except AuthorizationError:
             return Right("Write", "Topic", topic).missing(self._settings)
@@ -191,21 +191,23 @@ class Admin:
             )
         replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
         wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
-        _wait(self._client.create_topics(wanted, operation_timeout=_CREATE_WITHIN), "Create", self._settings)
+        _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
 
     def delete(self, topics: Collection[str]) -> None:
         """Delete Kafka topics with all their records, and wait until the brokers have heard of it."""
-        _wait(self._client.delete_topics(list(topics), operation_timeout=_CREATE_WITHIN), "Delete", self._settings)
-        deadline = time.monotonic() + _CREATE_WITHIN
+        _wait(
+            self._client.delete_topics(list(topics), operation_timeout=TOPIC_CHANGED_WITHIN), "Delete", self._settings
+        )
+        deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
         while set(topics).intersection(self.topics().seen) and time.monotonic() < deadline:
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _ask_patiently(self) -> Any:
-        hopeless_at = time.monotonic() + max(self._patience, _ASK_FOR)
+        hopeless_at = time.monotonic() + max(self._patience, _ONE_ANSWER_WITHIN)
         try:
             metadata = retrying(
                 self._ask_for_topics,
-                max(self._patience, _GIVE_UP_AFTER),
+                max(self._patience, _ANY_ANSWER_WITHIN),
                 is_over=lambda: self._brokers.none_is_up and time.monotonic() > hopeless_at,
             )
         except ck.KafkaException as error:
@@ -216,7 +218,7 @@ class Admin:
 
     def _ask_for_topics(self, _: float) -> Any:
         try:
-            return self._client.list_topics(timeout=_ASK_FOR)
+            return self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
         except ck.KafkaException:
             self._client.poll(0)  # serves the error callback, which knows the cause
             self._connection.check(self._client)

@@ -17,9 +17,9 @@ from headway.kafka.admin import Admin, describe
 from headway.kafka.allowed_operations import Allowed, allowed_in, allowed_on_group, allows, ask_about_topics
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.missing_rights import is_refusal
 
-_WITHIN = 20.0
 _PROBE = "headway-acls-check"
 """The end of trial names under a prefix: of a topic that is not created, and of an unused transactional id."""
 
@@ -102,18 +102,20 @@ class OwnRights:
         return Answer(right, Held.YES if allows(allowed, right.operation) else Held.NO)
 
     def _of_topic(self, name: str) -> Allowed:
-        return allowed_in(ask_about_topics(self._admin, [name], _WITHIN)[name], _WITHIN)
+        return allowed_in(ask_about_topics(self._admin, [name], BROKER_ANSWERS_WITHIN)[name], BROKER_ANSWERS_WITHIN)
 
     def _of_group(self, name: str) -> Allowed:
         try:
-            return retrying(lambda _: allowed_on_group(self._kafka, name, _WITHIN), _WITHIN)
+            return retrying(lambda _: allowed_on_group(self._kafka, name, BROKER_ANSWERS_WITHIN), BROKER_ANSWERS_WITHIN)
         except TimeoutError:
-            raise KafkaError(f"The coordinator of the group {name} did not answer within {_WITHIN:g} s.") from None
+            raise KafkaError(
+                f"The coordinator of the group {name} did not answer within {BROKER_ANSWERS_WITHIN:g} s."
+            ) from None
 
     def _of_creation(self, right: Right) -> Answer:
         name = f"{right.name}{_PROBE}" if right.prefixed else right.name
         asked: Mapping[str, Future[None]] = self._admin.create_topics(
-            [NewTopic(name, 1)], validate_only=True, request_timeout=_WITHIN
+            [NewTopic(name, 1)], validate_only=True, request_timeout=BROKER_ANSWERS_WITHIN
         )
         try:
             asked[name].result()
@@ -130,7 +132,7 @@ class OwnRights:
         own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
-            producer.init_transactions(_WITHIN)
+            producer.init_transactions(BROKER_ANSWERS_WITHIN)
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
                 return Answer(right, Held.NO)

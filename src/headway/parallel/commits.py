@@ -16,6 +16,7 @@ from headway.core.engine.commit_tick import Tick
 from headway.errors import KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.binding.capi import PendingCommit
+from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.commits import metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.membership import Standing, standing
@@ -27,9 +28,8 @@ log = logging.getLogger(__name__)
 
 CommitMode = Literal["async", "sync", "transactional"]
 
-_ANSWER_WITHIN = 10.0  # seconds after which a commit counts as failed
 _BEHIND_FOR = 10.0  # seconds after which a member that is behind its group is not waited for
-_ASK_EVERY = 0.05
+_LOOK_FOR_ANSWERS_EVERY = 0.05
 _WARN_EVERY = 10.0
 
 
@@ -97,7 +97,7 @@ class Commits:
 
     def next_turn(self, now: float) -> float:
         """Return when to look again if nothing else happens: an answer to a plain commit wakes no thread."""
-        return now + _ASK_EVERY if self._on_their_way else self._turns.next_turn()
+        return now + _LOOK_FOR_ANSWERS_EVERY if self._on_their_way else self._turns.next_turn()
 
     def request(self) -> None:
         """Commit at the next turn."""
@@ -115,7 +115,7 @@ class Commits:
             self._turns.request()
         self._send_due(now, None)
         if self.is_waited_for:
-            self._take_answers(_ASK_EVERY)
+            self._take_answers(_LOOK_FOR_ANSWERS_EVERY)
 
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
         """Commit the completed records of these partitions, or of all; the caller may act between the iterations.
@@ -127,7 +127,7 @@ class Commits:
         while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
             self._turns.request()
             self._send_due(time.monotonic(), partitions)
-            self._take_answers(min(_ASK_EVERY, left))
+            self._take_answers(min(_LOOK_FOR_ANSWERS_EVERY, left))
             yield
         self._give_up(lambda each: partitions is None or not each.tick.commits.keys().isdisjoint(partitions))
 
@@ -261,7 +261,7 @@ class Commits:
 
     def _warn_of_what_takes_long(self, now: float) -> None:
         for each in self._on_their_way:
-            if now - each.at > _ANSWER_WITHIN:
+            if now - each.at > COMMIT_ANSWERED_WITHIN:
                 self._warn("A commit of level %d has no answer for %.0f s yet.", min(each.levels), now - each.at)
 
     def _warn(self, text: str, *about: Any) -> None:
@@ -285,7 +285,7 @@ class _SentCommit:
     def __init__(self, level: int, sent: PendingCommit) -> None:
         self._level = level
         self._sent = sent
-        self._deadline = time.monotonic() + _ANSWER_WITHIN
+        self._deadline = time.monotonic() + COMMIT_ANSWERED_WITHIN
 
     def answer(self, timeout: float) -> Refusals | None:
         """Return the reasons for a refusal, none if it is done; or None if there is no answer yet."""
@@ -293,7 +293,7 @@ class _SentCommit:
         if refused is None:
             if time.monotonic() < self._deadline:
                 return None
-            return {self._level: KafkaError(f"Kafka did not answer a commit within {_ANSWER_WITHIN:g} s.")}
+            return {self._level: KafkaError(f"Kafka did not answer a commit within {COMMIT_ANSWERED_WITHIN:g} s.")}
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # While a level is asked for no records, records that Kafka has for it may wake no thread.
 _SERVE_EVERY = 0.1
-_LONGEST_WAIT = 1.0
+_TURN_EVERY = 1.0
 # The least seconds for the commit of a hand-over, however long its handlers have taken.
 _LEAST_FOR_COMMIT = 1.0
 _LEAVE_WITHIN = 10.0
@@ -82,7 +82,7 @@ class ControlLoop:
         return self.intake.fetch(now, waits)
 
     def _longest_wait(self, now: float) -> float:
-        turns = [now + _LONGEST_WAIT, self.committing.next_turn(now)]
+        turns = [now + _TURN_EVERY, self.committing.next_turn(now)]
         if self._dispatch.paused or self._dispatch.ending or self._dispatch.work_remaining:
             turns.append(now + _SERVE_EVERY)
         turns.append(self._dispatch.next_change(now) or turns[0])

@@ -16,6 +16,7 @@ from headway.execution.jobs import RecordWork
 from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_too_large
+from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, PARTITIONS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import hand_over
 from headway.parallel.postponement import Postponement, Reports
@@ -24,8 +25,6 @@ from headway.records import ConsumerRecord, Header
 log = logging.getLogger(__name__)
 
 _MISSING_AFTER = 1_000  # milliseconds
-_ANSWER_WITHIN = 5.0
-_KNOWN_WITHIN = 3.0  # seconds until all brokers know a new topic
 
 
 def letter_of(topic: str, record: ConsumerRecord, headers: list[Header]) -> OutgoingRecord:
@@ -41,7 +40,7 @@ def require_writable(topic: str, connection: Config) -> None:
     A run also begins while the brokers are away.
     """
     try:
-        reason = Admin(connection).why_not_writable(topic, _KNOWN_WITHIN)
+        reason = Admin(connection).why_not_writable(topic, MISSING_TOPIC_COMES_WITHIN)
     except KafkaError as unknown:
         log.info("Whether dead letters can be stored in %s is not known yet: %s", topic, unknown)
     else:
@@ -95,7 +94,7 @@ class DeadLetters:
     def _why_not(self) -> str | None:
         """Return why letters cannot be written now, None if no reason is known."""
         try:
-            self._client.partitions(self._topic, _ANSWER_WITHIN)  # the client then knows of its return
+            self._client.partitions(self._topic, PARTITIONS_TOLD_WITHIN)  # the client then knows of its return
             return Admin(self._connection).why_not_writable(self._topic)
         except HeadwayError as error:
             return str(error)

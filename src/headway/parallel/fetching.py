@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 HandOver = Callable[[Collection[TopicPartition]], None]
 
-_ANSWER_WITHIN = 1.0  # seconds that a rebalance may wait for an answer
+_REBALANCE_WAITS_FOR = 1.0  # seconds that a rebalance may wait for an answer
 _ASK_LESS = 10  # times as long as a request that failed took
 _address = attrgetter("kafka_topic", "partition")
 
@@ -167,7 +167,7 @@ class Fetching:
         if not partitions:
             return
         try:
-            committed = level.committed_with_metadata(partitions, _ANSWER_WITHIN)
+            committed = level.committed_with_metadata(partitions, _REBALANCE_WAITS_FOR)
         except KafkaError as error:
             log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
             return
@@ -222,7 +222,7 @@ def _offsets_to_start(
     if not metadata:
         return OffsetMap(offset)
     try:
-        _, log_end = level.bounds(partition, _ANSWER_WITHIN)
+        _, log_end = level.bounds(partition, _REBALANCE_WAITS_FOR)
         return decode(metadata, offset, log_end)
     except OffsetMapError as error:
         log.warning("Reading %s begins at its committed offset %d, without an offset map: %s", partition, offset, error)

@@ -29,6 +29,7 @@ from headway.execution.failures import no_dead_letters
 from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
 from headway.kafka.binding.error_causes import is_fatal, is_out_of_place
+from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.producer.client import ProducerClient
@@ -41,8 +42,7 @@ from headway.runtime.wakeup import Wakeup
 Refusals = Mapping[int, KafkaError]
 """The levels that keep a commit from being made, each with the reason; none if the commit is made."""
 
-_NO_ANSWER_WITHIN = 10.0  # seconds without an acknowledged output, or until a level's offsets must be taken
-_END_WITHIN = 2.0  # seconds for an open transaction at the end of the run
+_ABORTED_WITHIN = 2.0  # seconds for an open transaction at the end of the run
 
 _REASON = "Kafka refuses an output"
 _OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
@@ -110,7 +110,7 @@ class Transactions:
         own_id: bool,
         why_not: Callable[[str], str | None],
     ) -> None:
-        self._writer = TransactionalWriter(client, why_not, _NO_ANSWER_WITHIN)
+        self._writer = TransactionalWriter(client, why_not, COMMIT_ANSWERED_WITHIN)
         self._outputs = outputs
         self._dispatch = dispatch
         self._levels = levels
@@ -175,7 +175,7 @@ class Transactions:
         self._closing = True
         if self._sent:
             self._sent.give_up()
-            self._sent.wait(max(timeout, 2 * _END_WITHIN))
+            self._sent.wait(max(timeout, 2 * _ABORTED_WITHIN))
 
     def _carry_out(
         self, outputs: Sequence[Output], parts: Sequence[LevelOffsets], given_up: threading.Event
@@ -225,7 +225,7 @@ class Transactions:
 
     def _send_offsets(self, part: LevelOffsets) -> None:
         try:
-            self._writer.send_offsets(part.offsets, part.group_metadata, _NO_ANSWER_WITHIN, self._is_given_up)
+            self._writer.send_offsets(part.offsets, part.group_metadata, COMMIT_ANSWERED_WITHIN, self._is_given_up)
         except KafkaError as error:
             if is_fatal(error):
                 raise
@@ -266,7 +266,7 @@ class Transactions:
         if self._writer.client.hangs():
             self._renew()
         else:
-            within = {"within": _END_WITHIN} if self._closing else {}
+            within = {"within": _ABORTED_WITHIN} if self._closing else {}
             self._writer.abort(is_over=lambda: self._closing, **within)
 
     def _has_finished_commit(self) -> bool:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 STOP = b"stop"
 """The message to all workers of a run: drain, and leave the group."""
 
-_LOOK_EVERY = 0.2  # seconds
+_LOOK_FOR_TASK_EVERY = 0.2  # seconds
 _LEAVE_WITHIN = 10.0  # seconds for a process whose task is gone
 _IN_ONE_RECORD = 500  # suspects, each of at most some hundred bytes
 
@@ -137,7 +137,7 @@ class _Process:
     def outcome(self) -> Any:
         """Wait for the process's outcome; raise `EOFError` if it died."""
         try:
-            while not self._pipe.poll(_LOOK_EVERY):
+            while not self._pipe.poll(_LOOK_FOR_TASK_EVERY):
                 # The pipe does not end while a fork of the process holds its other end.
                 if self._process.exitcode is not None and not self._pipe.poll(0):
                     raise EOFError

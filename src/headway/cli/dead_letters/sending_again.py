@@ -18,7 +18,7 @@ from headway.runtime.interrupt import INTERRUPTED, Interrupt
 _ANY_PARTITION = -1
 _NOW = 0
 _REMEMBER_EVERY = 1.0
-_LOOK_EVERY = 0.2
+_LOOK_FOR_CTRL_C_EVERY = 0.2
 
 
 class Destination(NamedTuple):
@@ -201,7 +201,7 @@ class SendingAgain:
                 self._client.produce(topic, letter.value, letter.key, partition, reported, _NOW, headers)
                 return
             except BufferError:
-                self._client.serve(_LOOK_EVERY)
+                self._client.serve(_LOOK_FOR_CTRL_C_EVERY)
             except DeliveryError as error:
                 self._complaint.say(f"{self._dead.name} {letter.place} was not sent: {error}")
                 return
@@ -213,7 +213,7 @@ class SendingAgain:
             self._complaint.say(f"{self._dead.name} {place} was not stored in {topic}: {error.str().rstrip('.')}.")
 
     def _deliver(self, interrupt: Interrupt) -> None:
-        while self._client.flush(_LOOK_EVERY):
+        while self._client.flush(_LOOK_FOR_CTRL_C_EVERY):
             self._remember_now_and_then()
             if interrupt.requested:
                 self._complaint.say("Waiting for what was handed over; Ctrl-C once more gives that up.")

@@ -12,7 +12,7 @@ from headway.priority.producer import PriorityProducer
 from headway.records import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
-_LOOK_EVERY = 0.2
+_LOOK_FOR_CTRL_C_EVERY = 0.2
 
 
 class Production:
@@ -113,7 +113,7 @@ class Production:
             self._complaint.say(f"{place}: {error}")
 
     def _deliver(self, interrupt: Interrupt) -> None:
-        while self._producer.flush(_LOOK_EVERY):
+        while self._producer.flush(_LOOK_FOR_CTRL_C_EVERY):
             if interrupt.requested:
                 self._complaint.say("Delivering what was read; Ctrl-C once more gives that up.")
         self._interrupted = interrupt.requested

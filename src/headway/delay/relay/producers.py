@@ -22,7 +22,7 @@ from headway.kafka.producer.transactional_writer import TransactionalWriter
 
 WRITTEN_WITHIN = 30.0
 """Seconds without any acknowledgement after which records count as lost."""
-_ANSWER_WITHIN = 10.0
+_CONNECTED_WITHIN = 10.0
 _CLOSE_WITHIN = 0.1
 _AT_A_TIME = 8
 
@@ -77,7 +77,7 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
 
 def connect(client: ProducerClient, topic: str) -> None:
     """Connect a client: an unconnected one looks for what it needs only every half second."""
-    client.partitions(topic, _ANSWER_WITHIN)
+    client.partitions(topic, _CONNECTED_WITHIN)
 
 
 def close_at_once(client: ProducerClient) -> None:

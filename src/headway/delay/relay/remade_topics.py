@@ -15,7 +15,7 @@ from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 5.0
+_LOOK_AT_TOPICS_EVERY = 5.0
 
 
 class RemadeTopics:
@@ -34,7 +34,7 @@ class RemadeTopics:
         """Look from now on for other ids of these topics."""
         self._expected = ids
         self._asked = None
-        self._look_at = now + _LOOK_EVERY
+        self._look_at = now + _LOOK_AT_TOPICS_EVERY
 
     def found(self, now: float) -> list[str]:
         """Return the topics that were created again since `expect`, sorted; never wait."""
@@ -45,7 +45,7 @@ class RemadeTopics:
             return []
         if not self._asked.done():
             return []
-        ids, self._asked, self._look_at = self._asked.result(), None, now + _LOOK_EVERY
+        ids, self._asked, self._look_at = self._asked.result(), None, now + _LOOK_AT_TOPICS_EVERY
         return sorted(topic for topic, expected in self._expected.items() if ids.get(topic, expected) != expected)
 
     def close(self) -> None:

@@ -13,14 +13,14 @@ from headway.delay.topics import TopicNames
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.kafka.missing_rights import why_refused
 from headway.runtime.background import in_background
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 1.0  # seconds
 _WARN_EVERY = 10.0
-_A_MOMENT = 0.1
+_CLOSE_WITHIN = 0.1
 
 
 def rights_to_work(names: TopicNames, lines: Collection[int]) -> list[Right]:
@@ -67,7 +67,7 @@ class LostRights:
         """Begin to wait for these rights, of which at least one is missing."""
         self._rights = [*rights, Right("Read", "Group", self._group)]
         self.reason = reason
-        self._look_at = time.monotonic() + _LOOK_EVERY
+        self._look_at = time.monotonic() + RIGHTS_ASKED_FOR_EVERY
         self._warn()
 
     def are_granted(self) -> bool:
@@ -80,7 +80,7 @@ class LostRights:
                 self._asked = in_background(self._ask)
         elif self._asked.done():
             asked, self._asked = self._asked, None
-            self._look_at = now + _LOOK_EVERY
+            self._look_at = now + RIGHTS_ASKED_FOR_EVERY
             self._note(asked)
         self._warn()
         return self.reason is None
@@ -89,7 +89,7 @@ class LostRights:
         reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
         missing = Admin(reach).missing(self._rights)
         if missing is None:  # no request shows the rights on a transactional id, so try one
-            fenced(self._config, new_id(self._names), self._names.state).close(_A_MOMENT)
+            fenced(self._config, new_id(self._names), self._names.state).close(_CLOSE_WITHIN)
         return missing
 
     def _note(self, asked: "Future[Right | None]") -> None:

@@ -22,7 +22,7 @@ LET_IN_NO_MORE_AFTER = 30.0
 """The seconds of nothing but refusals after which a client that was connected before gets an error."""
 
 _ASK_AGAIN_AFTER = 5.0
-_ANSWER_WITHIN = 0.5
+_ANY_ANSWER_WITHIN = 0.5
 _ASK_TIMES = 2
 
 _LOST_HEARTBEAT = "Timed out ConsumerGroupHeartbeatRequest"
@@ -125,7 +125,7 @@ class Connection:
         if now < self._ask_at:
             return False
         self._ask_at = now + _ASK_AGAIN_AFTER
-        if capi.is_answered(client, _ANSWER_WITHIN):
+        if capi.is_answered(client, _ANY_ANSWER_WITHIN):
             self.forget()
             return False
         self._unanswered += 1

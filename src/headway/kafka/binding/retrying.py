@@ -7,10 +7,10 @@ from typing import TypeVar
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
+from headway.kafka.binding.time_limits import CALL_SLICE
 
 T = TypeVar("T")
 
-_SLICE = 0.5  # the longest wait inside librdkafka, where Ctrl-C is not seen
 _PAUSE = 0.05
 
 PASSING: Mapping[int, str] = {
@@ -69,7 +69,7 @@ def retrying(
     deadline = time.monotonic() + within
     while True:
         try:
-            return call(_SLICE)
+            return call(CALL_SLICE)
         except (ck.KafkaException, KafkaError) as error:
             cause = _cause(error)
             may_pass = cause is not None and (passes(cause) or cause.code() in also)

@@ -9,11 +9,11 @@ from headway.config import OWN_KEYS
 from headway.core.rights import Right
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
+from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.runtime.background import in_background
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 1.0  # seconds
 _SAY_EVERY = 10.0
 
 
@@ -46,7 +46,7 @@ class AccessWatch:
         self._rights[right] = None
         if self.missing is None:
             self.missing = right
-            self._look_at = now + _LOOK_EVERY
+            self._look_at = now + RIGHTS_ASKED_FOR_EVERY
         return self._due(now)
 
     def look(self, now: float) -> str | None:
@@ -58,7 +58,7 @@ class AccessWatch:
                 self._asked = in_background(self._ask)
         elif self._asked.done():
             asked, self._asked = self._asked, None
-            self._look_at = now + _LOOK_EVERY
+            self._look_at = now + RIGHTS_ASKED_FOR_EVERY
             self._note(asked)
         return self._due(now)
 

@@ -19,7 +19,7 @@ Offsets = Mapping[TopicPartition, int]
 OnCommit = Callable[[Exception | None, Offsets], Any]
 
 # A wait for librdkafka is made of such slices (seconds), so that Ctrl-C ends it at once.
-_SLICE = 0.1
+_ANSWER_AWAITED_FOR = 0.1
 
 
 class SentCommit:
@@ -43,7 +43,7 @@ class SentCommit:
         deadline = time.monotonic() + timeout
         try:
             for part in self._parts:
-                while part.refused(_SLICE) is None:
+                while part.refused(_ANSWER_AWAITED_FOR) is None:
                     if time.monotonic() > deadline:
                         raise KafkaError(
                             f"Kafka did not answer a commit within {timeout:g} s; it may have happened or not. Commit "

@@ -19,7 +19,7 @@ from headway.kafka.coordinator import ask_for_members, coordinator_client
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_AFTER = 2.0
+_LOOK_AT_GROUP_EVERY = 2.0
 _QUIET_LOOKS = 2
 
 
@@ -64,7 +64,7 @@ class GroupWatch:
         if not self._asked.done():
             return False
         asked, self._asked = self._asked, None
-        self._look_at = now + _LOOK_AGAIN_AFTER
+        self._look_at = now + _LOOK_AT_GROUP_EVERY
         gap = self._gap_of(asked, member_id, frozenset(ours))
         if gap is None:
             return False

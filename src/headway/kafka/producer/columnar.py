@@ -32,15 +32,14 @@ from headway.kafka.binding.capi import await_connection
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import FLUSH_SLICE, make_client
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ROWS_STORED_WITHIN
 from headway.kafka.producer.headers import size_of_headers
 
 T = TypeVar("T")
 
 _MOST_ON_THE_WAY = 200_000  # records
 _MOST_BYTES_ON_THE_WAY = 64 * 2**20
-_WITHIN = 120.0  # seconds for a broker to come back
-_KNOWN_WITHIN = 5.0
-_AGAIN_AFTER = 0.05
+_ASK_AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
 # The second is for who may write to no topic at all: such a client gets no producer id.
@@ -198,15 +197,17 @@ class ColumnarProducer:
         self._while_retriable(self._producer.commit_transaction)
 
     def _wait_until_at_most(self, records: int) -> None:
-        deadline, left = time.monotonic() + _WITHIN, len(self._producer)
+        deadline, left = time.monotonic() + ROWS_STORED_WITHIN, len(self._producer)
         while left > records:
             # A flush sends lingering records; a wait for room must not.
             self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
             self._connected.check(self._producer)
             if len(self._producer) < left:
-                left, deadline = len(self._producer), time.monotonic() + _WITHIN
+                left, deadline = len(self._producer), time.monotonic() + ROWS_STORED_WITHIN
             if time.monotonic() > deadline:
-                raise DeliveryError(f"Kafka stored none of {left} rows within {_WITHIN:g} s: {self._connected.reason}.")
+                raise DeliveryError(
+                    f"Kafka stored none of {left} rows within {ROWS_STORED_WITHIN:g} s: {self._connected.reason}."
+                )
         self._call(partial(self._producer.poll, 0))
         if self._refused:
             raise self._refused
@@ -251,7 +252,7 @@ class ColumnarProducer:
         self._while_retriable(lambda seconds: await_connection(self._producer, seconds))
 
     def _count_partitions(self, topic: str) -> int:
-        deadline = time.monotonic() + _KNOWN_WITHIN
+        deadline = time.monotonic() + MISSING_TOPIC_COMES_WITHIN
         while True:  # not all brokers know a new topic at once
             about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
             error = about[topic].error
@@ -259,7 +260,7 @@ class ColumnarProducer:
                 raise DeliveryRefusedError(right.missing(self._connection)) from ck.KafkaException(error)
             if error is None or time.monotonic() > deadline:
                 return len(about[topic].partitions)
-            time.sleep(_AGAIN_AFTER)
+            time.sleep(_ASK_AGAIN_AFTER)
 
     def _while_retriable(self, call: Callable[[float], T]) -> T:
         def call_if_let_in(seconds: float) -> T:
@@ -268,7 +269,7 @@ class ColumnarProducer:
             self._connected.check(self._producer)
             return call(seconds)
 
-        return self._call(partial(retrying, call_if_let_in, _WITHIN))
+        return self._call(partial(retrying, call_if_let_in, ROWS_STORED_WITHIN))
 
     def _call(self, call: Callable[[], T]) -> T:
         try:

@@ -13,10 +13,10 @@ from headway.kafka.producer.client import ProducerClient
 
 log = logging.getLogger(__name__)
 
-_ANSWER_WITHIN = 0.5
+_LEADERS_TOLD_WITHIN = 0.5
 # For a missing topic, or a partition without a leader: soon, and after a second less often.
-_AGAIN_AFTER = 0.1
-_AGAIN_LATER = 1.0
+_ASK_AGAIN_AFTER = 0.1
+_ASK_LATER_AFTER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
 _REFRESH_AFTER = "topic.metadata.refresh.interval.ms"
 
@@ -69,11 +69,11 @@ class MetadataWatch:
                 again_after = self._ask(topic)
             except KafkaError as error:
                 log.debug("The partitions of %s are not known yet: %s", topic.kafka_topic, error)
-                again_after = _AGAIN_AFTER
+                again_after = _ASK_AGAIN_AFTER
             except Exception as error:  # one topic must not keep all others from being asked for
                 log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
                 self._refuse(topic, repr(error), DeliveryError)
-                again_after = _AGAIN_LATER
+                again_after = _ASK_LATER_AFTER
             with self._changed:
                 self._due[topic] = time.monotonic() + again_after
 
@@ -91,10 +91,10 @@ class MetadataWatch:
     def _ask(self, topic: Queues) -> float:
         """Ask once; return after how many seconds to ask again."""
         try:
-            count, leaders = self._client.leaders(topic.kafka_topic, _ANSWER_WITHIN)
+            count, leaders = self._client.leaders(topic.kafka_topic, _LEADERS_TOLD_WITHIN)
         except DeliveryError as error:
             self._refuse(topic, str(error).rstrip("."), type(error))
-            return _AGAIN_LATER
+            return _ASK_LATER_AFTER
         if count and (count, frozenset(leaders)) != (topic.partition_count, topic.leaders):
             self._learn(topic, count, leaders)
         if count and len(leaders) == count:
@@ -103,4 +103,4 @@ class MetadataWatch:
         waited = time.monotonic() - self._incomplete_since.setdefault(topic, time.monotonic())
         if not count and waited > self._give_up_after:
             self._refuse(topic, "the topic does not exist. Create it, or look at its name", DeliveryError)
-        return _AGAIN_AFTER if waited < _AGAIN_LATER else _AGAIN_LATER
+        return _ASK_AGAIN_AFTER if waited < _ASK_LATER_AFTER else _ASK_LATER_AFTER

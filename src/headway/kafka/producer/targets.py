@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from headway.errors import KafkaError
+from headway.kafka.binding.time_limits import PARTITIONS_TOLD_WITHIN
 
-_ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 1.0
 
 
@@ -42,7 +42,7 @@ class Targets:
             return None
         with self._asking:
             if self._partitions.get(topic, 0) <= partition and self._is_to_be_asked(topic):
-                self._partitions[topic] = self._partitions_of(topic, _ANSWER_WITHIN)
+                self._partitions[topic] = self._partitions_of(topic, PARTITIONS_TOLD_WITHIN)
                 self._asked_at[topic] = time.monotonic()
         count = self._partitions[topic]
         return None if count > partition else count

@@ -17,10 +17,10 @@ from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.capi import Offsets
 from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import Report, hand_over
 
-_CALL_WITHIN = 60.0  # seconds; by default the broker, too, waits so long for a transaction to end
 _REPORTS_WITHIN = 0.05  # seconds; then it is looked whether the records still arrive, and are still wanted
 _CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given up records because of it
 
@@ -79,7 +79,7 @@ class TransactionalWriter:
 
     def fence(self, is_over: Callable[[], bool] = _never) -> None:
         """Fence off an earlier producer of the same `transactional.id`, and end its open transaction."""
-        retrying(self.client.init_transactions, _CALL_WITHIN, is_over=is_over)
+        retrying(self.client.init_transactions, TRANSACTION_CALL_ANSWERED_WITHIN, is_over=is_over)
 
     def renew(self, batches_of_one: bool = False) -> None:
         """Go on with a new producer, which has to `fence` off the last one.
@@ -101,7 +101,7 @@ class TransactionalWriter:
 
     def add_offsets(self, offsets: Offsets, member: bytes) -> None:
         """Make offsets a part of the transaction, on a thread that may hang."""
-        retrying(partial(self.client.add_offsets, offsets, member), _CALL_WITHIN)
+        retrying(partial(self.client.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
         self, records: Sequence[OutgoingRecord], stored: Stored, is_given_up: Callable[[], bool] = _never
@@ -164,11 +164,11 @@ class TransactionalWriter:
             topics = ", ".join(sorted({attempt.records[position].topic for position in waiting}))
             raise NotStoredError(f"Kafka acknowledges {len(waiting)} records for {topics} no more.", waiting)
 
-    def commit(self, within: float = _CALL_WITHIN, is_over: Callable[[], bool] = _never) -> None:
+    def commit(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
         """Commit the transaction."""
         retrying(self.client.commit_transaction, within, is_over=is_over)
 
-    def abort(self, within: float = _CALL_WITHIN, is_over: Callable[[], bool] = _never) -> None:
+    def abort(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
         """Abort the transaction."""
         retrying(self.client.abort_transaction, within, is_over=is_over)
 

@@ -13,6 +13,7 @@ from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import passes, retrying
+from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.reading.range_reader import Offsets, name_of
@@ -23,8 +24,7 @@ __all__ = ["Catalog", "TopicLevels"]
 K = TypeVar("K")
 
 # A broker that stops never answers its open requests, nor does the one that starts then: short requests, often.
-_ASK_FOR = 5.0
-_ANSWER_WITHIN = 60.0  # a restart of the broker included
+_ONE_ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.2
 
 
@@ -54,7 +54,9 @@ class Catalog(Admin):
         if not asked:
             return TopicLevels([], {})
         answers = self._patiently(
-            lambda: _settled(self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ASK_FOR))
+            lambda: _settled(
+                self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ONE_ANSWER_WITHIN)
+            )
         )
         found = [
             self._description(answers[name], topic, level, levels)
@@ -98,7 +100,7 @@ class Catalog(Admin):
             partition: (level_topic(partition.topic, partition.level), partition.partition) for partition in partitions
         }
         wanted = dict.fromkeys(names.values(), which)
-        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, _ASK_FOR))
+        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, _ONE_ANSWER_WITHIN))
         return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
 
     def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:
@@ -110,7 +112,7 @@ class Catalog(Admin):
     def _ask_patiently(self) -> Any:
         metadata = super()._ask_patiently()
         self._connected = True
-        self._patience = _ANSWER_WITHIN
+        self._patience = BROKER_RESTARTS_WITHIN
         return metadata
 
     def _patiently(self, ask: Callable[[], dict[K, Any]]) -> dict[K, Any]:
@@ -130,7 +132,7 @@ class Catalog(Admin):
                 raise ck.KafkaException(passing[0])
 
         try:
-            retrying(ask_all, _ANSWER_WITHIN, pause=_ASK_AGAIN_AFTER)
+            retrying(ask_all, BROKER_RESTARTS_WITHIN, pause=_ASK_AGAIN_AFTER)
         except ck.KafkaException:
             if not answers:
                 raise

@@ -20,6 +20,11 @@ import confluent_kafka as ck
 from headway.errors import KafkaError, UnreadableError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import (
+    BROKER_RESTARTS_WITHIN,
+    CREATED_TOPIC_KNOWN_WITHIN,
+    OPEN_TRANSACTION_ENDS_WITHIN,
+)
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import fetched_end
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
@@ -37,10 +42,7 @@ _SEGMENTS = {"segment.ms": "600000"}
 _COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
-_ANSWER_WITHIN = 60.0
-_KNOWN_WITHIN = 10.0
 _GONE_AFTER = 1.0  # seconds in which all brokers have heard of a topic that the driver has just made
-_DECIDED_WITHIN = 90.0
 _FIRST_SPAN = 256  # offsets: most look-ups find a marker of a moment ago
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
@@ -96,7 +98,7 @@ class CommitMarkers(Closable):
         read: Callable[[bytes], object] = lambda value: None,
         *,
         lasting: bool = True,
-        patience: float = _ANSWER_WITHIN,
+        patience: float = BROKER_RESTARTS_WITHIN,
     ) -> None:
         own = {
             "isolation.level": "read_committed",
@@ -146,7 +148,7 @@ class CommitMarkers(Closable):
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
         """Return a writer's last markers in [start, stop), None for a deleted one; no `stop` means the log end."""
         self._consumer.assign([ck.TopicPartition(self._topic, partition, start)])
-        deadline = time.monotonic() + _DECIDED_WITHIN
+        deadline = time.monotonic() + OPEN_TRANSACTION_ENDS_WITHIN
         found: dict[bytes, bytes | None] = {}
         position, was_at_end = start, False
         while stop is None or position < stop:
@@ -165,7 +167,8 @@ class CommitMarkers(Closable):
             if time.monotonic() > deadline:
                 raise KafkaError(
                     f"Partition {partition} of {self._topic} could not be read up to its end within "
-                    f"{_DECIDED_WITHIN:g} s: a transaction in it is open. It ends by its transaction.timeout.ms."
+                    f"{OPEN_TRANSACTION_ENDS_WITHIN:g} s: a transaction in it is open. It ends by its "
+                    "transaction.timeout.ms."
                 )
         return found
 
@@ -206,7 +209,7 @@ class CommitMarkers(Closable):
             if took > _GONE_AFTER and not was_created:
                 create_marker_topic(Admin(self._config), self._topic, lasting=self._lasting)
                 was_created = True
-            if took > _KNOWN_WITHIN:
+            if took > CREATED_TOPIC_KNOWN_WITHIN:
                 raise KafkaError(
                     f"Kafka has no topic {self._topic}, where exactly-once delivery marks what is written."
                 )

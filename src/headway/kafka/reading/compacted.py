@@ -11,6 +11,7 @@ import confluent_kafka as ck
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.factory import together
+from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
@@ -18,10 +19,9 @@ from headway.runtime.lifecycle import Closable
 
 log = logging.getLogger(__name__)
 
-_KNOWN_WITHIN = 10.0
 _AT_ONCE = 1000
 _STUCK_AFTER = 1.0
-_SLICE = 0.1
+_ASK_AGAIN_AFTER = 0.1
 _SETTINGS: Mapping[str, Any] = {
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
@@ -51,7 +51,7 @@ class TopicReader(Closable):
             self._admin = Admin(self._config)
         return self._admin
 
-    def bounds(self, within: float = 30.0, isolation: str = "read_uncommitted") -> LogBounds:
+    def bounds(self, within: float = LOG_BOUNDS_TOLD_WITHIN, isolation: str = "read_uncommitted") -> LogBounds:
         """Return a `LogBounds` that asks for at most so many seconds. Raises `KafkaError` as `Admin` does."""
         return LogBounds(self._config, isolation, within, self.admin.client)
 
@@ -99,7 +99,8 @@ class TopicReader(Closable):
             began = time.monotonic()
             deadline, stuck_at = began + within, began + _STUCK_AFTER
             while missing:
-                for message in self._consumer.consume(_AT_ONCE, _SLICE if len(missing) > 1 else _SLICE / 10):
+                awaited_for = RECORDS_AWAITED_FOR if len(missing) > 1 else RECORDS_AWAITED_FOR / 10
+                for message in self._consumer.consume(_AT_ONCE, awaited_for):
                     if (error := message.error()) and (refused := why_not_readable(error, topic, self._config)):
                         raise refused
                     if _reaches(message, ends, values):
@@ -122,14 +123,14 @@ class TopicReader(Closable):
     def _ends(self, topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
         """Return the ends of the logs, open transactions included."""
         bounds, wanted = self.bounds(within), [(topic, partition) for partition in partitions]
-        deadline = time.monotonic() + _KNOWN_WITHIN  # brokers hear of a new topic one after the other
+        deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN  # brokers hear of a new topic one after the other
         while len(found := bounds.ends(wanted)) < len(wanted):
             if time.monotonic() > deadline:
                 missing = sorted(set(partitions).difference(partition for _, partition in found))
                 raise KafkaError(
                     f"The topic {topic} has no partitions {missing}, which are to be read. Create it anew."
                 )
-            time.sleep(_SLICE)
+            time.sleep(_ASK_AGAIN_AFTER)
         return {partition: end for (_, partition), end in found.items()}
 
 

@@ -17,6 +17,7 @@ from headway.core.rights import Right, topic_rights
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
@@ -24,8 +25,6 @@ from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_c
 log = logging.getLogger(__name__)
 
 _A_DAY = {"retention.ms": "86400000"}
-_WITHIN = 20.0
-_LOOK_EVERY = 0.2
 
 
 class ControlTopic:
@@ -59,7 +58,7 @@ class ControlTopic:
         """
         consumer = _reader(self._config)
         try:
-            end = watermarks(consumer, (self._topic, 0), _WITHIN, self._config)[1]
+            end = watermarks(consumer, (self._topic, 0), BROKER_ANSWERS_WITHIN, self._config)[1]
             consumer.assign([ck.TopicPartition(self._topic, 0, end)])
             self._require_readable(consumer)
             return end
@@ -67,9 +66,9 @@ class ControlTopic:
             consumer.close()
 
     def _require_readable(self, consumer: ck.Consumer) -> None:
-        deadline = time.monotonic() + _WITHIN
+        deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
         while time.monotonic() < deadline:
-            answer = consumer.poll(_LOOK_EVERY)
+            answer = consumer.poll(RECORDS_AWAITED_FOR)
             if answer is None:
                 continue
             error = answer.error()
@@ -84,7 +83,7 @@ class ControlTopic:
         Raises `KafkaError` if Kafka does not take it within 20 s, or the listeners may not read it any more.
         """
         reports: list[ck.KafkaError | None] = []
-        own = {"message.timeout.ms": int(_WITHIN * 1000)}
+        own = {"message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
         report = lambda error, _: reports.append(error)  # noqa: E731
         producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
@@ -108,7 +107,7 @@ def listening(
 
     def listen() -> None:
         while not ended.is_set():
-            message = consumer.poll(_LOOK_EVERY)
+            message = consumer.poll(RECORDS_AWAITED_FOR)
             if message is None:
                 continue
             if error := message.error():

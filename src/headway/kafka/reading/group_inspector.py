@@ -14,6 +14,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Offsets, Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
 from headway.kafka.reading.log_bounds import LogBounds
@@ -23,9 +24,6 @@ from headway.runtime.lifecycle import Closable
 
 T = TypeVar("T")
 
-_ANSWER_WITHIN = 20.0
-_STALLED_AFTER = 60.0
-_LOOK_EVERY = 0.2
 _BATCH = 1000
 
 _HAS_MEMBERS = (
@@ -63,7 +61,7 @@ class GroupInspector(Closable):
         self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made once that is needed
         # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
         with _explained("The topics could not be listed"):
-            self._admin.list_topics(timeout=_ANSWER_WITHIN)
+            self._admin.list_topics(timeout=BROKER_ANSWERS_WITHIN)
 
     def close(self) -> None:
         """Close the connections."""
@@ -74,7 +72,7 @@ class GroupInspector(Closable):
     def groups(self) -> list[str]:
         """Return the groups that Kafka knows."""
         with _explained("The groups could not be listed"):
-            found = self._admin.list_consumer_groups(request_timeout=_ANSWER_WITHIN).result()
+            found = self._admin.list_consumer_groups(request_timeout=BROKER_ANSWERS_WITHIN).result()
         return sorted(each.group_id for each in found.valid)
 
     def partitions(self) -> list[Partition]:
@@ -88,10 +86,10 @@ class GroupInspector(Closable):
         answer = ask_for_offsets(client, self.group)
         with _explained(f"What the group {self.group} has committed could not be listed"):
             try:
-                return list(answer.result(_ANSWER_WITHIN).topic_partitions)
+                return list(answer.result(BROKER_ANSWERS_WITHIN).topic_partitions)
             except TimeoutError:
                 raise KafkaError(
-                    f"The coordinator of the group {self.group} did not say within {_ANSWER_WITHIN:g} s what is "
+                    f"The coordinator of the group {self.group} did not say within {BROKER_ANSWERS_WITHIN:g} s what is "
                     "committed. Check that its broker runs, and try again."
                 ) from None
 
@@ -99,7 +97,7 @@ class GroupInspector(Closable):
         """Return the group's committed offset of each partition with its exact metadata, if there is one."""
         if not partitions:
             return {}
-        found = self._asked(lambda: capi.committed(self._group_client(), list(partitions), _ANSWER_WITHIN))
+        found = self._asked(lambda: capi.committed(self._group_client(), list(partitions), BROKER_ANSWERS_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
     def _group_client(self) -> ck.Consumer:
@@ -122,7 +120,7 @@ class GroupInspector(Closable):
         client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_members(client, self.group)
         try:
-            answer.result(_ANSWER_WITHIN)
+            answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
             pass  # the next request reports it
         except ck.KafkaException as error:
@@ -148,7 +146,7 @@ class GroupInspector(Closable):
         self._reader.assign([ck.TopicPartition(topic, number, start)])
         moved = time.monotonic()
         while start < end:
-            messages = self._reader.consume(_BATCH, _LOOK_EVERY)
+            messages = self._reader.consume(_BATCH, RECORDS_AWAITED_FOR)
             for message in messages:
                 error, start = message.error(), (message.offset() or 0) + 1
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
@@ -162,9 +160,10 @@ class GroupInspector(Closable):
                 yield message
             now = time.monotonic()
             moved = now if messages else moved
-            if now - moved > _STALLED_AFTER:
+            if now - moved > BROKER_RESTARTS_WITHIN:
                 raise KafkaError(
-                    f"Partition {number} of {topic} gave nothing for {_STALLED_AFTER:g} s. Check that its broker runs."
+                    f"Partition {number} of {topic} gave nothing for {BROKER_RESTARTS_WITHIN:g} s. Check that its "
+                    "broker runs."
                 )
 
     def commit(self, offsets: Offsets) -> None:
@@ -174,15 +173,17 @@ class GroupInspector(Closable):
     def _asked(self, call: Callable[[], T]) -> T:
         """Return the result of a call about the group; raises `AuthorizationError` for want of a right on it."""
         try:
-            return retrying(lambda _: call(), _ANSWER_WITHIN)
+            return retrying(lambda _: call(), BROKER_ANSWERS_WITHIN)
         except KafkaError as error:
             raise_if_refused(error, "Describe", self._kafka, group=self.group)
             raise
 
     def _commit(self, offsets: Offsets) -> None:
-        refused = capi.commit(self._group_client(), offsets).refused(_ANSWER_WITHIN)
+        refused = capi.commit(self._group_client(), offsets).refused(BROKER_ANSWERS_WITHIN)
         if refused is None:
-            raise KafkaError(f"Kafka did not answer a commit of the group {self.group} within {_ANSWER_WITHIN:g} s.")
+            raise KafkaError(
+                f"Kafka did not answer a commit of the group {self.group} within {BROKER_ANSWERS_WITHIN:g} s."
+            )
         for error in refused.values():
             if _code(error) in _HAS_MEMBERS:
                 raise KafkaError(

@@ -22,6 +22,7 @@ from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.missing_rights import is_refusal, why_refused
 
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -32,7 +33,6 @@ NONE_THAT_LATE = -1
 
 _TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
 _LONGEST_TIMEOUT = 5.0
-_WITHIN = 30.0
 _WITHOUT_A_LEADER_OR_GONE = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_PARTITION,
@@ -62,7 +62,7 @@ class LogBounds:
         self,
         config: Mapping[str, Any],
         isolation: str = "read_uncommitted",
-        within: float = _WITHIN,
+        within: float = LOG_BOUNDS_TOLD_WITHIN,
         client: AdminClient | None = None,
     ) -> None:
         self._config = {"log_level": 2, **config}

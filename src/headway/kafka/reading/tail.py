@@ -9,13 +9,13 @@ import confluent_kafka as ck
 
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.missing_rights import is_refusal, why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
 
-_READY_WITHIN = 20.0
 _SETTINGS: Mapping[str, Any] = {
     "auto.offset.reset": "latest",
     "isolation.level": "read_committed",
@@ -44,7 +44,7 @@ class TailReader:
         self._connection = Connection()
         self._consumer = unjoined_consumer({**config, **_SETTINGS}, self._connection)
         try:
-            _, end = watermarks(self._consumer, (topic, partition), _READY_WITHIN, config)
+            _, end = watermarks(self._consumer, (topic, partition), BROKER_ANSWERS_WITHIN, config)
         except KafkaError:
             self._consumer.close()
             raise
@@ -58,7 +58,7 @@ class TailReader:
 
     def _read(self) -> None:
         while not self._closing:
-            message = self._consumer.poll(0.1)
+            message = self._consumer.poll(RECORDS_AWAITED_FOR)
             if message is None:
                 continue
             if (error := message.error()) is not None:

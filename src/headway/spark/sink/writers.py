@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from headway.errors import ConfigError, FencedError, KafkaError, TransactionError
 from headway.kafka.admin import Admin
+from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.producer.columnar import ColumnarProducer
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
 from headway.spark.session.error_messages import one_sentence
@@ -37,9 +38,8 @@ from headway.spark.sink.options import SinkOptions, check_columns, for_batch, fo
 from headway.spark.sink.rows import chunks
 from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_settings
 
-_LOOK_EVERY = 0.5
+_LOOK_FOR_COMMIT_EVERY = 0.5
 _PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
-_RESTART_WITHIN = 60.0  # seconds for which a broker may be away between two micro-batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _prepare(
 
     Another `now` makes it ask again: topics may be deleted, and Spark keeps this process for later queries.
     """
-    admin = Admin(dict(kafka), _RESTART_WITHIN if named else 0.0)
+    admin = Admin(dict(kafka), BROKER_RESTARTS_WITHIN if named else 0.0)
     if marker_topic:
         create_marker_topic(admin, marker_topic, lasting=named)
     else:
@@ -202,7 +202,7 @@ def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) ->
     while (marked := Marked.read(markers.newest(part.key), part.key)).has_none_of(part):
         if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_LOOK_FOR_COMMIT_EVERY)
     return marked.is_by_this_run(part)
 
 
