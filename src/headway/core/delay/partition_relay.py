@@ -17,13 +17,13 @@ Invariants:
 import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from heapq import heappop, heappush
 from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 
-from headway.core.delay.changes import Command, Settled
+from headway.core.delay.changes import Command
+from headway.core.delay.command_ledger import CommandLedger
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import LEAVES_WITHIN, Fetched, LineWindow, bound_behind
@@ -38,11 +38,10 @@ from headway.core.delay.relay_state import (
     encode_map,
     line_key,
 )
-from headway.core.delay.relay_tick import Answer, Refusal, Search, Tick, Write
+from headway.core.delay.relay_tick import Refusal, Search, Tick, Write
 from headway.core.delay.schedule import Schedule
 from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
 STORED_WITHIN = 60_000
@@ -98,12 +97,11 @@ class PartitionRelay:
         self._lines = {MEMORY: own} | others
         self._waiting = DueQueue(state.mark, own)
         self._changes = state.changes
-        self._commands = Progress(state.commands)
-        self._commands_changed = False
-        # The commands that cannot be settled yet, by the id of their schedule.
-        self._undecided: dict[str, list[tuple[int, Command]]] = {}
-        self._undecided_dues: list[tuple[int, str]] = []
         self._recent = RecentDeliveries()
+        self._commands = CommandLedger(
+            state.commands, self._changes, self._waiting, self._recent, self._move, self._passed
+        )
+        self._undecided = self._commands.undecided
         # A line that comes back after its topic was deleted begins anew.
         gone = state.other_lines({*lines, *ladder.lines})
         self._tick = Tick(
@@ -113,7 +111,7 @@ class PartitionRelay:
             self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # the bytes of the tick's records
         self._unwritten: deque[_Moved] = deque()  # of ticks handed out and not `written` yet, in order
-        self.searches: list[Search] = []
+        self.searches = self._commands.searches
 
     # Fetched records and commands
 
@@ -151,29 +149,11 @@ class PartitionRelay:
 
     def command(self, offset: int, command: Command | None, now: int) -> None:
         """Take in a command; None stands for an unreadable one, which cannot be answered."""
-        for fresh in self._commands.receive((offset,)):
-            self._commands_changed = True
-            if command is None:
-                self._commands.complete(fresh)
-            else:
-                self._settle(fresh, command, now)
+        self._commands.receive(offset, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
         """Note the result of a search: the schedule's record as it lies in its line, or None."""
-        if fetched and isinstance(fetched.schedule, Schedule):
-            self._go_before(fetched, fetched.schedule, now)
-        change = self._changes.get(search.id)
-        if change is None or (change.due is not None and change.live < change.generation):
-            self._answer(search.id, Settled.UNKNOWN)
-        else:
-            self._answer(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
-
-    def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        """Write a copy that comes by in time; the copy in the line is no longer live."""
-        change = self._changes.get(schedule.id)
-        if change and change.due is not None and change.live <= schedule.generation < change.generation:
-            self._changes.goes_live(schedule.id)
-            self._move(fetched, schedule.again(change.due, change.generation), now)
+        self._commands.found(search, fetched, now)
 
     # Ticks
 
@@ -194,9 +174,9 @@ class PartitionRelay:
             may_leave -= left
             is_time = left > 0
             self._deliver(now, limit, most_bytes)
-        self._settle_undecided(now)
+        self._commands.answer_missed(now)
         self._forget_changes(now)
-        if stores or self._tick.answers:
+        if stores or self._commands.answers:
             self._store()
         return self._hand_out(now)
 
@@ -207,6 +187,7 @@ class PartitionRelay:
 
     def _hand_out(self, now: int) -> Tick:
         tick, self._tick = self._tick, Tick()
+        tick.answers = self._commands.take_answers()
         if tick.moved:
             self._unwritten.append(_Moved(tick.moved, now + STORED_WITHIN))
         return tick
@@ -217,9 +198,8 @@ class PartitionRelay:
         times = [self._at_the_latest(line, now) for line in self._lines.values()]
         if due is not None and self._waiting.is_restored and (due <= self._frontier or self._is_full):
             times.append(due)
-        passing = [self._undecided_dues[0][0]] if self._undecided_dues else []
-        passing += [expiry] if (expiry := self._changes.next_expiry()) is not None else []
-        times += [time + STORED_WITHIN + 1 for time in passing if time + STORED_WITHIN >= now]
+        passing = (self._commands.first_due, self._changes.next_expiry())
+        times += [time + STORED_WITHIN + 1 for time in passing if time is not None and time + STORED_WITHIN >= now]
         times += [each.expects_until + 1 for each in self._lines.values()]
         return min(times, default=math.inf)
 
@@ -302,7 +282,7 @@ class PartitionRelay:
             return schedule
         if change and schedule.generation < change.live:
             return None
-        self._settle_before(schedule)
+        self._commands.came_by(schedule)
         change = self._changes.get(schedule.id)
         if change is None or schedule.generation == change.generation:
             return schedule
@@ -376,68 +356,7 @@ class PartitionRelay:
             self._move(fetched, schedule.again(following, schedule.generation), now)
             self._changes.recurs(schedule.id, schedule.generation, following)
 
-    # Commands
-
-    def _settle(self, offset: int, command: Command, now: int) -> None:
-        change = self._changes.get(command.id)
-        if change and change.due is None:
-            self._decide(offset, command, Settled.CANCELLED)
-        elif held := self._waiting.get(command.id):
-            self._waiting.remove(held)
-            self._change_held(held, command, now)
-            self._decide(offset, command, _outcome(command))
-        elif command.id in self._recent:  # even if a clock was put back
-            self._decide(offset, command, Settled.DELIVERED)
-        elif (due := change.placed if change else command.due) > now:
-            self._change_unseen(offset, command, due)
-        elif due < self._passed(now):
-            self._decide(offset, command, Settled.DELIVERED)
-        else:
-            self._undecided.setdefault(command.id, []).append((offset, command))
-            heappush(self._undecided_dues, (due, command.id))
-
-    def _change_held(self, held: Held, command: Command, now: int) -> None:
-        change = self._changes.change(command.id, held.schedule.due, command.to)
-        if command.to is not None:
-            self._move(held.fetched, held.schedule.again(command.to, change.generation), now)
-            self._changes.goes_live(command.id)
-
-    def _change_unseen(self, offset: int, command: Command, due: int) -> None:
-        """Change a schedule whose record is in a line, and comes by before it is due, but maybe after its new time."""
-        change = self._changes.change(command.id, due, command.to)
-        # A new time waits behind an undecided one: that one may be applied once more, and would win.
-        if command.to is None or (command.to >= due and command.id not in self._undecided):
-            self._decide(offset, command, _outcome(command))
-            return
-        self._undecided.setdefault(command.id, []).append((offset, command))
-        if command.to < due:
-            self.searches.append(Search(command.id, due, command.at, change.live))
-
-    def _settle_before(self, schedule: Schedule) -> None:
-        """Settle the commands that have waited for this record: it comes by, so it was not delivered."""
-        for offset, command in self._undecided.pop(schedule.id, ()):
-            change = self._changes.get(schedule.id)
-            if change and change.due is None:
-                self._decide(offset, command, Settled.CANCELLED)
-            else:
-                self._changes.change(command.id, schedule.due, command.to)
-                self._decide(offset, command, _outcome(command))
-
-    def _settle_undecided(self, now: int) -> None:
-        """Answer commands whose record should have come by now, and has not."""
-        passed = self._passed(now)
-        while self._undecided_dues and self._undecided_dues[0][0] < passed:
-            _, id_ = heappop(self._undecided_dues)
-            self._answer(id_, Settled.DELIVERED)
-
-    def _answer(self, id_: str, settled: Settled) -> None:
-        for offset, command in self._undecided.pop(id_, ()):
-            self._decide(offset, command, settled)
-
-    def _decide(self, offset: int, command: Command, settled: Settled) -> None:
-        self._commands.complete(offset)
-        self._commands_changed = True
-        self._tick.answers.append(Answer(command, settled))
+    # Records that have come by
 
     def _passed(self, now: int) -> float:
         """Return a time before which all due records have come by and left memory, even those long on their way."""
@@ -469,14 +388,10 @@ class PartitionRelay:
             elif each.changed:
                 state[line_key(line)] = encode_map(each.progress.snapshot())
             each.changed = False
-        if self._commands_changed:
-            self._commands_changed = False
+        if self._commands.is_changed:
+            self._commands.is_changed = False
             self._tick.offsets[None] = self._commands.committable
             state[COMMANDS_KEY] = encode_map(self._commands.snapshot())
         for id_ in self._changes.changed:
             state[change_key(id_)] = self._changes.stored(id_)
         self._changes.changed.clear()
-
-
-def _outcome(command: Command) -> Settled:
-    return Settled.CANCELLED if command.to is None else Settled.RESCHEDULED

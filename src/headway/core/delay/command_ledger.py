@@ -1,0 +1,166 @@
+"""The commands of one partition: which are answered, and which wait until it is known what became of their schedules.
+
+Invariants:
+- A command is done when it is answered, and a restart repeats those that are not.
+- A command whose schedule was not seen waits until the record comes by, was looked for and found or not, or should have
+  come by.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from headway.core.delay.changes import Changes, Command, Settled
+from headway.core.delay.due_queue import DueQueue, Held
+from headway.core.delay.line_window import Fetched
+from headway.core.delay.recent_deliveries import RecentDeliveries
+from headway.core.delay.relay_tick import Answer, Search
+from headway.core.delay.schedule import Schedule
+from headway.core.offsets.offset_map import OffsetMap
+from headway.core.offsets.progress import Progress
+
+
+class CommandLedger:
+    """The received commands, their progress and their answers.
+
+    Args:
+        stored: The progress that earlier ticks have stored.
+        changes: The changes of the partition's schedules.
+        waiting: The records that wait in memory.
+        recent: The schedules that were delivered not long ago.
+        move: Writes a record to the line of its new time.
+        passed: Returns a time before which all due records have come by and left memory.
+    """
+
+    def __init__(
+        self,
+        stored: OffsetMap,
+        changes: Changes,
+        waiting: DueQueue,
+        recent: RecentDeliveries,
+        move: Callable[[Fetched, Schedule, int], None],
+        passed: Callable[[int], float],
+    ) -> None:
+        self._progress = Progress(stored)
+        self._changes = changes
+        self._waiting = waiting
+        self._recent = recent
+        self._move = move
+        self._passed = passed
+        self._dues: list[tuple[int, str]] = []  # of the undecided ones
+        self.undecided: dict[str, list[tuple[int, Command]]] = {}
+        """The commands that cannot be answered yet, by the id of their schedule."""
+        self.searches: list[Search] = []
+        """The schedules to look for in the lines; the driver clears it."""
+        self.answers: list[Answer] = []
+        """The answers since `take_answers`."""
+        self.is_changed = False  # since the progress was stored
+
+    @property
+    def committable(self) -> int:
+        """The offset below which every command is answered."""
+        return self._progress.committable
+
+    @property
+    def first_due(self) -> int | None:
+        """The earliest due time of a schedule whose command waits for it."""
+        return self._dues[0][0] if self._dues else None
+
+    def snapshot(self) -> OffsetMap:
+        """Return the progress to store."""
+        return self._progress.snapshot()
+
+    def take_answers(self) -> list[Answer]:
+        """Return the answers since the last call."""
+        answers, self.answers = self.answers, []
+        return answers
+
+    def receive(self, offset: int, command: Command | None, now: int) -> None:
+        """Take in a command; None stands for an unreadable one, which cannot be answered."""
+        for fresh in self._progress.receive((offset,)):
+            self.is_changed = True
+            if command is None:
+                self._progress.complete(fresh)
+            else:
+                self._take(fresh, command, now)
+
+    def _take(self, offset: int, command: Command, now: int) -> None:
+        change = self._changes.get(command.id)
+        if change and change.due is None:
+            self._answer(offset, command, Settled.CANCELLED)
+        elif held := self._waiting.get(command.id):
+            self._waiting.remove(held)
+            self._change_held(held, command, now)
+            self._answer(offset, command, _outcome(command))
+        elif command.id in self._recent:  # even if a clock was put back
+            self._answer(offset, command, Settled.DELIVERED)
+        elif (due := change.placed if change else command.due) > now:
+            self._change_unseen(offset, command, due)
+        elif due < self._passed(now):
+            self._answer(offset, command, Settled.DELIVERED)
+        else:
+            self.undecided.setdefault(command.id, []).append((offset, command))
+            heappush(self._dues, (due, command.id))
+
+    def _change_held(self, held: Held, command: Command, now: int) -> None:
+        change = self._changes.change(command.id, held.schedule.due, command.to)
+        if command.to is not None:
+            self._move(held.fetched, held.schedule.again(command.to, change.generation), now)
+            self._changes.goes_live(command.id)
+
+    def _change_unseen(self, offset: int, command: Command, due: int) -> None:
+        """Change a schedule whose record is in a line, and comes by before it is due, but maybe after its new time."""
+        change = self._changes.change(command.id, due, command.to)
+        # A new time waits behind an undecided one: that one may be applied once more, and would win.
+        if command.to is None or (command.to >= due and command.id not in self.undecided):
+            self._answer(offset, command, _outcome(command))
+            return
+        self.undecided.setdefault(command.id, []).append((offset, command))
+        if command.to < due:
+            self.searches.append(Search(command.id, due, command.at, change.live))
+
+    def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
+        """Note the result of a search: the schedule's record as it lies in its line, or None."""
+        if fetched and isinstance(fetched.schedule, Schedule):
+            self._go_before(fetched, fetched.schedule, now)
+        change = self._changes.get(search.id)
+        if change is None or (change.due is not None and change.live < change.generation):
+            self._answer_all(search.id, Settled.UNKNOWN)
+        else:
+            self._answer_all(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
+
+    def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
+        """Write a copy that comes by in time; the copy in the line is no longer live."""
+        change = self._changes.get(schedule.id)
+        if change and change.due is not None and change.live <= schedule.generation < change.generation:
+            self._changes.goes_live(schedule.id)
+            self._move(fetched, schedule.again(change.due, change.generation), now)
+
+    def came_by(self, schedule: Schedule) -> None:
+        """Carry out and answer the commands that have waited for this record: it was not delivered."""
+        for offset, command in self.undecided.pop(schedule.id, ()):
+            change = self._changes.get(schedule.id)
+            if change and change.due is None:
+                self._answer(offset, command, Settled.CANCELLED)
+            else:
+                self._changes.change(command.id, schedule.due, command.to)
+                self._answer(offset, command, _outcome(command))
+
+    def answer_missed(self, now: int) -> None:
+        """Answer commands whose record should have come by now, and has not."""
+        passed = self._passed(now)
+        while self._dues and self._dues[0][0] < passed:
+            _, id_ = heappop(self._dues)
+            self._answer_all(id_, Settled.DELIVERED)
+
+    def _answer_all(self, id_: str, settled: Settled) -> None:
+        for offset, command in self.undecided.pop(id_, ()):
+            self._answer(offset, command, settled)
+
+    def _answer(self, offset: int, command: Command, settled: Settled) -> None:
+        self._progress.complete(offset)
+        self.is_changed = True
+        self.answers.append(Answer(command, settled))
+
+
+def _outcome(command: Command) -> Settled:
+    return Settled.CANCELLED if command.to is None else Settled.RESCHEDULED
