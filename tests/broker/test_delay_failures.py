@@ -253,7 +253,7 @@ def test_what_ends_a_relay_beside_a_program_is_raised_at_the_end_of_the_block(
 
 
 def test_what_has_left_a_line_is_deleted(cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.delay.relay.relay._DELETE_EVERY", 0.2)
+    monkeypatch.setattr("headway.delay.relay.deletions._DELETE_EVERY", 0.2)
     schedule_over(cluster, 200, 0.5)
     with cluster.relay():
         cluster.wait_for(200)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from headway.connection_settings import connection_of
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
@@ -44,6 +45,12 @@ _TRANSACTIONAL: Mapping[str, Any] = {
 }
 
 Offsets = Mapping[Partition, int]
+
+
+def producer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a relay's producers: the connection, and what is about compression and transactions."""
+    own = {key: value for key, value in config.items() if key.startswith(("compression.", "transaction."))}
+    return {**connection_of(config), **own}
 
 
 def ids_begin_with(names: TopicNames) -> str:

@@ -14,6 +14,7 @@ from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
+from headway.kafka.consumer.relay_consumer import NOT_DELETED
 from headway.kafka.missing_rights import why_refused
 from headway.runtime.background import in_background
 
@@ -33,6 +34,20 @@ def rights_to_work(names: TopicNames, lines: Collection[int]) -> list[Right]:
 def rights_to_delete(names: TopicNames, lines: Collection[int]) -> list[Right]:
     """Return the rights to delete records that have left the lines."""
     return [Right("Delete", "Topic", topic) for topic in (*map(names.line, sorted({MEMORY, *lines})), names.commands)]
+
+
+def require_rights(admin: Admin, names: TopicNames, lines: Collection[int], connection: Mapping[str, Any]) -> None:
+    """Raise `AuthorizationError` if a right to work is missing; only log if the brokers do not answer."""
+    try:
+        admin.require(rights_to_work(names, lines))
+        missing = admin.missing(rights_to_delete(names, lines))
+    except AuthorizationError:
+        raise
+    except KafkaError as unknown:
+        log.info("Whether the relay has its rights is not known yet: %s", unknown)
+    else:
+        if missing:
+            log.warning("%s %s", NOT_DELETED, missing.missing(connection))
 
 
 class LostRights:

@@ -1,0 +1,45 @@
+"""The deletion of records that a relay is done with, from time to time."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headway.delay.relay.producers import Offsets
+from headway.kafka.consumer.relay_consumer import NOT_DELETED, Deletion
+from headway.kafka.reading.compacted import TopicReader
+
+log = logging.getLogger(__name__)
+
+_DELETE_EVERY = 10.0  # seconds
+
+
+class Deletions:
+    """The deletion of done records in the lines and in the commands; a missing right is logged.
+
+    Args:
+        reader: Has the admin client.
+        connection: The settings that tell the principal.
+    """
+
+    def __init__(self, reader: TopicReader, connection: Mapping[str, Any]) -> None:
+        self._reader = reader
+        self._connection = connection
+        self._deletion = Deletion()
+        self._deleted_at = time.monotonic()
+
+    def begin_again(self) -> None:
+        """Forget what is deleted: the topics were made anew."""
+        self._deletion = Deletion()
+
+    def is_due(self) -> bool:
+        """Return whether it is time to delete."""
+        return time.monotonic() - self._deleted_at >= _DELETE_EVERY
+
+    def delete_before(self, done: Offsets) -> None:
+        """Delete the records below these offsets."""
+        self._deleted_at = time.monotonic()
+        self._reader.serve()
+        self._deletion.delete_before(done, self._reader.admin)
+        if missing := self._deletion.refused:
+            log.warning("%s %s", NOT_DELETED, missing.missing(self._connection))

@@ -1,0 +1,153 @@
+"""The partition numbers that a relay decides about: what is fetched goes to each, and what each wants is gathered."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.core.delay.ladder import Ladder
+from headway.core.delay.line_window import Fetched
+from headway.core.delay.partition_relay import PartitionRelay
+from headway.core.delay.relay_tick import Tick
+from headway.delay.records import command_from, fetched_from
+from headway.delay.relay.output import Moved, Ticks
+from headway.delay.relay.search import Searcher
+from headway.delay.topics import TopicNames
+from headway.errors import KafkaError
+from headway.kafka.binding.capi import Partition
+
+
+class PartitionRelays:
+    """The state machines of a relay's partition numbers, with the places in Kafka that belong to each.
+
+    Args:
+        names: The scheduler's.
+        searcher: Looks for records in the lines.
+    """
+
+    def __init__(self, names: TopicNames, searcher: Searcher) -> None:
+        self._names = names
+        self._searcher = searcher
+        self._relays: dict[int, PartitionRelay] = {}
+        self._places: dict[Partition, tuple[PartitionRelay, int | None]] = {}
+        self._fetched_to: dict[Partition, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._relays)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partition numbers, sorted."""
+        return sorted(self._relays)
+
+    @property
+    def held(self) -> int:
+        """The number of records that wait in memory."""
+        return sum(relay.held for relay in list(self._relays.values()))
+
+    def add(self, number: int, relay: PartitionRelay, lines: Sequence[int]) -> None:
+        """Decide about a partition number from now on."""
+        self._relays[number] = relay
+        self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
+        self._places[self._names.commands, number] = relay, None
+
+    def clear(self) -> None:
+        """Decide about none any more."""
+        self._relays.clear()
+        self._places.clear()
+        self._searcher.forget()
+
+    def begin(self) -> dict[Partition, int]:
+        """Return the offset from which to fetch each place."""
+        self._fetched_to = {
+            place: relay.commands_start if line is None else relay.start(line)
+            for place, (relay, line) in self._places.items()
+        }
+        return dict(self._fetched_to)
+
+    def commands_starts(self) -> dict[Partition, int]:
+        """Return for each partition of the commands the offset below which all are done."""
+        return {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
+
+    def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], now: int) -> list[Any]:
+        """Take in fetched records, and the ends that were reached; return the records of other places.
+
+        Raises `KafkaError` if a topic was made anew.
+        """
+        fetched: dict[Partition, list[Fetched]] = {}
+        others = []
+        for message in messages:
+            place = message.topic(), message.partition()
+            relay, line = self._places.get(place, (None, None))
+            if relay is None:
+                others.append(message)
+                continue
+            if self._is_anew(place, message.offset()):
+                raise KafkaError(f"{place[0]} begins again at offset {message.offset()}, as a topic that was made anew")
+            if line is None:
+                relay.command(message.offset(), command_from(message), now)
+            else:
+                fetched.setdefault(place, []).append(fetched_from(message))
+        for place, records in fetched.items():
+            relay, line = self._places[place]
+            relay.receive(line or 0, records)
+        for place, offset in ends.items():
+            relay, line = self._places.get(place, (None, None))
+            if relay is not None and line is not None:
+                relay.reached_end(line, offset)
+        return others
+
+    def _is_anew(self, place: Partition, offset: int) -> bool:
+        """Return whether the topic was created again, since the partition's offsets have begun again."""
+        before, self._fetched_to[place] = self._fetched_to[place], offset + 1
+        return offset < before
+
+    def search(self, ladder: Ladder, now: int) -> None:
+        """Begin the searches that are wanted, and pass on the results of those that have ended."""
+        for number, relay in self._relays.items():
+            for search in relay.searches:
+                self._searcher.search(number, search, ladder, relay.committable(), now)
+            relay.searches.clear()
+        for number, search, fetched in self._searcher.results():
+            if number in self._relays:
+                self._relays[number].found(search, fetched, now)
+
+    def take(self, now: int, records: int, most_bytes: int, stores: bool) -> dict[int, Tick]:
+        """Return the ticks to carry out now, each of up to about so many records and bytes."""
+        taken = ((number, relay.take(now, records, most_bytes, stores)) for number, relay in self._relays.items())
+        return {number: tick for number, tick in taken if tick}
+
+    def unstored(self, now: int) -> dict[int, Tick]:
+        """Return ticks that only store what earlier ones have left unstored."""
+        return {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
+
+    def offsets(self, ticks: Ticks) -> dict[Partition, int]:
+        """Return the done offsets to commit to the group: they fence and inform, but are not relied on."""
+        done = dict[Partition, int]()
+        for number, tick in ticks.items():
+            for line, offset in tick.offsets.items():
+                done[self._names.commands if line is None else self._names.line(line), number] = offset
+            if tick.state and not tick.offsets:  # a transaction without offsets would not be fenced
+                done[self._names.commands, number] = self._relays[number].commands_start
+        return done
+
+    def written(self, moved: Moved, now: int) -> None:
+        """Note which of their moves Kafka has stored."""
+        for number, ends in moved.items():
+            if number in self._relays:
+                self._relays[number].written(ends, now)
+
+    def full(self) -> set[Partition]:
+        """Return the places from which to fetch nothing more for now."""
+        return {(self._names.line(line), number) for number, relay in self._relays.items() for line in relay.full()}
+
+    def next_wake(self, now: int) -> float:
+        """Return when there is something to do even if nothing comes: in the brokers' time, infinite for never."""
+        return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
+
+
+def counts_of(ticks: Ticks) -> dict[str, int]:
+    """Return what a round of ticks adds to a relay's counts."""
+    writes = [write for tick in ticks.values() for write in tick.writes]
+    moved = sum(write.line is not None for write in writes)
+    refused = sum(len(tick.refusals) for tick in ticks.values())
+    return {"delivered": len(writes) - moved, "moved": moved, "refused": refused, "rounds": 1}

@@ -1,0 +1,94 @@
+"""What the relays before this one have left: their stored state, and transactions that nobody else would end."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headway.core.delay.relay_state import stored_producers
+from headway.delay.relay.lines_in_use import LinesInUse
+from headway.delay.relay.producers import end_transactions, ids_begin_with
+from headway.delay.topics import TopicNames
+from headway.errors import KafkaError
+from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN
+from headway.kafka.reading.compacted import TopicReader
+
+log = logging.getLogger(__name__)
+
+_LOG_ENDS_TOLD_WITHIN = 3.0  # seconds; the broker of one line may be away, and the others go on meanwhile
+
+Stored = dict[int, dict[str, bytes]]
+"""For each partition number: the stored state by its keys."""
+
+
+class Predecessors:
+    """The reader of what earlier relays have left.
+
+    Args:
+        reader: Reads topics.
+        names: The scheduler's.
+        lines: The lines in use.
+        producer_config: Settings of the relays' producers.
+        is_over: Returns True once nobody wants the state any more.
+    """
+
+    def __init__(
+        self,
+        reader: TopicReader,
+        names: TopicNames,
+        lines: LinesInUse,
+        producer_config: Mapping[str, Any],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._reader = reader
+        self._names = names
+        self._lines = lines
+        self._producer_config = producer_config
+        self._is_over = is_over
+
+    def stored(self, numbers: Sequence[int]) -> Stored:
+        """Return the state of these numbers, when no transaction that may have changed it is open any more."""
+        stored = self._reader.compacted(
+            self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_what_is_open, self._is_over
+        )
+        if not self._is_all_decided(numbers):
+            self._end_what_is_open(stored)
+        return stored
+
+    def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
+        """End the transactions of earlier relays, and wait until every broker knows how they ended.
+
+        The brokers would end a dead relay's transaction only much later.
+        """
+        own = ids_begin_with(self._names)
+        producers = {each for values in stored.values() for each in stored_producers(values, own)}
+        end_transactions(self._producer_config, sorted(producers), self._names.state)
+
+    def _is_all_decided(self, numbers: Sequence[int]) -> bool:
+        """Return whether the brokers of all lines know how every transaction has ended.
+
+        The state's broker may know it earlier. Until the lines' brokers know, records that moved there are invisible.
+        """
+        places = [(self._names.line(line), number) for line in self._lines.lines for number in numbers]
+        try:
+            there = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN).ends(places)
+            decided = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN, "read_committed").ends(places)
+        except KafkaError as unknown:  # the broker of a line is away; the other lines need not wait for it
+            log.info("%s", unknown)
+            self._reader.renew()
+            return False
+        return all(decided[place] >= end for place, end in there.items() if place in decided)
+
+    def ends(self, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
+        """Return the log ends of these numbers, as far as known, by the keys of each line's stored state."""
+        keys = self._lines.state_keys
+        places = [(topic, number) for topic in keys for number in numbers]
+        try:
+            ends = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN).ends(places)
+        except KafkaError as unknown:  # the broker of a line is away; the other lines need not wait for it
+            log.info("%s", unknown)
+            self._reader.renew()
+            ends = {}
+        return {
+            number: {key: ends[topic, number] for topic, key in keys.items() if (topic, number) in ends}
+            for number in numbers
+        }

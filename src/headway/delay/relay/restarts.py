@@ -1,0 +1,67 @@
+"""The pauses of a relay before it begins anew, which grow with failures in a row."""
+
+import math
+import random
+import time
+
+from headway.errors import AuthenticationError, KafkaError
+from headway.kafka.binding.connection import LET_IN_NO_MORE_AFTER
+from headway.kafka.consumer.membership import Standing, standing
+
+_FIRST_PAUSE = 0.5  # seconds
+_LONGEST_PAUSE = 10.0
+_FAILS_WITHIN = 20.0  # seconds; a failure that comes this long after the pause is no longer in a row
+_BEHIND_TIMES = 4  # failures in a row, of a member that is behind its group, before it joins again
+
+
+class Restarts:
+    """The time at which a relay begins anew, if it is to; it is until then without partitions."""
+
+    def __init__(self) -> None:
+        self._begin_at: float | None = None
+        self._failures = 0  # in a row
+        self._failed_at = -math.inf
+        self._refused_since: float | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the relay is to begin anew, now or later."""
+        return self._begin_at is not None
+
+    @property
+    def due_in(self) -> float:
+        """The seconds until it is to begin anew."""
+        return math.inf if self._begin_at is None else self._begin_at - time.monotonic()
+
+    def plan(self, seconds: float) -> None:
+        """Begin anew in so many seconds."""
+        self._begin_at = time.monotonic() + seconds
+
+    def begun(self) -> None:
+        """Note that the relay has begun anew."""
+        self._begin_at = None
+
+    def failed(self) -> float:
+        """Note a failure, and return the seconds of the pause after it."""
+        now = time.monotonic()
+        self._failures = self._failures + 1 if self._is_in_a_row(now) else 1
+        self._failed_at = now
+        longest: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
+        return longest * (0.5 + random.random() / 2)  # noqa: S311 - it spreads retries
+
+    def is_expelled(self, error: KafkaError) -> bool:
+        """Return whether the relay has to join its group again after this failure."""
+        member = standing(error)
+        return member is Standing.EXPELLED or (member is Standing.BEHIND and self._failures > _BEHIND_TIMES)
+
+    def require_patience(self, error: AuthenticationError) -> None:
+        """Raise the error if it has come again and again for half a minute."""
+        now = time.monotonic()
+        # A take-over proves nothing: connections that are open go on until they have to log in again.
+        if self._refused_since is None or not self._is_in_a_row(now):
+            self._refused_since = now
+        if now - self._refused_since > LET_IN_NO_MORE_AFTER:
+            raise AuthenticationError(str(error), was_connected=True) from error
+
+    def _is_in_a_row(self, now: float) -> bool:
+        return now - self._failed_at < _LONGEST_PAUSE + _FAILS_WITHIN
