@@ -26,11 +26,10 @@ from collections.abc import Collection, Iterable
 from typing import Generic, NamedTuple
 
 from headway.core.producer.flow_control import FlowControl
-from headway.core.producer.queues import ANY_PARTITION, Batch, Level, Queue, R, TopicQueues
+from headway.core.producer.queue_turns import TURN, list_queue, relist, sticky_queue
+from headway.core.producer.queues import Batch, Level, Queue, R, TopicQueues
 from headway.core.producer.turn_policies import TurnPolicy
 
-# The bytes of a turn, and of the undesignated records that stick to one partition: about a request.
-_TURN = 64 * 1024
 # The bytes of a credit; at most a level's memory divided by _CREDITS. A record that must ask for credit takes ten times
 # as long as one that need not.
 _CREDIT = 256 * 1024
@@ -122,7 +121,7 @@ class Accumulator(Generic[R]):
         """Return the queue by which a record for any partition may be handed over now, if any: see `admit`."""
         if not topic.partition_count:
             return topic.unplaced if self.admit(topic.unplaced, size, now) else None
-        queue = None if topic.undesignated.records else self._sticky(topic)
+        queue = None if topic.undesignated.records else sticky_queue(topic)
         if queue is None or not self.admit(queue, size, now):
             return None
         topic.sticky_left -= queue.credit  # `settle` gives it back
@@ -184,7 +183,7 @@ class Accumulator(Generic[R]):
         else:
             queue.records.append(record)
             if not queue.listed:
-                self._list(queue)
+                list_queue(queue)
         return True
 
     def _charge(self, queue: Queue[R], size: int) -> None:
@@ -200,7 +199,7 @@ class Accumulator(Generic[R]):
             topic.sticky = None
         missing = [queue for number, queue in topic.partitions.items() if number >= partition_count]
         refused = [record for queue in missing for record in self._empty(queue)]
-        self._relist(topic)
+        relist(topic)
         return refused
 
     # Sorting
@@ -236,7 +235,7 @@ class Accumulator(Generic[R]):
         # The record was in no queue when `expired` last looked.
         self._look_at = min(self._look_at, record.since + self._limits.patience)
         queue.records.append(record)
-        self._list(queue)
+        list_queue(queue)
 
     def drop(self, record: R) -> bool:
         """Give up a raw record that was taken; return False if it was purged since."""
@@ -271,15 +270,15 @@ class Accumulator(Generic[R]):
         else:
             topic.listed = False
         if batch is not None:
-            self._list(queue)
+            list_queue(queue)
         return batch
 
     def _take(self, queue: Queue[R], now: float) -> Batch[R] | None:
         topic = queue.topic
-        target = self._sticky(topic) if queue is topic.undesignated else queue
+        target = sticky_queue(topic) if queue is topic.undesignated else queue
         if target is None or not queue.records:
             return None
-        room = min(_TURN, target.window - target.in_flight)
+        room = min(TURN, target.window - target.in_flight)
         if target is not queue:
             room = min(room, topic.sticky_left)
         records, taken, size = queue.records, list[R](), 0
@@ -298,17 +297,6 @@ class Accumulator(Generic[R]):
             target.used += size
         return Batch(target, taken, size)
 
-    def _sticky(self, topic: TopicQueues[R]) -> Queue[R] | None:
-        """Return the queue for records without a partition: the last until it had a batch, then the emptiest."""
-        sticky = topic.sticky
-        if sticky is None or topic.sticky_left <= 0 or not self._can_send(sticky):
-            last = ANY_PARTITION if sticky is None else sticky.partition
-            after_last = sorted(topic.leaders, key=lambda number: (number - last - 1) % topic.partition_count)
-            able = [queue for number in after_last if self._can_send(queue := topic.queue(number))]
-            topic.sticky = min(able, key=lambda queue: queue.used, default=None)
-            topic.sticky_left = _TURN
-        return topic.sticky
-
     def settle(self, now: float) -> None:
         """Take the reported bytes out of flight: their room is free again, and so is the credit of idle queues."""
         queues = self.reported[:]
@@ -322,24 +310,9 @@ class Accumulator(Generic[R]):
                 if queue is queue.topic.sticky:
                     queue.topic.sticky_left += queue.credit
                 self._revoke(queue)
-            self._list(queue)
-            self._list(queue.topic.undesignated)
+            list_queue(queue)
+            list_queue(queue.topic.undesignated)
         self._wire.share(now)
-
-    def _can_send(self, queue: Queue[R]) -> bool:
-        return queue.partition in queue.topic.leaders and queue.in_flight < queue.window
-
-    def _list(self, queue: Queue[R]) -> None:
-        """Give a queue turns, if it can use one."""
-        topic = queue.topic
-        if queue.listed or not queue.records or queue is topic.raw:
-            return
-        if self._can_send(queue) or (queue is topic.undesignated and topic.leaders):
-            queue.listed = True
-            topic.turns.append(queue)
-            if not topic.listed:
-                topic.listed = True
-                topic.level.turns.append(topic)
 
     # Expiry and purges
 
@@ -353,7 +326,7 @@ class Accumulator(Generic[R]):
             self._look_at = now + self._limits.patience
             for topic in self._topics.values():
                 if sum(self._expire(queue, now) for queue in topic.queues()):
-                    self._relist(topic)
+                    relist(topic)
                 for queue in topic.queues():
                     if queue.records:
                         self._look_at = min(self._look_at, queue.records[0].since + self._limits.patience)
@@ -373,7 +346,7 @@ class Accumulator(Generic[R]):
             topic.sorting.clear()
             for queue in topic.queues():
                 purged += self._empty(queue)
-            self._relist(topic)
+            relist(topic)
         return purged
 
     def _empty(self, queue: Queue[R]) -> list[R]:
@@ -394,13 +367,3 @@ class Accumulator(Generic[R]):
     def _forget(self, record: R) -> None:
         self._charge(record.queue, -record.size)
         record.queue.topic.waiting -= 1
-
-    def _relist(self, topic: TopicQueues[R]) -> None:
-        """Give out a topic's turns anew, after a rare change."""
-        if topic.listed:
-            topic.level.turns.remove(topic)
-            topic.listed = False
-        topic.turns.clear()
-        for queue in topic.queues():
-            queue.listed = False
-            self._list(queue)

@@ -1,0 +1,50 @@
+"""The turns of queues: which of them can send, and are listed for a turn of their topic and level.
+
+A queue is listed once, as long as it has records that can be sent. All costs are per record or per turn.
+"""
+
+from headway.core.producer.queues import ANY_PARTITION, Queue, R, TopicQueues
+
+TURN = 64 * 1024
+"""The bytes of a turn, and of the undesignated records that stick to one partition: about a request."""
+
+
+def can_send(queue: Queue[R]) -> bool:
+    """Return whether a partition has a leader and its queue has window left."""
+    return queue.partition in queue.topic.leaders and queue.in_flight < queue.window
+
+
+def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
+    """Return the queue for records without a partition: the last until it had a batch, then the emptiest."""
+    sticky = topic.sticky
+    if sticky is None or topic.sticky_left <= 0 or not can_send(sticky):
+        last = ANY_PARTITION if sticky is None else sticky.partition
+        after_last = sorted(topic.leaders, key=lambda number: (number - last - 1) % topic.partition_count)
+        able = [queue for number in after_last if can_send(queue := topic.queue(number))]
+        topic.sticky = min(able, key=lambda queue: queue.used, default=None)
+        topic.sticky_left = TURN
+    return topic.sticky
+
+
+def list_queue(queue: Queue[R]) -> None:
+    """Give a queue turns, if it can use one."""
+    topic = queue.topic
+    if queue.listed or not queue.records or queue is topic.raw:
+        return
+    if can_send(queue) or (queue is topic.undesignated and topic.leaders):
+        queue.listed = True
+        topic.turns.append(queue)
+        if not topic.listed:
+            topic.listed = True
+            topic.level.turns.append(topic)
+
+
+def relist(topic: TopicQueues[R]) -> None:
+    """Give out a topic's turns anew, after a rare change."""
+    if topic.listed:
+        topic.level.turns.remove(topic)
+        topic.listed = False
+    topic.turns.clear()
+    for queue in topic.queues():
+        queue.listed = False
+        list_queue(queue)
