@@ -12,19 +12,23 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headway.config import Config
 from headway.core.levels.capacity import Distributor
 from headway.delay.due_time import When
 from headway.errors import ConfigError, DeliveryError
-from headway.kafka.producer.delivery import DeliveryFuture, Destination, Report, Tally, not_delivered
+from headway.kafka.producer.delivery import DeliveryFuture, Destination, Report, ReportError, Tally, not_delivered
 from headway.kafka.producer.headers import header_list
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.producer import PriorityProducer, Producer
 from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
+
+if TYPE_CHECKING:
+    from headway.core.producer.queues import Queue
+    from headway.kafka.producer.sendable import Sendable
 
 _REQUEST_TIMEOUT = 30.0
 
@@ -51,10 +55,17 @@ class _Sent:
         "value",
     )
 
-    queue: Any  # the accumulator's queue, as in a `DeliveryFuture`
+    queue: "Queue[Sendable]"  # the accumulator's queue, as in a `DeliveryFuture`
     size: int
     tally: Tally
-    place: tuple[Any, Any, int]
+    place: tuple[int | None, int | None, int]
+    # The fields of a record that has to wait, and only then: see `Sendable`.
+    key: Any
+    value: Any
+    headers: list[Header] | None
+    partition: int | None
+    timestamp: int
+    since: float
 
     def __init__(
         self, destination: Destination, awaited: asyncio.Future[RecordMetadata], reported: "deque[_Sent]"
@@ -69,7 +80,7 @@ class _Sent:
         """The destination of the record."""
         return self.tally.destination
 
-    def __call__(self, error: Any, message: Report) -> None:
+    def __call__(self, error: ReportError | None, message: Report) -> None:
         """Take the Kafka client's report, with its error or None; on any thread."""
         queue = self.queue
         if not queue.returned:
@@ -97,7 +108,7 @@ class _Sent:
             return
         partition, offset, timestamp = self.place
         to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
-        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))
+        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))  # type: ignore[arg-type]  # a delivered record has one
 
 
 _Place = tuple[str, int, int | None]

@@ -22,7 +22,7 @@ Invariants:
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Generic, NamedTuple
 
 from headway.core.producer.flow_control import FlowControl
@@ -126,6 +126,32 @@ class Accumulator(Generic[R]):
             return None
         topic.sticky_left -= queue.credit  # `settle` gives it back
         return queue
+
+    def choose(
+        self,
+        queue: Queue[R],
+        key: str | bytes | None,
+        size: int,
+        is_placed: bool,
+        now: float,
+        partition_of: Callable[[str | bytes, int], int],
+    ) -> tuple[Queue[R], bool]:
+        """Return the queue of a record whose first choice has no credit, and whether it may be handed over at once.
+
+        A record that `is_placed` is for one partition only, which may be the sticky one as well.
+        """
+        topic = queue.topic
+        if key is None and not is_placed:
+            admitted = self.admit_any(topic, size, now)
+            return admitted or topic.undesignated, admitted is not None
+        if self.admit(queue, size, now):
+            return queue, True
+        if is_placed or key is None or not topic.partition_count:
+            return queue, False
+        queue = topic.queue(partition_of(key, topic.partition_count))
+        if self.has_room_soon(queue, size, now):
+            return topic.unplaced, False
+        return queue, self.admit(queue, size, now)
 
     def has_room_soon(self, queue: Queue[R], size: int, now: float) -> bool:
         """Return whether a record with a key should wait for the unplaced queue's room, not go by its own partition.

@@ -9,13 +9,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+import confluent_kafka as ck
+
 from headway.core.rights import Right, right_for
 from headway.errors import DeliveryError, DeliveryRefusedError
-from headway.records import UNKNOWN_OFFSET, RecordMetadata
+from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
+
+if TYPE_CHECKING:
+    from headway.core.producer.queues import Queue, TopicQueues
+    from headway.kafka.producer.sendable import Sendable
 
 log = logging.getLogger(__name__)
 
-OnDelivery = Callable[[Exception | None, RecordMetadata | None], Any]
+OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
 _AGAIN_AFTER = 10.0
 _MOST_SENTENCES = 100
@@ -42,6 +48,9 @@ class Report(Protocol):
     def timestamp(self) -> tuple[int, int]: ...
 
 
+ReportError = ck.KafkaError
+"""The error of a report, as the Kafka client makes it."""
+
 ServeUntil = Callable[[Callable[[], bool], float | None], None]
 """A function that takes reports on this thread until `done()`, for at most so many seconds."""
 
@@ -52,10 +61,10 @@ class Explains(Protocol):
     def because(self) -> str:
         """Return why, as the end of a sentence; empty if that is not known."""
 
-    def missing_right(self, error: Any, topic: str) -> Right | None:
+    def missing_right(self, error: ReportError, topic: str) -> Right | None:
         """Return the right for want of which a record was not delivered; None if that is not why."""
 
-    def reason_of(self, error: Any) -> str:
+    def reason_of(self, error: ReportError) -> str:
         """Return the text of a report's error, with its cause if that is known."""
 
 
@@ -100,12 +109,12 @@ class Destination:
         level: int,
         kafka_topic: str,
         serve_until: ServeUntil,
-        queues: Any = None,
+        queues: "TopicQueues[Sendable] | None" = None,
         client: Explains | None = None,
     ) -> None:
         self.serve_until = serve_until
         self.client = client
-        self.queues = queues
+        self.queues: TopicQueues[Sendable] = queues  # type: ignore[assignment]  # a sender's destination has them
         self.topic = topic
         self.level = level
         self.kafka_topic = kafka_topic
@@ -143,7 +152,7 @@ class Destination:
             return self.tally
 
 
-def not_delivered(destination: Destination, error: Any) -> DeliveryError:
+def not_delivered(destination: Destination, error: ReportError) -> DeliveryError:
     """Return the error for a report of a record that was not delivered."""
     topic, level = destination.topic, destination.level
     client, kafka_topic = destination.client, destination.kafka_topic
@@ -207,8 +216,18 @@ class DeliveryFuture(Future[RecordMetadata]):
     )
 
     tally: Tally
-    queue: Any  # the queue that it counts for, in the accumulator,
-    size: int  # and its size there
+    queue: "Queue[Sendable]"  # the queue that it counts for, in the accumulator; None if it waits in none
+    size: int  # the bytes that it counts for there
+    # The fields of a record that has to wait, and only then: see `Sendable`.
+    key: Any
+    value: Any
+    headers: list[Header] | None
+    partition: int | None
+    timestamp: int
+    since: float
+    _partition: int | None
+    _offset: int | None
+    _timestamp: int
     _state: str
     _exception: BaseException | None
     _on_delivery: OnDelivery | None
@@ -223,7 +242,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         """Return the future of a record for this destination."""
         future = DeliveryFuture()
         future.tally = destination.tally
-        future.queue = None
+        future.queue = None  # type: ignore[assignment]
         future._state = "PENDING"
         future._exception = None
         future._on_delivery = on_delivery
@@ -254,9 +273,9 @@ class DeliveryFuture(Future[RecordMetadata]):
             return None
         topic, level = self.destination.topic, self.destination.level
         offset = UNKNOWN_OFFSET if self._offset is None else self._offset
-        return RecordMetadata(topic, self._partition, level, offset, self._timestamp)
+        return RecordMetadata(topic, self._partition, level, offset, self._timestamp)  # type: ignore[arg-type]  # a delivered record has one
 
-    def __call__(self, error: Any, message: Report) -> None:
+    def __call__(self, error: ReportError | None, message: Report) -> None:
         """Take the Kafka client's report, with its error or None.
 
         The future is its own callback: a bound method would be one more object for each record.
@@ -270,8 +289,8 @@ class DeliveryFuture(Future[RecordMetadata]):
             self.fail(not_delivered(self.destination, error))
             return
         self.tally.delivered += 1
-        self._partition: Any = message.partition()
-        self._offset: Any = message.offset()
+        self._partition = message.partition()
+        self._offset = message.offset()
         self._timestamp = message.timestamp()[1]
         self._state = "FINISHED"
         if self._watchers is not None or self._on_delivery is not None:

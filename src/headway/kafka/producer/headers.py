@@ -5,12 +5,13 @@ that is no string as Python would print it. It takes a timestamp of 0 for none.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from headway.errors import SerializationError
+from headway.records import Header
 
 
-def header_list(headers: Any) -> Any:
+def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) -> list[Header]:
     """Return headers as a list of their own: the given ones may be an iterator, or change later.
 
     An object that is no iterable is returned as it is: `size_of_headers` refuses it.
@@ -20,7 +21,7 @@ def header_list(headers: Any) -> Any:
     return list(headers) if isinstance(headers, Iterable) else headers
 
 
-def size_of_headers(headers: Any, topic: str) -> int:
+def size_of_headers(headers: object, topic: str) -> int:
     """Return about how many bytes headers take; `topic` is the topic of their record.
 
     Raises `SerializationError` for headers that are no list of pairs of a name and bytes, a string or None. It also

@@ -4,12 +4,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from headway.config import Config
 from headway.core.producer.queues import TopicQueues
 from headway.errors import DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.sendable import Sendable
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ _ASK_LATER_AFTER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
 _REFRESH_AFTER = "topic.metadata.refresh.interval.ms"
 
-Queues = TopicQueues[Any]
+Queues = TopicQueues[Sendable]
 
 
 class MetadataWatch:
@@ -33,7 +34,7 @@ class MetadataWatch:
     def __init__(
         self,
         client: ProducerClient,
-        config: Mapping[str, Any],
+        config: Config,
         learn: Callable[[Queues, int, list[int]], None],
         refuse: Callable[[Queues, str, type[DeliveryError]], None],
     ) -> None:

@@ -4,11 +4,11 @@ It calls librdkafka's own functions without releasing the GIL: they take half as
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from confluent_kafka import cimpl
 
+from headway.config import Config
 from headway.errors import ConfigError
 
 _library = ctypes.PyDLL(cimpl.__file__)
@@ -23,7 +23,7 @@ PartitionOf = Callable[[str | bytes, int], int]
 """A function (key, partition count) -> the key's partition."""
 
 
-def partitioner(config: Mapping[str, Any]) -> PartitionOf:
+def partitioner(config: Config) -> PartitionOf:
     """Return the key function of librdkafka's setting `partitioner`; raises `ConfigError` for an unsupported one.
 
     >>> partition_of = partitioner({})

@@ -10,17 +10,30 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from operator import index
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
 
+from headway.config import Config
 from headway.core.producer.accumulator import Accumulator
-from headway.core.producer.queues import Batch, Queue, TopicQueues, Waiting
-from headway.errors import ClosedError, DeliveryError, HeadwayError, SerializationError
-from headway.kafka.producer.client import ProducerClient, closed_in_callback, refusal
-from headway.kafka.producer.headers import check_timestamp, size_of_headers
+from headway.core.producer.queues import Batch, Queue, TopicQueues
+from headway.errors import ClosedError, DeliveryError, HeadwayError
+from headway.kafka.producer.client import ProducerClient, closed_in_callback
+from headway.kafka.producer.delivery import Destination
 from headway.kafka.producer.metadata_watch import MetadataWatch
 from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, partitioner
+from headway.kafka.producer.raw_records import RawRecords
+from headway.kafka.producer.sendable import (
+    Failed,
+    Field,
+    Offer,
+    Offered,
+    Prepare,
+    Sendable,
+    no_such_partition,
+    not_delivered,
+    size_of_rest,
+)
+from headway.records import Header
 from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
@@ -30,32 +43,8 @@ _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01
 _SLICE = 0.005  # of a flush: other sending threads take reports in between
-_PURGED_WITHIN = 1.0
-_FIRST_GUESS = 1024  # bytes of a record, before any was serialised
 # The accumulator bounds the records that librdkafka holds; these are librdkafka's largest values.
 _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
-
-
-class Sendable(Waiting, Protocol):
-    """A record that is sent, and told its outcome; the fields are set if it has to wait."""
-
-    key: Any
-    value: Any
-    headers: Any
-    partition: int | None
-    timestamp: int
-    tally: Any  # the tally that counts it as sent, delivered or failed
-
-    def __call__(self, error: Any, message: Any) -> None: ...
-    def fail(self, error: Exception) -> None: ...
-
-
-Prepare = Callable[[Any], None]
-"""A function that turns a record's key and value into bytes, in place."""
-
-
-Offer = Callable[[Any, Any, Any, Any, int | None, int | None, Any], bool]
-"""A function (record, destination, value, key, partition, timestamp, headers) -> True if it has room."""
 
 
 class Sender:
@@ -72,8 +61,8 @@ class Sender:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
-        accumulator: Accumulator[Any],
+        config: Config,
+        accumulator: Accumulator[Sendable],
         overhead: int,
         least: int,
         prepare: Prepare | None,
@@ -82,15 +71,14 @@ class Sender:
         self._accumulator = accumulator
         self._overhead = overhead
         self._least = least
-        self._prepare = prepare
-        self.offer: Offer = self._offer if prepare is None else self._offer_raw
-        self._mean_sizes: dict[str, float] = {}
         self._after_reports = after_reports
         self._lock = threading.Lock()
         self._waits = False  # True if any record waits
         self._stirred = threading.Event()
         self._stopped = False
-        self._partition_of = partitioner(config)
+        self._partition_of = of_key = partitioner(config)
+        self._raw = RawRecords(prepare, of_key, overhead, least) if prepare else None
+        self.offer: Offer = partial(self._offer_raw, self._raw) if self._raw else self._offer
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
         self.client.on_anew = self._use_producer
         self._use_producer()
@@ -101,7 +89,7 @@ class Sender:
     def _use_producer(self) -> None:
         self._produce = self.client.raw_produce
 
-    def topic(self, kafka_topic: str, level: int) -> TopicQueues[Any]:
+    def topic(self, kafka_topic: str, level: int) -> TopicQueues[Sendable]:
         """Return the queues of a topic, whose partitions are asked for from now on."""
         with self._lock:
             queues = self._accumulator.topic(kafka_topic, level)
@@ -112,26 +100,26 @@ class Sender:
 
     def _offer(
         self,
-        record: Any,
-        destination: Any,
-        value: Any,
-        key: Any,
+        record: Sendable,
+        destination: Destination,
+        value: Field,
+        key: Field,
         partition: int | None,
         timestamp: int | None,
-        headers: Any,
+        headers: list[Header] | None,
     ) -> bool:
         # In one piece, as every record pays for it.
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
             if headers is not None or timestamp is not None:
-                size += _size_of_rest(headers, timestamp, destination.kafka_topic)
+                size += size_of_rest(headers, timestamp, destination.kafka_topic)
         except (TypeError, ValueError):  # neither bytes nor strings: librdkafka refuses it
             size = self._overhead
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
-        topic: TopicQueues[Any] = destination.queues
+        topic: TopicQueues[Sendable] = destination.queues
         if partition is None or partition < 0:
             queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
         else:
@@ -141,7 +129,9 @@ class Sender:
             if queue.in_flight > 0:  # a whole credit is used up before its first record was reported: a stream
                 self.client.serve_in_stream()
             with self._lock:
-                queue, admitted = self._admit(topic, queue, key, size, partition)
+                queue, admitted = self._accumulator.choose(
+                    queue, key, size, partition is not None and partition >= 0, time.monotonic(), self._partition_of
+                )
                 if not admitted or self._stopped:
                     return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
         # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
@@ -165,38 +155,17 @@ class Sender:
             self._fail([(record, self.client.refusal(topic.kafka_topic, error))])
         return True
 
-    def _admit(
-        self, topic: TopicQueues[Any], queue: Queue[Any], key: Any, size: int, partition: int | None
-    ) -> tuple[Queue[Any], bool]:
-        """Return the queue of a record whose first choice has no credit, and whether it may be handed over at once.
-
-        A record with a `partition` is for that partition only, which may be the sticky one as well.
-        """
-        is_placed = partition is not None and partition >= 0
-        now = time.monotonic()
-        if key is None and not is_placed:
-            admitted = self._accumulator.admit_any(topic, size, now)
-            return admitted or topic.undesignated, admitted is not None
-        if self._accumulator.admit(queue, size, now):
-            return queue, True
-        if is_placed or not topic.partition_count:
-            return queue, False
-        queue = topic.queue(self._partition_of(key, topic.partition_count))
-        if self._accumulator.has_room_soon(queue, size, now):
-            return topic.unplaced, False
-        return queue, self._accumulator.admit(queue, size, now)
-
     def _wait(
         self,
-        record: Any,
-        destination: Any,
-        queue: Queue[Any],
+        record: Sendable,
+        destination: Destination,
+        queue: Queue[Sendable],
         size: int,
-        value: Any,
-        key: Any,
+        value: object,
+        key: object,
         partition: int | None,
         timestamp: int | None,
-        headers: Any,
+        headers: list[Header] | None,
     ) -> bool:
         """Let a record wait, with the lock held."""
         if self._stopped:
@@ -215,7 +184,7 @@ class Sender:
             self._stirred.set()
         return True
 
-    def _refuse_at_once(self, record: Any, destination: Any, error: HeadwayError) -> bool:
+    def _refuse_at_once(self, record: Sendable, destination: Destination, error: HeadwayError) -> bool:
         """Fail a record that cannot be sent, and return that it needs no room."""
         record.tally = destination.count_unsent()
         self._fail([(record, error)])
@@ -223,28 +192,29 @@ class Sender:
 
     def _offer_raw(
         self,
-        record: Any,
-        destination: Any,
-        value: Any,
-        key: Any,
+        raw_records: RawRecords,
+        record: Sendable,
+        destination: Destination,
+        value: object,
+        key: object,
         partition: int | None,
         timestamp: int | None,
-        headers: Any,
+        headers: list[Header] | None,
     ) -> bool:
         """Let a record wait for the thread that serialises it."""
         topic = destination.queues
         try:
-            _size_of_rest(headers, timestamp, topic.kafka_topic)
+            size_of_rest(headers, timestamp, topic.kafka_topic)
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
-        size = max(self._least, int(self._mean_sizes.get(topic.kafka_topic, _FIRST_GUESS)))
+        size = raw_records.guess(topic.kafka_topic)
         with self._lock:
             taken = self._wait(record, destination, topic.raw, size, value, key, partition, timestamp, headers)
         if taken:
             self._stirred.set()
         return taken
 
-    def offer_patiently(self, timeout: float, *record: Any) -> bool:
+    def offer_patiently(self, timeout: float, *record: *Offered) -> bool:
         """Take a record as soon as there is room, within `timeout` seconds."""
         if self.calls_back_here:
             return False  # a callback that sends: no other thread would make room
@@ -260,7 +230,7 @@ class Sender:
 
     def _settle(self) -> None:
         """Take a batch of reports and hand over the records that now have room, on the thread that took them."""
-        failed = list[tuple[Any, Exception]]()
+        failed = Failed()
         with self._lock:
             self._accumulator.settle(time.monotonic())
             if self._waits:
@@ -274,24 +244,22 @@ class Sender:
         except BaseException:  # the thread that takes the reports goes on
             log.exception("The after_reports of a producer raised.")
 
-    def _hand_over(self) -> list[tuple[Any, Exception]]:
+    def _hand_over(self) -> Failed:
         """Hand over records that may go now, with the lock held; return the refused and the late ones."""
         now = time.monotonic()
         batches = self._accumulator.drain(_BITE_BYTES, now)
         if sum(batch.size for batch in batches) >= _BITE_BYTES:
             self._stirred.set()  # more may be waiting
         late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
-        failed: list[tuple[Any, Exception]] = [
-            (each, _not_delivered(each, late)) for each in self._accumulator.expired(now)
-        ]
+        failed: Failed = [(each, not_delivered(each, late)) for each in self._accumulator.expired(now)]
         for batch in batches:
             failed += self._produce_all(batch)
         self._waits = self._accumulator.waiting > 0
         return failed
 
-    def _produce_all(self, batch: Batch[Any]) -> list[tuple[Any, Exception]]:
+    def _produce_all(self, batch: Batch[Sendable]) -> Failed:
         topic, partition, produce = batch.queue.topic.kafka_topic, batch.queue.partition, self._produce
-        refused = list[tuple[Any, Exception]]()
+        refused = Failed()
         for record in batch.records:
             try:
                 produce(topic, record.value, record.key, partition, record, None, record.timestamp, record.headers)
@@ -301,7 +269,7 @@ class Sender:
             record.value = record.key = record.headers = None
         return refused
 
-    def _fail(self, records: list[tuple[Any, Any]]) -> None:
+    def _fail(self, records: Failed) -> None:
         """Fail records, without the lock, since callbacks may send."""
         if records:
             with defer_signals():  # within a callback a signal would count as the callback's error
@@ -309,8 +277,8 @@ class Sender:
                     record.fail(reason)
                 self._tell()
 
-    def _give_up(self, records: list[Any], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
-        self._fail([(each, _not_delivered(each, why, kind)) for each in records])
+    def _give_up(self, records: list[Sendable], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
+        self._fail([(each, not_delivered(each, why, kind)) for each in records])
 
     # Waiting, and giving up
 
@@ -346,7 +314,7 @@ class Sender:
         with self._lock:
             return self._accumulator.waiting
 
-    def purge(self, topics: list[TopicQueues[Any]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
+    def purge(self, topics: list[TopicQueues[Sendable]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
         """Fail the waiting records of some topics that were not handed over; return how many."""
         with defer_signals():  # a signal would leave some that are forgotten here and not failed
             with self._lock:
@@ -358,7 +326,7 @@ class Sender:
         """Fail the waiting records, as no broker lets this client in: they would wait for ever."""
         self.purge(self._accumulator.topics, why)
 
-    def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Any]]) -> int:
+    def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Sendable]]) -> int:
         """Send the waiting records, fail those left, and stop; return how many were not delivered."""
         try:
             return self.flush(waiting, timeout)
@@ -380,7 +348,7 @@ class Sender:
             self._stirred.wait(None if until == math.inf else max(_A_MOMENT, until - time.monotonic()))
             self._stirred.clear()
             try:
-                while self._prepare is not None and self._sort(self._prepare):
+                while self._raw is not None and self._sort(self._raw):
                     pass
                 with self._lock:
                     failed = self._hand_over()
@@ -388,21 +356,11 @@ class Sender:
             except Exception:
                 log.exception("A producer met an error that it does not know, and goes on.")
 
-    def _sort(self, prepare: Prepare) -> int:
+    def _sort(self, raw_records: RawRecords) -> int:
         """Serialise raw records, and find their partitions."""
         with self._lock:
             raw = self._accumulator.take_raw(_BITE_RECORDS)
-        ready, refused = list[tuple[Any, int | None, int]](), list[tuple[Any, Exception]]()
-        for record in raw:
-            try:
-                prepare(record)
-                ready.append((record, self._place_of(record), self._measure(record)))
-            except HeadwayError as error:
-                refused.append((record, error))
-            except Exception as error:
-                refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
-            except BaseException as error:  # a serialiser's SystemExit: this thread goes on for the others
-                refused.append((record, _not_serialised(record, error)))
+        ready, refused = raw_records.serialise(raw)
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
@@ -412,49 +370,14 @@ class Sender:
         self._fail(refused)
         return len(raw)
 
-    def _place_of(self, record: Any) -> int | None:
-        topic, partition = record.queue.topic, record.partition
-        if partition is not None and (number := index(partition)) >= 0:
-            if number >= topic.partition_count:
-                raise _not_delivered(record, _no_such_partition(number, topic.partition_count))
-            return number
-        return None if record.key is None else self._partition_of(record.key, topic.partition_count)
-
-    def _measure(self, record: Any) -> int:
-        """Return the bytes that a record counts for, and adjust the guess for its topic's next ones."""
-        topic = record.queue.topic.kafka_topic
-        size = self._overhead + len(record.value or b"") + len(record.key or b"")
-        size += _size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
-        mean = self._mean_sizes.get(topic, size)
-        self._mean_sizes[topic] = mean + (size - mean) / 8
-        return max(size, self._least)
-
     # On the thread that asks for metadata
 
-    def _learn(self, topic: TopicQueues[Any], count: int, leaders: list[int]) -> None:
+    def _learn(self, topic: TopicQueues[Sendable], count: int, leaders: list[int]) -> None:
         with self._lock:
             missing = self._accumulator.learn(topic, count, leaders)
         for record in missing:
-            self._give_up([record], _no_such_partition(record.queue.partition, count))
+            self._give_up([record], no_such_partition(record.queue.partition, count))
         self._stirred.set()
 
-    def _refuse(self, topic: TopicQueues[Any], why: str, kind: type[DeliveryError]) -> None:
+    def _refuse(self, topic: TopicQueues[Sendable], why: str, kind: type[DeliveryError]) -> None:
         self.purge([topic], why, kind)
-
-
-def _not_delivered(record: Any, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
-    return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
-
-
-def _not_serialised(record: Any, error: BaseException) -> SerializationError:
-    return SerializationError(f"A record for {record.queue.topic.kafka_topic} could not be serialised: {error!r}.")
-
-
-def _no_such_partition(partition: int, count: int) -> str:
-    return f"it is for partition {partition}, and the topic has {count}"
-
-
-def _size_of_rest(headers: Any, timestamp: int | None, topic: str) -> int:
-    """Return the bytes of headers and timestamp; raises `SerializationError` for those that cannot be sent."""
-    check_timestamp(timestamp, topic)
-    return 0 if headers is None else size_of_headers(headers, topic)

@@ -2,6 +2,7 @@ import asyncio
 import concurrent.futures
 import threading
 
+import confluent_kafka as ck
 import pytest
 
 from headway.errors import DeliveryError
@@ -20,19 +21,12 @@ class Delivered:
         return 1, 1_000
 
 
-class Refused:
-    def name(self) -> str:
-        return "_MSG_TIMED_OUT"
-
-    def str(self) -> str:
-        return "message timed out"
-
-
 def _result_after(start: threading.Barrier, future: DeliveryFuture) -> RecordMetadata:
     start.wait()
     return future.result(10)
 
 
+TIMED_OUT = ck.KafkaError(ck.KafkaError._MSG_TIMED_OUT, "message timed out")
 METADATA = RecordMetadata("orders", partition=4, level=2, offset=42, timestamp=1_000)
 
 
@@ -55,7 +49,7 @@ def test_it_resolves_to_where_the_record_is() -> None:
 
 def test_it_raises_what_kafka_said(caplog: pytest.LogCaptureFixture) -> None:
     future = a_future()
-    future(Refused(), Delivered())
+    future(TIMED_OUT, Delivered())
     with pytest.raises(DeliveryError, match="orders at level 2 was not delivered: message timed out"):
         future.result()
     assert "message timed out" in caplog.text

@@ -1,0 +1,81 @@
+"""Records that are not serialised yet: their bytes, the partitions of their keys, and a guess at their sizes."""
+
+from operator import index
+from typing import NamedTuple
+
+from headway.errors import HeadwayError
+from headway.kafka.producer.client import refusal
+from headway.kafka.producer.partitioner import PartitionOf
+from headway.kafka.producer.sendable import (
+    Failed,
+    Prepare,
+    Sendable,
+    no_such_partition,
+    not_delivered,
+    not_serialised,
+    size_of_rest,
+)
+
+_FIRST_GUESS = 1024  # bytes of a record, before any was serialised
+
+
+class Serialised(NamedTuple):
+    """A record that was raw: its partition, None if any will do, and the bytes that it counts for."""
+
+    record: Sendable
+    partition: int | None
+    size: int
+
+
+class RawRecords:
+    """Serialises records on the sender's thread, without the sender's lock; any thread may `guess`.
+
+    Args:
+        prepare: The user's serialisers.
+        partition_of: The partition of a key.
+        overhead: The bytes that a record counts for besides its own.
+        least: The bytes that any record counts for at least.
+    """
+
+    def __init__(self, prepare: Prepare, partition_of: PartitionOf, overhead: int, least: int) -> None:
+        self._prepare = prepare
+        self._partition_of = partition_of
+        self._overhead = overhead
+        self._least = least
+        self._mean_sizes: dict[str, float] = {}
+
+    def guess(self, kafka_topic: str) -> int:
+        """Return the bytes that a topic's next record may count for."""
+        return max(self._least, int(self._mean_sizes.get(kafka_topic, _FIRST_GUESS)))
+
+    def serialise(self, raw: list[Sendable]) -> tuple[list[Serialised], Failed]:
+        """Serialise records, and find their partitions; return those that can be sent, and the others."""
+        ready, refused = list[Serialised](), Failed()
+        for record in raw:
+            try:
+                self._prepare(record)
+                ready.append(Serialised(record, self._place_of(record), self._measure(record)))
+            except HeadwayError as error:
+                refused.append((record, error))
+            except Exception as error:
+                refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
+            except BaseException as error:  # a serialiser's SystemExit: this thread goes on for the others
+                refused.append((record, not_serialised(record, error)))
+        return ready, refused
+
+    def _place_of(self, record: Sendable) -> int | None:
+        topic, partition = record.queue.topic, record.partition
+        if partition is not None and (number := index(partition)) >= 0:
+            if number >= topic.partition_count:
+                raise not_delivered(record, no_such_partition(number, topic.partition_count))
+            return number
+        return None if record.key is None else self._partition_of(record.key, topic.partition_count)
+
+    def _measure(self, record: Sendable) -> int:
+        """Return the bytes that a record counts for, and adjust the guess for its topic's next ones."""
+        topic = record.queue.topic.kafka_topic
+        size = self._overhead + len(record.value or b"") + len(record.key or b"")
+        size += size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
+        mean = self._mean_sizes.get(topic, size)
+        self._mean_sizes[topic] = mean + (size - mean) / 8
+        return max(size, self._least)

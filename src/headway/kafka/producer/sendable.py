@@ -1,0 +1,70 @@
+"""A record on its way from `send` to librdkafka, and the errors for one that cannot be sent."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
+
+from headway.core.producer.queues import Waiting
+from headway.errors import DeliveryError, SerializationError
+from headway.kafka.producer.headers import check_timestamp, size_of_headers
+from headway.records import Header
+
+if TYPE_CHECKING:
+    import confluent_kafka as ck
+
+    from headway.core.producer.queues import Queue
+    from headway.kafka.producer.delivery import Destination, Report, Tally
+
+Field = str | bytes | None
+"""A key or value as librdkafka takes it."""
+
+
+class Sendable(Waiting, Protocol):
+    """A record that is sent, and told its outcome. The fields down to `timestamp` are set if it has to wait."""
+
+    key: Any  # a `Field`, or what a serialiser takes until it was called
+    value: Any
+    headers: list[Header] | None
+    partition: int | None
+    timestamp: int
+    queue: "Queue[Sendable]"
+    tally: "Tally"  # the tally that counts it as sent, delivered or failed
+
+    def __call__(self, error: "ck.KafkaError | None", message: "Report") -> None: ...
+    def fail(self, error: Exception) -> None: ...
+
+
+Prepare = Callable[[Sendable], None]
+"""A function that turns a record's key and value into bytes, in place."""
+
+
+Offered = tuple[Sendable, "Destination", Any, Any, int | None, int | None, list[Header] | None]
+"""What is offered: record, destination, value, key, partition, timestamp, headers. By position, which is quicker."""
+
+
+Offer = Callable[[Unpack[Offered]], bool]
+"""A function that takes what is offered, and returns True if it has room."""
+
+
+Failed = list[tuple[Sendable, Exception]]
+"""Records that are not sent, each with the reason."""
+
+
+def size_of_rest(headers: list[Header] | None, timestamp: int | None, topic: str) -> int:
+    """Return the bytes of headers and timestamp; raises `SerializationError` for those that cannot be sent."""
+    check_timestamp(timestamp, topic)
+    return 0 if headers is None else size_of_headers(headers, topic)
+
+
+def not_delivered(record: Sendable, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
+    """Return the error for a record that is given up before librdkafka has it."""
+    return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
+
+
+def not_serialised(record: Sendable, error: BaseException) -> SerializationError:
+    """Return the error for a record whose serialiser raised this."""
+    return SerializationError(f"A record for {record.queue.topic.kafka_topic} could not be serialised: {error!r}.")
+
+
+def no_such_partition(partition: int, count: int) -> str:
+    """Return why a record for a missing partition is given up."""
+    return f"it is for partition {partition}, and the topic has {count}"
