@@ -6,32 +6,37 @@ answer. Second, the client goes on to ask a broker that is no coordinator any mo
 asked by a new client. See docs/design/librdkafka.md.
 """
 
-from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
+from headway.config import Config
 from headway.kafka.binding.factory import make_client
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._group import ConsumerGroupDescription
+
+    Described = dict[str, Future[ConsumerGroupDescription]]
 
 _ENDLESS = 3600.0
 
 
-def coordinator_client(config: Mapping[str, Any]) -> AdminClient:
+def coordinator_client(config: Config) -> AdminClient:
     """Return a client for questions to coordinators, of which librdkafka logs next to nothing."""
     return make_client(AdminClient, {**config, "log_level": 2})
 
 
-def ask_for_members(client: AdminClient, group: str) -> Future[Any]:
+def ask_for_members(client: AdminClient, group: str) -> "Future[ConsumerGroupDescription]":
     """Ask for the description of a group."""
-    answers: dict[str, Future[Any]] = client.describe_consumer_groups([group], request_timeout=_ENDLESS)
+    answers: Described = client.describe_consumer_groups([group], request_timeout=_ENDLESS)
     return answers[group]
 
 
-def ask_for_operations(client: AdminClient, group: str) -> Future[Any]:
+def ask_for_operations(client: AdminClient, group: str) -> "Future[ConsumerGroupDescription]":
     """Ask for the description of a group, with the operations that this client may do on it."""
-    answers: dict[str, Future[Any]] = client.describe_consumer_groups(
+    answers: Described = client.describe_consumer_groups(
         [group], include_authorized_operations=True, request_timeout=_ENDLESS
     )
     return answers[group]

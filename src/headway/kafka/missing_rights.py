@@ -1,10 +1,8 @@
 """Kafka's and librdkafka's refusals for a missing right, as an `AuthorizationError` that names the right."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.rights import right_for
 from headway.errors import AuthorizationError, HeadwayError
 
@@ -35,7 +33,7 @@ def is_of_the_group(error: BaseException) -> bool:
 
 
 def why_refused(
-    error: ck.KafkaError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
+    error: ck.KafkaError, operation: str, config: Config | None = None, **names: str | None
 ) -> AuthorizationError | None:
     """Return the error that names the missing right, if Kafka reports one; `names` are as for `right_for`."""
     right = right_for(error.name(), operation, **names)
@@ -46,9 +44,7 @@ def why_refused(
     return refused
 
 
-def why_not_readable(
-    error: ck.KafkaError, topic: str, config: Mapping[str, Any] | None = None
-) -> AuthorizationError | None:
+def why_not_readable(error: ck.KafkaError, topic: str, config: Config | None = None) -> AuthorizationError | None:
     """Return the error that a topic may not be read, if Kafka reports that.
 
     A consumer that reads by offset needs no group: a missing right on its own group is no reason to end.
@@ -56,9 +52,7 @@ def why_not_readable(
     return why_refused(error, "Read", config, topic=topic) if error.code() == _THE_TOPIC else None
 
 
-def raise_if_refused(
-    error: HeadwayError, operation: str, config: Mapping[str, Any] | None = None, **names: str | None
-) -> None:
+def raise_if_refused(error: HeadwayError, operation: str, config: Config | None = None, **names: str | None) -> None:
     """Raise `AuthorizationError` if a missing right is the cause of this error."""
     cause = error.__cause__
     if isinstance(cause, ck.KafkaException) and (refused := why_refused(cause.args[0], operation, config, **names)):

@@ -3,10 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-from headway.config import whole_number
+from headway.config import Config, whole_number
 
 log = logging.getLogger("headway.librdkafka")
 
@@ -22,7 +22,7 @@ _AGAIN_AFTER = 10.0
 class Logger(Protocol):
     """The part of `logging.Logger` that the binding calls."""
 
-    def log(self, level: int, message: str, /, *args: Any) -> Any: ...
+    def log(self, level: int, message: str, /, *args: object) -> object: ...
 
 
 class ClientLog:
@@ -33,16 +33,16 @@ class ClientLog:
     the client's settings `logger` and `log_level`.
     """
 
-    def __init__(self, config: Mapping[str, Any], hear: Callable[[str], bool]) -> None:
+    def __init__(self, config: Config, hear: Callable[[str], bool]) -> None:
         default = _DEBUG_LEVEL if config.get("debug") else _DEFAULT_LEVEL
         level = whole_number("log_level", config.get("log_level", default))
         self._least = _PYTHON_LEVELS[min(max(level, 0), len(_PYTHON_LEVELS) - 1)]
         self._logger: Logger = config.get("logger") or log
         self._about = f"{config.get('bootstrap.servers')} {id(self._logger)}"
         self._hear = hear
-        self.settings: Mapping[str, Any] = {"logger": self, "log_level": max(level, _NEEDED_LEVEL)}
+        self.settings: Config = {"logger": self, "log_level": max(level, _NEEDED_LEVEL)}
 
-    def log(self, level: int, message: str, *args: Any) -> None:
+    def log(self, level: int, message: str, *args: object) -> None:
         """Take a line; raises nothing, as the binding would drop the records that it is fetching."""
         try:
             is_of_connection = self._hear(str(args[-1]) if args else message)

@@ -5,11 +5,12 @@ minute, as credentials are renewed in some order: the broker's, and then each cl
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.connection_failures import Refusals
 from headway.errors import AuthenticationError, ConfigError
 from headway.kafka.binding import capi
@@ -46,7 +47,7 @@ class Connection:
         self._unanswered = 0
         self._ask_at = 0.0
 
-    def settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, config: Config) -> dict[str, Any]:
         """Return the settings by which a client with this configuration reports here, and to the user's callbacks."""
         on_error = config.get("error_cb")
 

@@ -1,22 +1,23 @@
 """A factory of confluent_kafka's clients, in spite of their binding's treatment of exceptions."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import explain_refused
+from headway.config import Config, explain_refused
 from headway.errors import ConfigError
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.oauth import with_oauth
 from headway.kafka.binding.served import serve
 from headway.runtime.deferred_signals import defer_signals
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -31,9 +32,7 @@ exception set, and anything in them may fail.
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
 
-def make_client(
-    kind: Callable[[dict[str, Any]], T], config: Mapping[str, Any], connection: Connection | None = None
-) -> T:
+def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection: Connection | None = None) -> T:
     """Return a client of this kind, which tells `connection` of its connections, and logs through `logging`.
 
     Raises:
@@ -53,7 +52,7 @@ def make_client(
     return client
 
 
-def _close(client: Any) -> None:
+def _close(client: object) -> None:
     if close := getattr(client, "close", None):
         close()
 
@@ -80,12 +79,12 @@ def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
         close(made.result())
 
 
-def _guarded(name: str, call: Callable[..., Any]) -> Callable[..., None]:
+def _guarded(name: str, call: Callable[P, object]) -> Callable[P, None]:
     """Return a callback that logs its errors: the binding would drop fetched records, and raise the error anywhere."""
 
-    def guarded(*args: Any) -> None:
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            call(*args)
+            call(*args, **kwargs)
         except BaseException:  # a SystemExit, too, concerns the callback alone
             log.exception("The setting %s raised an error; the client goes on.", name)
 

@@ -13,18 +13,25 @@ from typing import Any
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.user_errors import description_of
 from headway.errors import ConfigError, KafkaError
 
 log = logging.getLogger(__name__)
 
-FetchToken = Callable[[Any], Any]
+FetchToken = Callable[[str | None], object]
+"""The user's function: it gets the setting `sasl.oauthbearer.config`, and is to return a `Token`."""
+
+Token = tuple[str, float] | tuple[str, float, str] | tuple[str, float, str, Mapping[str, str]]
+"""The token, when it expires, and as it may be the principal and the extensions."""
+
+OnError = Callable[[ck.KafkaError], object]
 
 _SAY_AGAIN_AFTER = 60.0
 _WHAT_THE_BINDING_SAYS = "OAuth callback raised exception"
 
 
-def with_oauth(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_oauth(config: Config) -> dict[str, Any]:
     """Return a client's settings with a token fetched by their `oauth_cb`, if they have one.
 
     Raises:
@@ -40,7 +47,7 @@ def with_oauth(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "oauth_cb": tokens, **told}
 
 
-def _require_its_mechanism(config: Mapping[str, Any]) -> None:
+def _require_its_mechanism(config: Config) -> None:
     mechanism = str(config.get("sasl.mechanism", config.get("sasl.mechanisms")))
     protocol = str(config.get("security.protocol")).upper()
     if mechanism.upper() != "OAUTHBEARER" or not protocol.startswith("SASL_"):
@@ -66,7 +73,7 @@ def _named(name: str) -> FetchToken:
 class _Tokens:
     """The tokens of a user's function; the first one is fetched at the start."""
 
-    def __init__(self, fetch: FetchToken, argument: Any) -> None:
+    def __init__(self, fetch: FetchToken, argument: str | None) -> None:
         self._fetch = fetch
         self._failure = ""
         self._said_at: float | None = None
@@ -78,7 +85,7 @@ class _Tokens:
                 "that it asks."
             ) from error
 
-    def __call__(self, argument: Any) -> Any:
+    def __call__(self, argument: str | None) -> Token:
         """Return a token. Raise the function's error, so that librdkafka asks again ten seconds later."""
         if self._first:
             return self._first.pop()
@@ -91,10 +98,10 @@ class _Tokens:
         self._failure, self._said_at = "", None
         return token
 
-    def explaining(self, error_cb: Callable[[Any], None]) -> Callable[[Any], None]:
+    def explaining(self, error_cb: OnError) -> OnError:
         """Return an `error_cb` that gets the function's error; the binding only reports that there was one."""
 
-        def explained(error: Any) -> None:
+        def explained(error: ck.KafkaError) -> None:
             if self._failure and _WHAT_THE_BINDING_SAYS in error.str():
                 error = ck.KafkaError(error.code(), f"No token could be fetched: {self._failure}")
             error_cb(error)
@@ -113,7 +120,7 @@ class _NoTokenError(Exception):
     """The object that a function has returned is no token."""
 
 
-def _checked(token: Any) -> Any:
+def _checked(token: object) -> Token:
     """Return a token, or raise; the binding would wait for ever for a token after another object."""
     if (
         not isinstance(token, tuple)

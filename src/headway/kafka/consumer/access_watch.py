@@ -1,11 +1,9 @@
 """The watch for rights that Kafka has refused: librdkafka reports a refusal once, and asks on in silence."""
 
 import logging
-from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any
 
-from headway.config import OWN_KEYS
+from headway.config import OWN_KEYS, Config
 from headway.core.rights import Right
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
@@ -23,7 +21,7 @@ class AccessWatch:
     Without a refusal it asks nothing and keeps no connection.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
         self._rights: dict[Right, None] = {}
         self._admin: Admin | None = None

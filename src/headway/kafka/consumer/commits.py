@@ -4,7 +4,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import confluent_kafka as ck
 
@@ -16,7 +15,7 @@ from headway.records import TopicPartition
 log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, int]
-OnCommit = Callable[[Exception | None, Offsets], Any]
+OnCommit = Callable[[Exception | None, Offsets], object]
 
 # A wait for librdkafka is made of such slices (seconds), so that Ctrl-C ends it at once.
 _ANSWER_AWAITED_FOR = 0.1

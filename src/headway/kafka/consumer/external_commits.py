@@ -2,11 +2,10 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.levels.naming import level_group, level_topic
 from headway.core.rights import Right
 from headway.errors import KafkaError
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 class ExternalCommits:
     """The commits of offsets to the level groups of `group`; nothing waits, and a refusal is logged once."""
 
-    def __init__(self, config: Mapping[str, Any], group: str) -> None:
+    def __init__(self, config: Config, group: str) -> None:
         self._config = {"log_level": 2, **config}
         self._group = group
         self._consumers: dict[int, ck.Consumer] = {}

@@ -5,17 +5,20 @@ up p" nor "p is yours" is ever heard of again. The coordinator believes that it 
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import OWN_KEYS
+from headway.config import OWN_KEYS, Config
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.coordinator import ask_for_members, coordinator_client
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +33,11 @@ class GroupWatch:
     under way passes meanwhile. Without a lost answer it asks nothing and keeps no connection.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
         self._group = str(config["group.id"])
         self._admin: AdminClient | None = None
-        self._asked: Future[Any] | None = None
+        self._asked: Future[ConsumerGroupDescription] | None = None
         self._look_at: float | None = None
         self._gap: frozenset[Partition] = frozenset()
         self._quiet = 0
@@ -75,13 +78,13 @@ class GroupWatch:
             self._rest()
         return is_behind
 
-    def _ask(self) -> Future[Any]:
+    def _ask(self) -> "Future[ConsumerGroupDescription]":
         if self._admin is None:
             self._admin = coordinator_client(self._config)
         return ask_for_members(self._admin, self._group)
 
     def _gap_of(
-        self, asked: Future[Any], member_id: str | None, ours: frozenset[Partition]
+        self, asked: "Future[ConsumerGroupDescription]", member_id: str | None, ours: frozenset[Partition]
     ) -> frozenset[Partition] | None:
         """Return the partitions whose gain or loss the member has not heard of."""
         try:
@@ -102,6 +105,6 @@ class GroupWatch:
         self._admin = None
 
 
-def _partitions(assignment: Any) -> frozenset[Partition]:
+def _partitions(assignment: "MemberAssignment | None") -> frozenset[Partition]:
     found = assignment.topic_partitions if assignment else ()
     return frozenset((each.topic, each.partition) for each in found)

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.rights import Right
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
@@ -22,9 +23,12 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.missing_rights import is_refusal, why_refused
 from headway.runtime.wakeup import Wakeup
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin._records import DeletedRecords
+
 log = logging.getLogger(__name__)
 
-_SETTINGS: Mapping[str, Any] = {
+_SETTINGS: Config = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
@@ -33,7 +37,7 @@ _SETTINGS: Mapping[str, Any] = {
     # By number: one member owns the partitions of one number of all topics.
     "partition.assignment.strategy": "range",
 }
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Config = {
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 1000,
     "fetch.queue.backoff.ms": 1,
@@ -50,7 +54,7 @@ NOT_DELETED = "What has left the delay lines is not deleted, and takes room for 
 class RelayConsumer:
     """A consumer of the lines, which also tells when its own partitions have changed."""
 
-    def __init__(self, config: Mapping[str, Any], wake: Wakeup) -> None:
+    def __init__(self, config: Config, wake: Wakeup) -> None:
         self._connection = Connection()
         self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS}, self._connection)
         self._wake = wake
@@ -182,7 +186,7 @@ class Deletion:
 
     def __init__(self) -> None:
         self._deleted: dict[Partition, int] = {}
-        self._asked: dict[Partition, Future[Any]] = {}
+        self._asked: dict[Partition, Future[DeletedRecords]] = {}
         self.refused: Right | None = None
 
     def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:

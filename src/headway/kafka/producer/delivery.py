@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import confluent_kafka as ck
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headway.kafka.producer.sendable import Sendable
 
 log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
@@ -188,7 +190,7 @@ class _Watchers:
     def __init__(self) -> None:
         self.condition = threading.Condition()
         self.waiters: list[Any] = []
-        self.done_callbacks: list[Any] = []
+        self.done_callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
 
 
 class DeliveryFuture(Future[RecordMetadata]):
@@ -229,7 +231,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     _offset: int | None
     _timestamp: int
     _state: str
-    _exception: BaseException | None
+    _exception: Exception | None
     _on_delivery: OnDelivery | None
     _watchers: _Watchers | None
 
@@ -368,10 +370,10 @@ class DeliveryFuture(Future[RecordMetadata]):
         for each in self._done_callbacks:
             self._call_back("done callback", each, self)
 
-    def _call_back(self, name: str, callback: Callable[..., Any], *args: Any) -> None:
+    def _call_back(self, name: str, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
         # The thread is the producer's, or in a call that has nothing to do with this record. It goes on even after a
         # SystemExit or CancelledError. A real Ctrl-C waits until reports are taken.
         try:
-            callback(*args)
+            callback(*args, **kwargs)
         except BaseException:
             log.exception("The %s of a record for %s raised.", name, self.destination.topic)

@@ -17,6 +17,7 @@ from zlib import crc32
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.errors import KafkaError, UnreadableError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.retrying import retrying
@@ -93,7 +94,7 @@ class CommitMarkers(Closable):
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Config,
         topic: str,
         read: Callable[[bytes], object] = lambda value: None,
         *,
@@ -235,7 +236,7 @@ def _writer(key: bytes) -> bytes:
     return key.rpartition(b"/")[0]
 
 
-def _position_after(message: Any, config: Mapping[str, Any]) -> int:
+def _position_after(message: Any, config: Config) -> int:
     if (error := message.error()) is None:
         return message.offset() + 1  # type: ignore[no-any-return]
     if refused := why_not_readable(error, message.topic(), config):

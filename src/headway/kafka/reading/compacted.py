@@ -8,6 +8,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.factory import together
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 1000
 _STUCK_AFTER = 1.0
 _ASK_AGAIN_AFTER = 0.1
-_SETTINGS: Mapping[str, Any] = {
+_SETTINGS: Config = {
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
     "isolation.level": "read_committed",
@@ -38,7 +39,7 @@ class TopicReader(Closable):
     thread-safe.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
         self._admin: Admin | None
         made: list[Any] = together(partial(Admin, config), partial(unjoined_consumer, {**config, **_SETTINGS}))
@@ -135,7 +136,7 @@ class TopicReader(Closable):
 
 
 def read_compacted(
-    config: Mapping[str, Any],
+    config: Config,
     topic: str,
     partitions: Collection[int],
     within: float,

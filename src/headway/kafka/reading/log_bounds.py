@@ -18,6 +18,7 @@ from typing import Any
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.factory import make_client
@@ -60,7 +61,7 @@ class LogBounds:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Config,
         isolation: str = "read_uncommitted",
         within: float = LOG_BOUNDS_TOLD_WITHIN,
         client: AdminClient | None = None,
@@ -131,7 +132,7 @@ def list_offsets(
 
 
 def watermarks(
-    consumer: ck.Consumer, partition: Partition, within: float, config: Mapping[str, Any] | None = None
+    consumer: ck.Consumer, partition: Partition, within: float, config: Config | None = None
 ) -> tuple[int, int]:
     """Ask the leader for a partition's first offset and the one behind the last that can be read.
 

@@ -7,13 +7,14 @@ its end, not after a count of records. Compaction and transaction markers leave 
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka as ck
 from confluent_kafka import Message
 
+from headway.config import Config
 from headway.core.levels.naming import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
@@ -54,14 +55,14 @@ HOW_TO_GO_ON = (
     "is there, or start anew with a new checkpoint."
 )
 
-OURS: Mapping[str, Any] = {
+OURS: Config = {
     **UNJOINED,
     # The end of the log is the only sign that the rest of a range holds no records.
     "enable.partition.eof": True,
 }
 """The settings that reading by offset needs; a caller cannot set them."""
 
-DEFAULTS: Mapping[str, Any] = {
+DEFAULTS: Config = {
     # With the default of 1,000 a full queue stops fetching for a second.
     "fetch.queue.backoff.ms": 1,
     # The broker answers at once if nothing follows: the end of a range, and the move to the next, wait for that.
@@ -120,7 +121,7 @@ class RangeReader(Closable):
     `ConfigError` for a setting that librdkafka does not know or take.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, skip_lost: bool = False) -> None:
+    def __init__(self, config: Config, *, skip_lost: bool = False) -> None:
         self._skip_lost = skip_lost
         self._config = config
         self._connection = Connection()

@@ -2,11 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
@@ -16,7 +16,7 @@ from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 
 log = logging.getLogger(__name__)
 
-_SETTINGS: Mapping[str, Any] = {
+_SETTINGS: Config = {
     "auto.offset.reset": "latest",
     "isolation.level": "read_committed",
     "fetch.wait.max.ms": 100,
@@ -31,7 +31,7 @@ class TailReader:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Config,
         topic: str,
         partition: int,
         answered: Callable[[str, bytes], None],

@@ -8,18 +8,19 @@ connected. Partitions are then read through librdkafka's simple consumer, by the
 The simple consumer also looks up a new topic at once, whereas `assign` waits up to a second for the next round.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
 
-OURS: Final[Mapping[str, Any]] = {
+OURS: Final[Config] = {
     "group.id": "headway-unjoined",  # for the binding alone: no broker hears it
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,  # or the simple consumer would commit
@@ -27,7 +28,7 @@ OURS: Final[Mapping[str, Any]] = {
 """The settings that a caller cannot choose."""
 
 
-def unjoined_consumer(config: Mapping[str, Any], connection: Connection | None = None) -> "UnjoinedConsumer":
+def unjoined_consumer(config: Config, connection: Connection | None = None) -> "UnjoinedConsumer":
     """Return a consumer that is no member of a group; takes and raises the same as `make_client`."""
     return make_client(UnjoinedConsumer, {**config, **OURS}, connection)
 
