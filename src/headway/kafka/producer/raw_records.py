@@ -1,7 +1,6 @@
 """Records that are not serialised yet: their bytes, the partitions of their keys, and a guess at their sizes."""
 
 from operator import index
-from typing import NamedTuple
 
 from headway.errors import HeadwayError
 from headway.kafka.producer.client import refusal
@@ -19,16 +18,14 @@ from headway.kafka.producer.sendable import (
 _FIRST_GUESS = 1024  # bytes of a record, before any was serialised
 
 
-class Serialised(NamedTuple):
-    """A record that was raw: its partition, None if any will do, and the bytes that it counts for."""
-
-    record: Sendable
-    partition: int | None
-    size: int
+Serialised = tuple[Sendable, int | None, int]
+"""A record, its partition (None if any will do), and the bytes that it counts for."""
 
 
 class RawRecords:
-    """Serialises records on the sender's thread, without the sender's lock; any thread may `guess`.
+    """Serialises records on the sender's thread, without the sender's lock.
+
+    Any thread may read `guesses`: the bytes that the next record of each topic may count for, `first_guess` at first.
 
     Args:
         prepare: The user's serialisers.
@@ -43,18 +40,16 @@ class RawRecords:
         self._overhead = overhead
         self._least = least
         self._mean_sizes: dict[str, float] = {}
-
-    def guess(self, kafka_topic: str) -> int:
-        """Return the bytes that a topic's next record may count for."""
-        return max(self._least, int(self._mean_sizes.get(kafka_topic, _FIRST_GUESS)))
+        self.guesses: dict[str, int] = {}
+        self.first_guess = max(least, _FIRST_GUESS)
 
     def serialise(self, raw: list[Sendable]) -> tuple[list[Serialised], Failed]:
         """Serialise records, and find their partitions; return those that can be sent, and the others."""
-        ready, refused = list[Serialised](), Failed()
+        ready, refused, prepare = list[Serialised](), Failed(), self._prepare
         for record in raw:
             try:
-                self._prepare(record)
-                ready.append(Serialised(record, self._place_of(record), self._measure(record)))
+                prepare(record)
+                ready.append((record, self._place_of(record), self._measure(record)))
             except HeadwayError as error:
                 refused.append((record, error))
             except Exception as error:
@@ -77,5 +72,7 @@ class RawRecords:
         size = self._overhead + len(record.value or b"") + len(record.key or b"")
         size += size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
         mean = self._mean_sizes.get(topic, size)
-        self._mean_sizes[topic] = mean + (size - mean) / 8
-        return max(size, self._least)
+        self._mean_sizes[topic] = mean = mean + (size - mean) / 8
+        least = self._least
+        self.guesses[topic] = int(mean) if mean > least else least
+        return size if size > least else least  # half the cost of max()

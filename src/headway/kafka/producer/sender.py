@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from headway.config import Config
 from headway.core.producer.accumulator import Accumulator
@@ -77,8 +76,8 @@ class Sender:
         self._stirred = threading.Event()
         self._stopped = False
         self._partition_of = of_key = partitioner(config)
-        self._raw = RawRecords(prepare, of_key, overhead, least) if prepare else None
-        self.offer: Offer = partial(self._offer_raw, self._raw) if self._raw else self._offer
+        self._raw = RawRecords(prepare or _nothing, of_key, overhead, least)
+        self.offer: Offer = self._offer_raw if prepare else self._offer
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
         self.client.on_anew = self._use_producer
         self._use_producer()
@@ -192,7 +191,6 @@ class Sender:
 
     def _offer_raw(
         self,
-        raw_records: RawRecords,
         record: Sendable,
         destination: Destination,
         value: object,
@@ -207,7 +205,8 @@ class Sender:
             size_of_rest(headers, timestamp, topic.kafka_topic)
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
-        size = raw_records.guess(topic.kafka_topic)
+        raw_records = self._raw
+        size = raw_records.guesses.get(topic.kafka_topic, raw_records.first_guess)
         with self._lock:
             taken = self._wait(record, destination, topic.raw, size, value, key, partition, timestamp, headers)
         if taken:
@@ -348,7 +347,7 @@ class Sender:
             self._stirred.wait(None if until == math.inf else max(_A_MOMENT, until - time.monotonic()))
             self._stirred.clear()
             try:
-                while self._raw is not None and self._sort(self._raw):
+                while self._sort():
                     pass
                 with self._lock:
                     failed = self._hand_over()
@@ -356,11 +355,11 @@ class Sender:
             except Exception:
                 log.exception("A producer met an error that it does not know, and goes on.")
 
-    def _sort(self, raw_records: RawRecords) -> int:
+    def _sort(self) -> int:
         """Serialise raw records, and find their partitions."""
         with self._lock:
             raw = self._accumulator.take_raw(_BITE_RECORDS)
-        ready, refused = raw_records.serialise(raw)
+        ready, refused = self._raw.serialise(raw)
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
@@ -381,3 +380,7 @@ class Sender:
 
     def _refuse(self, topic: TopicQueues[Sendable], why: str, kind: type[DeliveryError]) -> None:
         self.purge([topic], why, kind)
+
+
+def _nothing(record: Sendable) -> None:
+    """Leave a record as it is, whose key and value are bytes already."""
