@@ -236,6 +236,7 @@ class Supervisor:
 def name_of(job: Job) -> str:
     """Return a member's name in logs.
 
+    >>> from headway.cli.workers.messages import LogStyle
     >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
     'billing:bill[2]'
     """
