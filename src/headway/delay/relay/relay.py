@@ -35,7 +35,6 @@ from headway.delay.relay.search import Searcher
 from headway.delay.relay.turn_timing import TurnTiming
 from headway.delay.topics import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
-from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
@@ -80,7 +79,6 @@ class Relay(Closable):
         check_settings(config)
         check_whole("memory", memory, 1, " bytes")
         self._names = TopicNames(name)
-        self._ladder_place: Partition = self._names.ladder, 0
         self._connection = connection_of(config)
         self._producer_config = producer_settings(config)
         self._mode: Mode = mode
@@ -277,11 +275,11 @@ class Relay(Closable):
         numbers = self._owned()
         topics = self._look_at_topics()
         if topics is None:
-            self._consumer.begin({self._ladder_place: 0})
+            self._consumer.begin({(self._names.ladder, 0): 0})
             self._restarts.plan(_LOOK_FOR_LINES_AGAIN_AFTER)
             return
         if not numbers:
-            self._consumer.begin({self._ladder_place: 0})
+            self._consumer.begin({(self._names.ladder, 0): 0})
             if self._consumer.assigned:
                 if self._lines.look_for_missing() is Changed.TOPICS:
                     self._subscribe()
@@ -289,8 +287,8 @@ class Relay(Closable):
             return
         stored = self._predecessors.stored(numbers)
         room, ladder, ends = self._memory // len(numbers), self._lines.usable(), self._predecessors.ends(numbers)
+        lines = self._lines.lines
         for number in numbers:
-            lines = self._lines.lines
             relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number])
             for key, error in relay.unreadable.items():
                 log.warning("%s, partition %d, is passed over at %.100r: %s", self._names.state, number, key, error)
@@ -299,7 +297,7 @@ class Relay(Closable):
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
             self._carrier = kind(self._producer_config, self._names, ladder, self._consumer, self._clock)
         self._carrier.look_at_clock(self._relays.commands_starts())
-        self._consumer.begin({**self._relays.begin(), self._ladder_place: 0})
+        self._consumer.begin({**self._relays.begin(), (self._names.ladder, 0): 0})
         self._has_worked = True
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
@@ -375,8 +373,7 @@ class Relay(Closable):
     def _carry_out(self, now: int) -> bool:
         if self._carrier is None or not self._has_room(self._carrier):
             return False
-        stores = self._carrier.wants_state
-        ticks = self._relays.take(now, _AT_ONCE, _BYTES_AT_ONCE, stores)
+        ticks = self._relays.take(now, _AT_ONCE, _BYTES_AT_ONCE, self._carrier.wants_state)
         if ticks:
             self._carrier.carry_out(ticks, self._relays.offsets(ticks), now)
             self.counts.update(counts_of(ticks))

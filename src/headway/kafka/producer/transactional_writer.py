@@ -19,7 +19,7 @@ from headway.kafka.binding.error_causes import error_name, is_purged, is_the_rec
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
 from headway.kafka.producer.client import ProducerClient
-from headway.kafka.producer.hand_over import Report, hand_over
+from headway.kafka.producer.hand_over import hand_over
 
 _REPORTS_WITHIN = 0.05  # seconds; then it is looked whether the records still arrive, and are still wanted
 _CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given up records because of it
@@ -111,12 +111,8 @@ class TransactionalWriter:
         Raises `NotStoredError` if records are not stored for another reason, or if nobody waits for them any more.
         """
         attempt = _Attempt(records, stored, certain=self.client.batches_of_one or len(records) == 1)
-        try:
-            self._send(attempt, is_given_up)
-        except (DeliveryError, SerializationError) as error:
-            if not refuses_all(error):
-                return Rejection(attempt.sent, error_name(error), str(error))
-            attempt.note_purged()
+        if rejection := self._send(attempt, is_given_up):
+            return rejection
         while self.client.flush(_REPORTS_WITHIN) and not attempt.is_decided():
             self._raise_if_silent(attempt, is_given_up)
         if attempt.rejection:
@@ -125,22 +121,25 @@ class TransactionalWriter:
             raise attempt.failure
         return self._forbidden(records) if attempt.purged_at is not None else None
 
-    def _send(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> None:
+    def _send(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> Rejection | None:
+        """Queue the records, up to the first bad report; return the record that the client does not take, if any."""
+        client, report = self.client, attempt.report
         for position, record in enumerate(attempt.records):
-            attempt.sent = position
-            while not attempt.is_broken and not self._is_queued(record, partial(attempt.report, position)):
-                self.client.serve(_REPORTS_WITHIN)
-                self._raise_if_silent(attempt, is_given_up)
-            if attempt.is_broken:
-                return
-
-    def _is_queued(self, record: OutgoingRecord, report: Report) -> bool:
-        """Queue a record, and return whether there was room."""
-        try:
-            hand_over(self.client, record, report)
-        except BufferError:
-            return False
-        return True
+            try:
+                while not attempt.is_broken:
+                    try:
+                        hand_over(client, record, partial(report, position))
+                        break
+                    except BufferError:
+                        client.serve(_REPORTS_WITHIN)
+                        self._raise_if_silent(attempt, is_given_up)
+                else:
+                    return None
+            except (DeliveryError, SerializationError) as error:
+                if not refuses_all(error):
+                    return Rejection(position, error_name(error), str(error))
+                attempt.note_purged()
+        return None
 
     def _forbidden(self, records: Sequence[OutgoingRecord]) -> Rejection:
         """Return the first record whose topic may not be written, which made librdkafka give up all.
@@ -178,25 +177,26 @@ class _Attempt:
 
     def __init__(self, records: Sequence[OutgoingRecord], stored: Stored, *, certain: bool) -> None:
         self.records = records
-        self.sent = 0  # the position of the record that is being sent, or was sent last
         self.rejection: Rejection | None = None
         self.failure: NotStoredError | None = None
         self.purged_at: float | None = None
         self.is_broken = False  # nothing more is to be sent
-        self._stored = stored
         self._is_certain = certain
-        self._waits = bytearray(b"\1") * len(records)
+        self._waits = waits = bytearray(b"\1") * len(records)
         self._silent_since = time.monotonic()
-        self._left = len(records)
-        self._left_before = self._left
+        self._left = len(records)  # at the last look
 
-    def report(self, position: int, error: ck.KafkaError | None, message: Any) -> None:
-        """Note what became of a record."""
-        if error is None:
-            self._waits[position] = 0
-            self._left -= 1
-            self._stored(position, message)
-            return
+        def report(position: int, error: ck.KafkaError | None, message: Any) -> None:
+            if error is None:
+                waits[position] = 0
+                stored(position, message)
+            else:
+                self._refused(position, error)
+
+        self.report = report
+        """Takes what became of a record; a closure, as it is called for each."""
+
+    def _refused(self, position: int, error: ck.KafkaError) -> None:
         self.is_broken = True
         topic = self.records[position].topic
         if is_the_records_own(error):
@@ -226,7 +226,7 @@ class _Attempt:
 
     def silent_for(self) -> float:
         """Return the seconds since a look that saw a new acknowledgement."""
-        now = time.monotonic()
-        if self._left < self._left_before:
-            self._left_before, self._silent_since = self._left, now
+        now, left = time.monotonic(), self._waits.count(1)
+        if left < self._left:
+            self._left, self._silent_since = left, now
         return now - self._silent_since
