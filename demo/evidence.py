@@ -88,9 +88,9 @@ class Evidence:
         self.waits_ms = [array("q") for _ in range(levels)]  # from the producer's timestamp to the return of poll
         self.partitions, self.keys = Order(), Order()
         self.polls = self.largest_poll = self.repeated = 0  # repeated: how many records were returned once more
-        self._poll_of = array("l", [_NEVER]) * records
-        self._level_of = bytearray(records)
-        self._under_backlog = bytearray()  # by poll
+        self.poll_of = array("l", [_NEVER]) * records
+        self.level_of = bytearray(records)
+        self.under_backlog = bytearray()  # by poll
         self._returned_under_backlog = 0
 
     @property
@@ -106,7 +106,7 @@ class Evidence:
     @property
     def capacity_used(self) -> Part:
         """Of the records that the polls under backlog had room for, those that they returned."""
-        return Part(self._returned_under_backlog, sum(self._under_backlog) * self.capacity)
+        return Part(self._returned_under_backlog, sum(self.under_backlog) * self.capacity)
 
     @property
     def ahead(self) -> Part:
@@ -116,12 +116,12 @@ class Evidence:
         or a broker that pauses, does not count: without priority, the one that was sent first is returned first.
         """
         highest, met, passed, neighbour = len(self.waits_ms) - 1, 0, 0, _NEVER
-        for level, poll in zip(self._level_of, self._poll_of, strict=True):
+        for level, poll in zip(self.level_of, self.poll_of, strict=True):
             if poll == _NEVER:
                 continue
             if level == 0:
                 neighbour = poll
-            elif level == highest and neighbour != _NEVER and self._under_backlog[poll]:
+            elif level == highest and neighbour != _NEVER and self.under_backlog[poll]:
                 met += 1
                 passed += poll < neighbour
         return Part(passed, met)
@@ -129,7 +129,7 @@ class Evidence:
     def note_poll(self, records: Collection[Record], backlog: int, at: float, now_ms: int) -> None:
         """Take a poll into account; `backlog` is how many records waited before it, `at` is since the start."""
         under_backlog = backlog >= BACKLOG_POLLS * self.capacity
-        self._under_backlog.append(under_backlog)
+        self.under_backlog.append(under_backlog)
         self._returned_under_backlog += under_backlog * len(records)
         self.largest_poll = max(self.largest_poll, len(records))
         for record in records:
@@ -143,8 +143,8 @@ class Evidence:
         self.partitions.note((level, record.partition), record.offset)
         if key is not None:  # without one, no order is promised
             self.keys.note((level, key), number)
-        if self._poll_of[number] == _NEVER:
-            self._poll_of[number], self._level_of[number] = self.polls, level
+        if self.poll_of[number] == _NEVER:
+            self.poll_of[number], self.level_of[number] = self.polls, level
         else:
             self.repeated += 1
 

@@ -22,7 +22,7 @@ MEANINGS = ("on time, at most 15 min late", "over 15 min late", "cancelled or ov
 _REDRAW_S = 0.25
 _LINE_S = 5.0
 _BAR_WIDTH = 78
-_FIRST_LINE_S, _LINE_PART = 10.0, 0.25  # without a terminal there is a line after so long, and each quarter longer
+FIRST_LINE_S, _LINE_PART = 10.0, 0.25  # without a terminal there is a line after so long, and each quarter longer
 
 
 class Working:
@@ -62,7 +62,7 @@ class Working:
 
     def _print_lines(self) -> None:
         spent = 0.0
-        while not self._over.wait(max(_FIRST_LINE_S, _LINE_PART * spent)):
+        while not self._over.wait(max(FIRST_LINE_S, _LINE_PART * spent)):
             spent = time.monotonic() - self._began
             self._console.print(f"{spent:6.1f} s  {self._doing}", soft_wrap=True)
 

@@ -69,7 +69,7 @@ def tell_when_ready(relay: Relay) -> None:
 
 def main(servers: str, name: str, mode: Any, kind: str, step: str) -> None:
     die_at(step, kind)
-    headway.delay.relay.deletions._DELETE_EVERY = 0.1
+    headway.delay.relay.deletions.DELETE_EVERY = 0.1
     with Relay({"bootstrap.servers": servers, **QUICK}, name=name, mode=mode) as relay:
         threading.Thread(target=tell_when_ready, args=(relay,), daemon=True).start()
         relay.run()

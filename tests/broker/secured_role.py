@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from headway.broker import LocalBroker
+from headway.broker.certificates import Authority
 from headway.core.rights import Right
 from headway.kafka.acls import Acl
 from headway.kafka.admin import Admin
@@ -86,8 +87,7 @@ class Certificate:
     """The superuser's client certificate in a file of its own, which can end and be renewed."""
 
     def __init__(self, broker: LocalBroker, directory: Path) -> None:
-        assert broker._security
-        self._authority = broker._security.authority
+        self._authority = Authority(broker.config_file().parent)
         self._file = directory / "admin.pem"
         files = {"ssl.certificate.location": str(self._file), "ssl.key.location": str(self._file)}
         self.config: dict[str, Any] = {**broker.client_config("admin", certificate=True), **files}

@@ -13,7 +13,7 @@ import pytest
 from headway import Ladder, Relay, Settled
 from headway.broker import LocalBroker
 from headway.core.delay.recurrence import Recurrence
-from headway.core.delay.schedule import HEADER, Schedule
+from headway.core.delay.schedule import HEADER, HandleParts, Schedule
 from headway.delay.handle import ScheduleHandle
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, SerializationError
@@ -152,7 +152,7 @@ def test_times_without_a_zone_and_our_own_header_are_refused(cluster: DelayClust
 
 def test_a_cancelled_record_does_not_arrive_and_a_delivered_one_is_said_to_be(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay() as relay:
-        wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)  # it has its producers too
+        wait_until(lambda: len(relay.partitions) == 2 and relay.ready)  # it has its producers too
         gone = scheduler.send_later("k", b"gone", cluster.target, 6)
         there = scheduler.send_later("k", b"there", cluster.target, 0.1)
         cluster.wait_for(1)
@@ -166,7 +166,7 @@ def test_a_cancelled_record_does_not_arrive_and_a_delivered_one_is_said_to_be(cl
 
 def test_a_reschedule_moves_to_both_sides_and_the_later_wins(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay() as relay:
-        wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)
+        wait_until(lambda: len(relay.partitions) == 2 and relay.ready)
         sooner = scheduler.send_later("sooner", b"v", cluster.target, 3600)
         later = scheduler.send_later("later", b"v", cluster.target, 5)
         scheduler.flush()
@@ -321,7 +321,7 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
 def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew_with_other_lines(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.delay.scheduler._LAYOUT_LASTS", 0.1)
+    monkeypatch.setattr("headway.delay.scheduler.LAYOUT_LASTS", 0.1)
 
     def looks_for_lines() -> bool:
         return any(thread.name == "headway-layout" for thread in threading.enumerate())
@@ -398,8 +398,8 @@ def test_who_cancels_what_is_not_stored_yet_waits_no_longer_than_asked_for(clust
     with cluster.scheduler() as scheduler:
         stored = scheduler.send_later(b"k", b"v", cluster.target, 60)
         stored.wait(30)
-        on_its_way = ScheduleHandle(
-            stored._partition, stored._schedule, DeliveryFuture.of(stored.future.destination, None)
-        )
+        parts = HandleParts.read(str(stored))
+        schedule = Schedule(parts.id, parts.due, parts.at, 0, cluster.target)
+        on_its_way = ScheduleHandle(parts.partition, schedule, DeliveryFuture.of(stored.future.destination, None))
         with pytest.raises(KafkaError, match=r"is not stored yet: Kafka has not answered within 0\.2 s"):
             scheduler.cancel(on_its_way, 0.2)

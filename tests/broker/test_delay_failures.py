@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from headway.delay.relay.low_latency import LowLatency
 from headway.delay.relay.output import Mode
 from headway.delay.topics import read_layout
 from headway.errors import ClosedError, KafkaError
+from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.kafka.reading.compacted import read_compacted
@@ -105,7 +107,7 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
     writes, committed, failed = threading.Condition(), itertools.count(1), list[str]()
     writing: ProducerClient | None = None
     ids: dict[ProducerClient, str] = {}
-    attempt, commit, new_client = TransactionalWriter.write, producers.commit, ExactlyOnce._new_client
+    attempt, commit, fenced = TransactionalWriter.write, producers.commit, producers.fenced
 
     def note_attempt(writer: TransactionalWriter, *args: Any) -> Any:
         nonlocal writing
@@ -114,8 +116,8 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
             writes.notify()
         return attempt(writer, *args)
 
-    def note_id(carrier: ExactlyOnce, transactional_id: str) -> ProducerClient:
-        client = new_client(carrier, transactional_id)
+    def note_id(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
+        client = fenced(config, transactional_id, topic)
         ids[client] = transactional_id
         return client
 
@@ -130,10 +132,10 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
         commit(writer, *args)
 
     monkeypatch.setattr(TransactionalWriter, "write", note_attempt)
-    monkeypatch.setattr(ExactlyOnce, "_new_client", note_id)
+    monkeypatch.setattr(exactly_once, "fenced", note_id)
     monkeypatch.setattr(exactly_once, "commit", commit_or_fail)
     with cluster.relay() as relay:
-        wait_until(lambda: len(relay.partitions) == 2 and relay._clock.is_set)
+        wait_until(lambda: len(relay.partitions) == 2 and relay.ready)
         dues = schedule_over(cluster, 2000, 6)
         assert_exactly_once(cluster, dues)
     assert failed
@@ -142,13 +144,16 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
 def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_relay_out(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish, store_rest, failed = ExactlyOnce.finish, Relay._store_rest, threading.Event()
+    finish, subscribe, failed = ExactlyOnce.finish, RelayConsumer.subscribe, threading.Event()
     handing_over: set[int] = set()
 
-    def store(relay: Relay) -> None:
-        handing_over.add(threading.get_ident())
-        store_rest(relay)
-        handing_over.clear()
+    def note_hand_overs(consumer: RelayConsumer, topics: list[str], before_leaving: Callable[[], None]) -> None:
+        def hand_over() -> None:
+            handing_over.add(threading.get_ident())
+            before_leaving()
+            handing_over.clear()
+
+        subscribe(consumer, topics, hand_over)
 
     def fail_once(carrier: ExactlyOnce) -> None:
         if threading.get_ident() in handing_over and not failed.is_set():
@@ -156,7 +161,7 @@ def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_r
             raise KafkaError("The broker is away.")
         finish(carrier)
 
-    monkeypatch.setattr(Relay, "_store_rest", store)
+    monkeypatch.setattr(RelayConsumer, "subscribe", note_hand_overs)
     with cluster.relay() as first:
         wait_until(lambda: len(first.partitions) == 2)
         monkeypatch.setattr(ExactlyOnce, "finish", fail_once)
@@ -242,10 +247,10 @@ def test_a_flood_due_in_one_instant_arrives_once_and_in_order_of_its_keys(cluste
 def test_what_ends_a_relay_beside_a_program_is_raised_at_the_end_of_the_block(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(relay: Relay) -> bool:
+    def fail(consumer: RelayConsumer) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Relay, "_turn", fail)
+    monkeypatch.setattr(RelayConsumer, "check", fail)
     with pytest.raises(ZeroDivisionError, match="a bug"), cluster.relay() as relay:
         wait_until(lambda: "The relay has ended, and moves nothing any more: a bug" in caplog.text)
     with pytest.raises(ClosedError):
@@ -253,7 +258,7 @@ def test_what_ends_a_relay_beside_a_program_is_raised_at_the_end_of_the_block(
 
 
 def test_what_has_left_a_line_is_deleted(cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.delay.relay.deletions._DELETE_EVERY", 0.2)
+    monkeypatch.setattr("headway.delay.relay.deletions.DELETE_EVERY", 0.2)
     schedule_over(cluster, 200, 0.5)
     with cluster.relay():
         cluster.wait_for(200)

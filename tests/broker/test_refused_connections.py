@@ -124,8 +124,7 @@ def mistakes(
     directory = tmp_path_factory.mktemp("certificates")
     stranger = Authority(directory)
     stranger.make()
-    assert broker._security
-    authority = broker._security.authority
+    authority = Authority(broker.config_file().parent)
     expired, expired_server, other_host = (directory / name for name in ("a.pem", "b.pem", "c.pem"))
     authority.issue("app", expired, lifetime=timedelta(seconds=-60))
     authority.issue("server", expired_server, hosts=["127.0.0.1"], lifetime=timedelta(seconds=-60))
@@ -368,7 +367,7 @@ def test_a_port_where_nobody_listens_is_no_refusal() -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that is let in no more ends after seconds rather than half a minute."""
     monkeypatch.setattr(connection, "LET_IN_NO_MORE_AFTER", 3.0)
-    monkeypatch.setattr(connection, "_ASK_AGAIN_AFTER", 0.5)
+    monkeypatch.setattr(connection, "ASK_AGAIN_AFTER", 0.5)
 
 
 class User(NamedTuple):

@@ -9,6 +9,7 @@ from headway import PriorityConsumer
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRoomError, WakeupError
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.async_producer import AsyncPriorityProducer
+from headway.priority.producer import PriorityProducer
 from headway.records import ConsumerRecord
 from tests.contract.conftest import LEVELS, Cluster
 
@@ -264,13 +265,14 @@ async def test_flushing_and_closing_wait_for_what_has_no_room_yet(kafka_cluster:
 class Commit:
     """A producer's calls in a transaction, of which the commit takes until it may `end`."""
 
-    def __init__(self, sends: AsyncPriorityProducer, monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
         self.calls: list[str] = []
         self.begun = threading.Event()
         self.end = threading.Event()
         self._error = error
-        for name, call in (("begin", lambda: None), ("commit", self._commit), ("abort", self._abort)):
-            monkeypatch.setattr(sends._producer, f"{name}_transaction", call)
+        monkeypatch.setattr(PriorityProducer, "begin_transaction", lambda _: None)
+        monkeypatch.setattr(PriorityProducer, "commit_transaction", self._commit)  # which takes no producer
+        monkeypatch.setattr(PriorityProducer, "abort_transaction", self._abort)
 
     def _commit(self, timeout: float) -> None:
         self.begun.set()
@@ -288,7 +290,7 @@ async def test_a_transaction_that_is_cancelled_during_its_commit_is_aborted_only
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     async with AsyncPriorityProducer({"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0}) as sends:
-        commit = Commit(sends, monkeypatch, error)
+        commit = Commit(monkeypatch, error)
 
         async def transact() -> None:
             async with sends.transaction():

@@ -29,7 +29,7 @@ class Cluster:
 
     url: str
     directory: Path
-    _workers: list[psutil.Process] = field(default_factory=list)
+    workers: list[psutil.Process] = field(default_factory=list)
     _drivers: list["Driver"] = field(default_factory=list)
 
     def run(self, program: str, *arguments: str) -> "Driver":
@@ -46,7 +46,7 @@ class Cluster:
 
     def executors(self) -> list[psutil.Process]:
         """The processes that run tasks now."""
-        children = [child for worker in self._workers for child in worker.children()]
+        children = [child for worker in self.workers for child in worker.children()]
         return [child for child in children if _is_executor(child)]
 
 
@@ -108,7 +108,7 @@ def standalone_cluster(directory: Path) -> Iterator[Cluster]:
             size = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
             worker_log = directory / f"worker-{number}.log"
             worker = _spark_process("worker.Worker", ["--host", host, *place, "0", *size, cluster.url], worker_log)
-            cluster._workers.append(ending.enter_context(worker))
+            cluster.workers.append(ending.enter_context(worker))
         _await(log, r"Registering worker", 2)
         yield cluster
 

@@ -25,7 +25,7 @@ from headway.kafka.admin import Admin
 from headway.kafka.reading.commit_markers import create_marker_topic
 from headway.spark.sink.markers import Part
 from headway.spark.sink.options import parse
-from headway.spark.sink.writers import Target, Written, _write
+from headway.spark.sink.writers import Target, Written, write_part
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.spark.stored import committed
 
@@ -225,7 +225,7 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_
             time.sleep(0.5)
 
     with pytest.raises(TransactionError, match=r"A task took \d+ s, and its transaction may take 1 s"):
-        _write(Target(options, None), slowly(), Part(orders.topic, 0, 0))
+        write_part(Target(options, None), slowly(), Part(orders.topic, 0, 0))
 
 
 # The same number, and other rows
@@ -246,12 +246,12 @@ def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_rest
     orders: "LevelTopics",
 ) -> None:
     target, part = task(orders)
-    assert _write(target, batches(1, 2), part) == Written(2)
-    assert _write(target, batches(3), part) == Written(0)  # with handlers that answer otherwise
+    assert write_part(target, batches(1, 2), part) == Written(2)
+    assert write_part(target, batches(3), part) == Written(0)  # with handlers that answer otherwise
     part = part._replace(run="second run")
-    assert _write(target, batches(2, 1), part) == Written(0)
+    assert write_part(target, batches(2, 1), part) == Written(0)
     with pytest.raises(TransactionError, match="version 0 has 1 rows, and Kafka has 2 others of it"):
-        _write(target, batches(3), part)
+        write_part(target, batches(3), part)
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 
@@ -326,13 +326,13 @@ def test_rows_that_come_out_otherwise_in_a_replay_are_refused_and_kept_as_the_se
 
 def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(orders: "LevelTopics") -> None:
     target, part = task(orders)
-    assert _write(target, batches(1, 2, identity=["a", "b"]), part) == Written(2)
+    assert write_part(target, batches(1, 2, identity=["a", "b"]), part) == Written(2)
     part = part._replace(run="second run")
-    assert _write(target, batches(4, 3, identity=["a", "b"]), part) == Written(0)
+    assert write_part(target, batches(4, 3, identity=["a", "b"]), part) == Written(0)
     with pytest.raises(TransactionError, match="has 2 rows, and Kafka has 2 others of it"):
-        _write(target, batches(1, 2, identity=["a", "c"]), part)
+        write_part(target, batches(1, 2, identity=["a", "c"]), part)
     with pytest.raises(DeliveryError, match="Row 1 of its task has no identity: it is null"):
-        _write(target, batches(5, identity=[None]), part._replace(version=1))
+        write_part(target, batches(5, identity=[None]), part._replace(version=1))
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 

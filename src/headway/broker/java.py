@@ -15,11 +15,11 @@ MINIMUM = 17
 
 def find_java(minimum: int = MINIMUM) -> Path:
     """Return the `java` to run: from JAVA_HOME, then PATH, then cjdk's download; at least version `minimum`."""
-    for java in _installed():
+    for java in installed_javas():
         version = java_version(java)
         if version is not None and version >= minimum:
             return java
-    return _fetch(minimum)
+    return fetch_java(minimum)
 
 
 def java_home(java: Path) -> Path:
@@ -47,7 +47,8 @@ def parse_version(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _installed() -> Iterator[Path]:
+def installed_javas() -> Iterator[Path]:
+    """Yield the Javas of JAVA_HOME and PATH, of any version."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home, "bin", "java")
     if on_path := shutil.which("java"):
@@ -62,7 +63,8 @@ def _ask(java: Path) -> str:
     return done.stderr
 
 
-def _fetch(minimum: int) -> Path:
+def fetch_java(minimum: int) -> Path:
+    """Return a downloaded Java, from the cache if it is there."""
     try:
         import cjdk  # noqa: PLC0415 - only needed without a Java
 

@@ -87,6 +87,11 @@ class Refusals:
             self._series.pop(next(iter(self._series)))
         return True
 
+    @property
+    def brokers(self) -> int:
+        """The number of brokers with a series."""
+        return len(self._series)
+
     def reason(self, now: float) -> str:
         """Return why a connection ended last, and to which broker; empty if none has in the last minute."""
         return self._last if now - self._last_at < _RECENT else ""

@@ -37,7 +37,7 @@ from headway.runtime.lifecycle import Closable, time_left_of
 
 log = logging.getLogger(__name__)
 
-_LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
+LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
 
 
 class _Lines(NamedTuple):
@@ -77,7 +77,7 @@ class Scheduler(Closable):
         self._write_value = value_writer(settings.value_serializer)
         self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
         self._lines = self._lines_of(layout)
-        self._look_again_at = time.monotonic() + _LAYOUT_LASTS
+        self._look_again_at = time.monotonic() + LAYOUT_LASTS
         self._asking = Commands(connection, self._names, layout.partitions, self._send_command)
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
@@ -257,7 +257,7 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         self._check_open()
         target = topic if level is None else level_topic(topic, level)
-        fields = _checked(headers, target)
+        fields = checked_headers(headers, target)
         if self._write_key:
             key = self._write_key(key, target, fields)
         if self._write_value:
@@ -295,7 +295,7 @@ class Scheduler(Closable):
 
     def _look_again(self) -> None:
         """Look for the current lines in a thread, so that no caller of `send_later` waits."""
-        self._look_again_at = time.monotonic() + _LAYOUT_LASTS
+        self._look_again_at = time.monotonic() + LAYOUT_LASTS
 
         def look() -> None:
             try:
@@ -348,7 +348,8 @@ def _partition_of(key: Any, order: int, partitions: int) -> int:
         ) from error
 
 
-def _checked(headers: Sequence[Header], target: str) -> list[Header]:
+def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
+    """Return the headers of a schedule; raise `SerializationError` or `ConfigError` for one that cannot be sent."""
     fields: list[Header] = header_list(headers)
     size_of_headers(fields, target)
     if any(name == HEADER for name, _ in fields):

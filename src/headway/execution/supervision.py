@@ -13,7 +13,7 @@ from headway.core.engine.suspects import MOST_SUSPECTS, Suspect
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
-_PATIENCE = 60.0
+PATIENCE = 60.0
 """The seconds that a suspect waits for others to end, and that others wait for it. Handlers may take for ever."""
 
 _Address = tuple[str, int, int]
@@ -113,10 +113,10 @@ class Supervision:
         work = self.alone
         if work is None:
             return None
-        is_late = now - self._since >= _PATIENCE
+        is_late = now - self._since >= PATIENCE
         if self._is_waiting:
             leaves = ending or work.assignment.state in (PartitionState.LEAVING, PartitionState.GONE)
-            return (work, now + _PATIENCE if is_late else now) if leaves or is_late else None
+            return (work, now + PATIENCE if is_late else now) if leaves or is_late else None
         if is_late:
             self.alone = None
         return None

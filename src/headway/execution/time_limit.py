@@ -21,8 +21,8 @@ from headway.execution.jobs import Job
 
 Call = Callable[[Job], Any]
 
-_raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
-_raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
+raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _NOTHING: Any = ctypes.py_object()  # takes back an error that was not raised yet
 
 
@@ -114,7 +114,7 @@ class ThreadLimit:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._calls: dict[int, _Limited] = {}  # the last one of each thread
+        self.calls: dict[int, LimitedCall] = {}  # the last call of each thread
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="headway-time-limit", daemon=True)
         self._watcher.start()
@@ -123,10 +123,10 @@ class ThreadLimit:
         """Return the same call, failed with `TimeLimitError` if it was interrupted, however it handled that."""
 
         def limited(job: Job) -> Any:
-            running = _Limited(self._seconds)
+            running = LimitedCall(self._seconds)
             try:
                 try:
-                    self._calls[threading.get_ident()] = running
+                    self.calls[threading.get_ident()] = running
                     return call(job)
                 finally:
                     running.end()
@@ -143,12 +143,12 @@ class ThreadLimit:
     def _watch(self) -> None:
         while not self._closed.wait(min(1.0, max(0.01, self._seconds / 10))):
             now = time.monotonic()
-            for thread, running in list(self._calls.items()):
+            for thread, running in list(self.calls.items()):
                 if running.deadline <= now:
                     running.interrupt(thread)
 
 
-class _Limited:
+class LimitedCall:
     """One call with a limit.
 
     The call's thread and the watcher each first announce what they do and then look at the other's announcement. No
@@ -163,6 +163,7 @@ class _Limited:
         self.allow_another_limit()
 
     def allow_another_limit(self) -> None:
+        """Let the call run for the limit once more."""
         self.deadline = time.monotonic() + self._seconds
 
     def end(self) -> None:
@@ -171,7 +172,7 @@ class _Limited:
         while self._interrupting:
             time.sleep(0.001)
         if self._interrupted:
-            _raise_in_thread(threading.get_ident(), _NOTHING)
+            raise_in_thread(threading.get_ident(), _NOTHING)
             raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
@@ -180,7 +181,7 @@ class _Limited:
         if not self.ended:
             self.deadline = math.inf
             self._interrupted = True
-            _raise_in_thread(thread, type("_InterruptionError", (_InterruptionError,), {"call": self}))
+            raise_in_thread(thread, type("_InterruptionError", (_InterruptionError,), {"call": self}))
         self._interrupting = False
 
 
@@ -192,7 +193,7 @@ class _InterruptionError(BaseException):
     then be interrupted once more.
     """
 
-    call: _Limited | None = None
+    call: LimitedCall | None = None
 
     def __del__(self) -> None:
         if self.call:

@@ -34,6 +34,11 @@ class Hosts:
         self._held_until: dict[str, float] = {}
         self._clock = clock
 
+    @property
+    def remembered(self) -> int:
+        """The number of hosts in use, and of pauses, that take memory."""
+        return len(self._places) + len(self._held_until)
+
     @contextlib.asynccontextmanager
     async def place(self, host: str) -> AsyncIterator[None]:
         """Hold a place at a host, given in order of arrival.

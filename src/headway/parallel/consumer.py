@@ -39,7 +39,7 @@ from headway.parallel.outputs import OnOutput, size_of_output
 from headway.parallel.result_stream import ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_levels
 from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
-from headway.records import ConsumerRecord
+from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
@@ -343,6 +343,10 @@ class ParallelConsumer:
         self._check_open()
         self._committing.request()
         self._wake.set()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions of all levels that are assigned to this consumer now; from any thread."""
+        return self._levels.assignment()
 
     @property
     def work_remaining(self) -> int:

@@ -31,12 +31,17 @@ OnFull = Literal["block", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """The counts of a producer since its start: lists are by level, lowest first; `queued` is of all levels."""
+    """The counts of a producer since its start: lists are by level, lowest first.
+
+    `queued` is the number of records of all levels that are not reported on yet, and `queued_bytes` is their size, of
+    which `buffer.memory` is the bound.
+    """
 
     sent: list[int]
     delivered: list[int]
     failed: list[int]
     queued: int
+    queued_bytes: int
 
 
 class BaseProducer(Closable):
@@ -275,6 +280,7 @@ class BaseProducer(Closable):
             delivered=[sum(each.delivered for each in level) for level in levels],
             failed=[sum(each.failed for each in level) for level in levels],
             queued=self._queued(),
+            queued_bytes=self._sender.queued_bytes,
         )
 
     # Life

@@ -42,7 +42,7 @@ _LEAVE_WITHIN = 30.0  # seconds to leave a group and end, when no record runs an
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class WorkerTask:
     """A task's parameters, which are sent to the cluster.
 
     `config` comes from the user of the worker; `connection` also has the settings that the worker itself declares.
@@ -57,12 +57,12 @@ class _Task:
     since: int
     index: int = 0
 
-    def work(self, index: int) -> "_Ended":
+    def work(self, index: int) -> "Ended":
         """Run worker number `index` in a process of its own until this run's stop message arrives."""
         in_process = replace(self, index=index, connection={})
         supervisor = TaskSupervisor(in_process, lambda: ControlTopic(self.connection, CONTROL_TOPIC), self.run)
         with listening(self.connection, CONTROL_TOPIC, self.since, self.run, supervisor.hear):
-            return supervisor.work() or _Ended(None, "")
+            return supervisor.work() or Ended(None, "")
 
     # In the process
 
@@ -76,22 +76,22 @@ class _Task:
         [worker] = find_workers([self.worker]).values()
         return worker.consumer(self.config, self.max_concurrency, self.index)
 
-    def handle(self, consumer: ParallelConsumer) -> "_Ended":
+    def handle(self, consumer: ParallelConsumer) -> "Ended":
         """Run the handler until the consumer is stopped."""
         [worker] = find_workers([self.worker]).values()
         consumer.run(worker.handler)
-        return _Ended(consumer.metrics(), "")
+        return Ended(consumer.metrics(), "")
 
-    def mistake(self, error: HeadwayError) -> "_Ended":
+    def mistake(self, error: HeadwayError) -> "Ended":
         """Return an error's meaning for the run; raise the error if another attempt may help."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
         if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError)):
-            return _Ended(None, f"{self.worker}: {error}")
+            return Ended(None, f"{self.worker}: {error}")
         raise error
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class Ended:
     """The end of a task: its metrics, or the sentence that says why it cannot go on."""
 
     metrics: ParallelMetrics | None
@@ -132,14 +132,14 @@ def run_workers(
     [worker] = find_workers([handler_path]).values()
     connection = connection_of({**worker.config, **config})
     control = ControlTopic(connection, CONTROL_TOPIC)
-    task = _Task(handler_path, config, connection, max_concurrency, drain_timeout, uuid.uuid4().hex, control.end())
+    task = WorkerTask(handler_path, config, connection, max_concurrency, drain_timeout, uuid.uuid4().hex, control.end())
     return ClusterWorkers(spark.sparkContext, task, n, control)
 
 
 class ClusterWorkers:
     """Workers that run on a cluster. As a context manager it stops them at the end."""
 
-    def __init__(self, spark: SparkContext, task: _Task, n: int, control: ControlTopic) -> None:
+    def __init__(self, spark: SparkContext, task: WorkerTask, n: int, control: ControlTopic) -> None:
         self._spark = spark
         self._task = task
         self._control = control
@@ -210,16 +210,16 @@ class ClusterWorkers:
                 self._note(ended)
                 return
 
-    def _run_job(self, index: int) -> _Ended:
+    def _run_job(self, index: int) -> Ended:
         task = self._task
         self._spark.setJobGroup(task.run, f"headway worker {task.worker}[{index}]")
 
-        def work(_: Iterable[int]) -> Iterable[_Ended]:
+        def work(_: Iterable[int]) -> Iterable[Ended]:
             yield task.work(index)
 
         return self._spark.parallelize([index], 1).mapPartitions(work).collect()[0]
 
-    def _note(self, ended: _Ended) -> None:
+    def _note(self, ended: Ended) -> None:
         if ended.metrics:
             self._results.append(ended.metrics)
         if ended.mistake:

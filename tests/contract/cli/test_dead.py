@@ -31,7 +31,7 @@ class Shop:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.topic, self.dead = cluster, name, f"{name}-dead"
-        self._producer = ck.Producer(cluster.config({"log_level": 2}))
+        self.producer = ck.Producer(cluster.config({"log_level": 2}))
         self.create(self.topic, 3)
         self.create(self.dead, 2)
 
@@ -45,12 +45,12 @@ class Shop:
         story = {"exception": exception, "topic": self.topic, "partition": "2", "offset": "7", "attempts": "5"} | story
         headers = OWN + [(f"headway.error.{name}", text.encode()) for name, text in story.items()]
         for value in values:
-            self._producer.produce(self.dead, value, b"ann", partition=partition, headers=headers)  # type: ignore[arg-type]
-            self._producer.poll(0)
-        assert self._producer.flush(30) == 0
+            self.producer.produce(self.dead, value, b"ann", partition=partition, headers=headers)  # type: ignore[arg-type]
+            self.producer.poll(0)
+        assert self.producer.flush(30) == 0
 
     def close(self) -> None:
-        self._producer.close()
+        self.producer.close()
 
     def records(self, topic: str | None = None) -> list[Message]:
         """All that a topic holds."""
@@ -86,8 +86,8 @@ def shop(kafka_cluster: Cluster, headway_topic: str, monkeypatch: pytest.MonkeyP
 
 def test_the_list_shows_what_is_there_and_what_is_no_dead_letter(shop: Shop) -> None:
     shop.bury(b"1", b"2", message="no such customer")
-    shop._producer.produce(shop.dead, b"stray", partition=1)
-    shop._producer.flush(20)
+    shop.producer.produce(shop.dead, b"stray", partition=1)
+    shop.producer.flush(20)
     _, *rows = dead("list", shop.dead).stdout.splitlines()
     assert [row.split()[0] for row in rows] == ["0:0", "0:1", "1:0"]
     assert f"{shop.topic} 2:7" in rows[0]
@@ -151,8 +151,8 @@ def test_a_letter_goes_back_as_it_came_and_is_not_open_any_more(shop: Shop) -> N
 
 def test_a_letter_without_key_and_value_goes_back_without(shop: Shop) -> None:
     headers = [("headway.error.topic", shop.topic.encode())]
-    shop._producer.produce(shop.dead, None, None, partition=0, headers=headers)  # type: ignore[arg-type]
-    shop._producer.flush(20)
+    shop.producer.produce(shop.dead, None, None, partition=0, headers=headers)  # type: ignore[arg-type]
+    shop.producer.flush(20)
     assert shop.send_again("--all").exit_code == 0
     [record] = shop.records()
     assert (record.key(), record.value()) == (None, None)
@@ -212,8 +212,8 @@ def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) 
 def test_letters_can_go_to_another_topic_and_strays_only_there(shop: Shop) -> None:
     shop.create(f"{shop.topic}-other", 1)
     shop.bury(b"0")
-    shop._producer.produce(shop.dead, b"stray", partition=0)
-    shop._producer.flush(20)
+    shop.producer.produce(shop.dead, b"stray", partition=0)
+    shop.producer.flush(20)
     told = shop.send_again("--all", "--dry-run")
     assert told.stdout.startswith("1 dead letter would be sent")
     assert told.stderr == "headway: Left out, as nothing tells where they came from: 1. With --to they are sent.\n"
@@ -330,8 +330,8 @@ def test_a_record_that_failed_is_handled_when_its_letter_was_sent_again(shop: Sh
         consumer.stop()
 
     config = shop.cluster.config({"group.id": shop.topic, "auto.offset.reset": "earliest"})
-    shop._producer.produce(shop.topic, b"order", b"ann", partition=1)
-    shop._producer.flush(20)
+    shop.producer.produce(shop.topic, b"order", b"ann", partition=1)
+    shop.producer.flush(20)
     watcher = ck.Consumer(shop.cluster.config({"group.id": f"{shop.topic}-watchers", "log_level": 2}))
     with ParallelConsumer(config, dead_letter_topic=shop.dead) as consumer:
         consumer.subscribe(shop.topic)

@@ -15,6 +15,8 @@ from headway.broker import LocalBroker
 from headway.core.levels.capacity import exponential_shares, linear_shares
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
+from headway.kafka.binding.factory import make_client
+from headway.kafka.consumer import level_consumer
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records import ConsumerRecord, TopicPartition
@@ -334,21 +336,16 @@ def test_a_wakeup_between_polls_ends_the_next_one_only(cluster: Cluster) -> None
         assert consumer.poll(0) == []
 
 
-class FailingOnce:
-    """Stands before a level's confluent_kafka consumer and makes one `consume` raise."""
+class Failing(ck.Consumer):
+    """A level's confluent_kafka consumer, of which some calls of `consume` raise."""
 
-    def __init__(self, consumer: ck.Consumer) -> None:
-        self._consumer = consumer
-        self.failures = 1
+    failures = 0
 
-    def consume(self, count: int, timeout: float) -> list[ck.Message]:
+    def consume(self, count: int = 1, timeout: float = -1) -> list[ck.Message]:
         if self.failures:
             self.failures -= 1
             raise ck.KafkaException(ck.KafkaError(ck.KafkaError._TRANSPORT, "injected"))
-        return self._consumer.consume(count, timeout)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
+        return super().consume(count, timeout)
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -360,11 +357,17 @@ def test_an_error_at_one_level_loses_nothing_of_the_others(
     fill(mock_cluster, topic, 100)
     seen: list[ConsumerRecord] = []
     errors: list[FetchError] = []
-    with mock_cluster.consumer(topic, policy) as consumer, monkeypatch.context() as patch:
+    clients = list[Failing]()
+
+    def make(kind: object, *args: Any) -> ck.Consumer:
+        clients.append(make_client(Failing, *args))
+        return clients[-1]
+
+    monkeypatch.setattr(level_consumer, "make_client", make)
+    with mock_cluster.consumer(topic, policy) as consumer:
         consumer.subscribe(topic)
         seen += until(consumer, lambda: len(consumer.assignment()) == 12)
-        level = consumer._levels[failing]
-        patch.setattr(level, "_consumer", FailingOnce(level._consumer))
+        clients[failing].failures = 1
         while len(seen) < 300 or not errors:
             try:
                 seen += consumer.poll(1)

@@ -1,11 +1,13 @@
 """A consumer that is closed, or that was made before its process was forked, says so at once, whatever it is asked."""
 
+import asyncio
 import gc
+import inspect
 import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -114,6 +116,10 @@ def test_what_wakes_a_consumer_that_was_let_go_of_unclosed_is_not_closed_before_
         os.fstat(fds[0])
 
 
+async def _awaited(answer: Awaitable[None]) -> None:
+    await answer
+
+
 @pytest.mark.parametrize("make", [lambda: PriorityConsumer(CONFIG), lambda: AsyncPriorityConsumer(CONFIG)])
 def test_topics_may_come_from_a_generator_or_a_set_and_are_read_once(make: Callable[[], Any]) -> None:
     reads = make()
@@ -126,7 +132,9 @@ def test_topics_may_come_from_a_generator_or_a_set_and_are_read_once(make: Calla
     for nonsense in (7, None, ["orders", 7], {None: 0}):
         with pytest.raises(ConfigError, match="subscribe to"):
             reads.subscribe(nonsense)
-    getattr(reads, "_consumer", reads).close()
+    closing = reads.close()
+    if inspect.isawaitable(closing):
+        asyncio.run(_awaited(closing))
 
 
 def test_a_parallel_consumers_topics_may_come_from_a_generator() -> None:

@@ -24,6 +24,7 @@ from headway.runtime.wakeup import Wakeup
 from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import LEVELS, PARTITIONS, Cluster
 from tests.contract.mock_brokers import mock_brokers
+from tests.made import made_by
 from tests.membership import expel
 
 _OFFSET_FETCH, _CONSUMER_GROUP_HEARTBEAT = 9, 68
@@ -217,11 +218,13 @@ def test_partitions_that_were_assigned_before_can_be_sought_when_more_are_assign
 async def test_an_async_iteration_loses_nothing_to_a_seek_in_a_callback(mock_cluster: Cluster) -> None:
     topic = mock_cluster.topic()
     count = fill(mock_cluster, topic, 20)
-    async with AsyncPriorityConsumer(mock_cluster.consumer_config(topic), policy="fair") as consumer:
+    with made_by("headway.priority.async_consumer.PriorityConsumer") as made:
+        consumer = AsyncPriorityConsumer(mock_cluster.consumer_config(topic), policy="fair")
+    async with consumer:
 
         def start_over(partitions: list[TopicPartition]) -> None:
             for partition in partitions:
-                consumer._consumer.seek(partition, 0)
+                made[0].seek(partition, 0)
 
         consumer.subscribe(topic, on_assign=start_over)
         handed = [place(record) async for record in _first(consumer, count)]
@@ -278,9 +281,11 @@ def test_a_member_that_was_handed_nothing_leaves_behind_where_it_waited(cluster:
     """Else the next one begins at an end behind what came between them, with auto.offset.reset=latest."""
     topic = cluster.topic()
     settings = {"auto.offset.reset": "latest", "enable.auto.commit": True}
-    with cluster.consumer(topic, **settings) as first:
+    with made_by("headway.priority.consumer.LevelConsumers") as made:
+        first = cluster.consumer(topic, **settings)
+    with first:
         first.subscribe(topic)
-        until(first, lambda: len(first._levels.positions()) == LEVELS * PARTITIONS)
+        until(first, lambda: len(made[0].positions()) == LEVELS * PARTITIONS)
     count = fill(cluster, topic, 1)
     with cluster.consumer(topic, **settings) as second:
         second.subscribe(topic)
@@ -323,7 +328,9 @@ def test_a_level_that_joins_anew_has_lost_its_partitions_and_reads_on_from_what_
     config = kafka_cluster.consumer_config(topic) | settings
     if "group.protocol" in settings:
         del config["heartbeat.interval.ms"], config["session.timeout.ms"]
-    with PriorityConsumer(config, policy="fair") as consumer:
+    with made_by("headway.priority.consumer.LevelConsumers") as made:
+        consumer = PriorityConsumer(config, policy="fair")
+    with consumer:
         consumer.subscribe(
             topic,
             on_assign=lambda partitions: told.append(("assigned", len(partitions))),
@@ -333,7 +340,7 @@ def test_a_level_that_joins_anew_has_lost_its_partitions_and_reads_on_from_what_
         first = read(consumer, count)
         consumer.commit()
         told.clear()
-        consumer._levels[1].rejoin()
+        made[0][1].rejoin()
         assert told == [("lost", PARTITIONS)]
         assert {partition.level for partition in consumer.assignment()} == {0, 2}
         fill(kafka_cluster, topic, 1)

@@ -13,6 +13,7 @@ from headway.errors import FetchError, HeadwayError
 from headway.priority.consumer import PriorityConsumer
 from headway.records import ConsumerRecord, TopicPartition
 from tests.contract.conftest import Cluster
+from tests.made import made_by
 
 EAGER = {"partition.assignment.strategy": "range"}
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -131,12 +132,14 @@ def test_a_rebalance_goes_through_while_a_level_is_asked_for_nothing(kafka_clust
         for i in range(300_000):
             producer.send(topic, b"flood", str(i), level=2 * (i % 10 > 0))
     settings = kafka_cluster.consumer_config(topic) | {"strict.max.wait.ms": 600_000}
-    with PriorityConsumer(settings, policy="strict") as starving:
+    with made_by("headway.priority.consumer.LevelConsumers") as made:
+        starving = PriorityConsumer(settings, policy="strict")
+    with starving:
         starving.subscribe(topic)
 
         def starved() -> bool:
             starving.poll(0.1)
-            return starving._levels[0]._parked
+            return bool(made[0][0].parked)
 
         wait_for(starved)
         with members(kafka_cluster, topic, "strict", EAGER, 1) as [second]:

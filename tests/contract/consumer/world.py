@@ -16,10 +16,12 @@ import pytest
 
 from headway.core.levels.naming import level_group, level_topic
 from headway.errors import HeadwayError, KafkaError
+from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records import ConsumerRecord, TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
+from tests.made import made_by
 
 LEVELS = 2
 SETTLE_WITHIN = 60.0
@@ -140,8 +142,10 @@ class Member:
         self._make()
 
     def _make(self) -> None:
-        self.consumer: Any = PriorityConsumer(self._config(), policy=self.world.policy)  # type: ignore[arg-type]
+        with made_by("headway.priority.consumer.LevelConsumers") as made:
+            self.consumer: Any = PriorityConsumer(self._config(), policy=self.world.policy)  # type: ignore[arg-type]
         self._sync: PriorityConsumer = self.consumer
+        self._levels: LevelConsumers = made[0]
         self.consumer.subscribe(self.world.topic, self._assigned, self._revoked, self._lost)
 
     def _config(self) -> dict[str, Any]:
@@ -221,7 +225,7 @@ class Member:
 
     def known(self) -> set[TopicPartition]:
         """Return the partitions of which it knows already where they begin."""
-        return set(self._sync._levels.positions())
+        return set(self._levels.positions())
 
     def close(self) -> None:
         """Leave; what it commits on the way is looked at when it is told of the revocation."""
@@ -311,8 +315,12 @@ class AsyncMember(Member):
     """A member that is driven by an event loop."""
 
     def _make(self) -> None:
-        self.consumer = AsyncPriorityConsumer(self._config(), policy=self.world.policy)  # type: ignore[arg-type]
-        self._sync = self.consumer._consumer
+        with (
+            made_by("headway.priority.async_consumer.PriorityConsumer") as made,
+            made_by("headway.priority.consumer.LevelConsumers") as levels,
+        ):
+            self.consumer = AsyncPriorityConsumer(self._config(), policy=self.world.policy)  # type: ignore[arg-type]
+        [self._sync], [self._levels] = made, levels
         self.consumer.subscribe(self.world.topic, self._assigned, self._revoked, self._lost)
 
     def iterate(self, most: int) -> None:

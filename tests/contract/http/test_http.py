@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -432,9 +433,11 @@ def test_the_client_is_closed_when_run_ends_and_the_handler_can_be_used_again(
 
     def session() -> aiohttp.ClientSession:
         sessions.append(open_session())
+        loops.append(weakref.ref(asyncio.get_running_loop()))
         return sessions[-1]
 
     done = threading.Event()
+    loops = list["weakref.ref[asyncio.AbstractEventLoop]"]()
     handle = HttpHandler(post(server), session=session, on_response=lambda record, response: done.set())
     for _ in range(2):
         topic = plain_topic(kafka_cluster)
@@ -447,7 +450,10 @@ def test_the_client_is_closed_when_run_ends_and_the_handler_can_be_used_again(
         done.clear()
         assert sessions[-1].closed
     assert len(sessions) == len(server.seen) == 2
-    assert not handle._clients  # nor is a loop that ended remembered
+    del parallel, stopper
+    sessions.clear()
+    gc.collect()
+    assert not any(loop() for loop in loops)  # nor is a loop that ended remembered
     wait_for(lambda: not server.connections)
 
 

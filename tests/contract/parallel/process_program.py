@@ -13,15 +13,17 @@ import threading
 from typing import Any
 
 from headway import ParallelConsumer
+from headway.execution.dispatch import Dispatch
 from tests.contract.parallel import process_handlers
+from tests.made import made_by
 
 
-def tell(consumer: ParallelConsumer) -> None:
+def tell(consumer: ParallelConsumer, dispatch: Dispatch) -> None:
     """What counts as done, and not what handlers believe."""
     told = ""
     while True:
         metrics = consumer.metrics()
-        now = f"{metrics.done} {metrics.running}" + " ending" * consumer._dispatch.ending
+        now = f"{metrics.done} {metrics.running}" + " ending" * dispatch.ending
         if now != told:
             say(now)
         told = now
@@ -38,9 +40,11 @@ def main(asked: dict[str, Any]) -> None:
     """Run until the end."""
     if asked.get("own_terminate"):
         signal.signal(signal.SIGTERM, lambda number, frame: say("terminated"))
-    with ParallelConsumer(asked["config"], **asked["options"]) as consumer:
+    with made_by("headway.parallel.consumer.Dispatch") as made:
+        consumer = ParallelConsumer(asked["config"], **asked["options"])
+    with consumer:
         consumer.subscribe(asked["topic"])
-        threading.Thread(target=tell, args=(consumer,), daemon=True).start()
+        threading.Thread(target=tell, args=(consumer, *made), daemon=True).start()
         handler = getattr(process_handlers, asked["handler"])
         if asked.get("in_thread"):
             running = threading.Thread(target=consumer.run, args=(handler,))

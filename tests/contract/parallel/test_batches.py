@@ -13,6 +13,7 @@ import pytest
 from headway import BatchError, ConsumerRecord, Context, Ordering, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError
+from headway.parallel.control_loop import ControlLoop
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import ORDERINGS, committed, consumer, maps_of, plain_topic, read, send
 
@@ -188,20 +189,20 @@ def test_a_lone_record_is_handled_after_about_the_linger_and_a_full_batch_at_onc
     assert linger <= times[2] < linger + 10
 
 
-def test_while_batches_gather_nothing_is_busy(kafka_cluster: Cluster) -> None:
+def test_while_batches_gather_nothing_is_busy(kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = plain_topic(kafka_cluster)
     handled = threading.Event()
     send(kafka_cluster, topic, [("a", "1")], partition=0)
     parallel = consumer(kafka_cluster, topic, {"rate_limit": 100})
     turns = 0
-    turn = parallel._control.turn
+    turn = ControlLoop.turn
 
-    def counted() -> None:
+    def counted(control: ControlLoop) -> None:
         nonlocal turns
         turns += parallel.work_remaining
-        turn()
+        turn(control)
 
-    parallel._control.turn = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(ControlLoop, "turn", counted)
     running = threading.Thread(target=parallel.run_batches, args=(lambda *batch: handled.set(), 10, 1.0))
     running.start()
     began = time.monotonic()

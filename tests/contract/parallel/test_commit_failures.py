@@ -186,7 +186,7 @@ def test_a_hand_over_ends_in_its_time_though_a_transaction_gets_no_answer(kafka_
             began = time.monotonic()
             second = Running(member(kafka_cluster, topic), twice(out))
             try:
-                wait_for(lambda: len(first.consumer._levels.assignment()) == 2, 20)
+                wait_for(lambda: len(first.consumer.assignment()) == 2, 20)
                 assert time.monotonic() - began < 7  # 2, and the joining of two members
                 proxy.hold()
                 wait_for(lambda: len(found.values) >= 2 * count, 60)
@@ -225,11 +225,11 @@ def test_hand_overs_end_in_their_time_while_a_broker_is_away_and_nothing_is_doub
         members = [Running(member(cluster, topic, options, **settings), twice(out)) for _ in range(2)]
         try:
             for node in broker.nodes[1:]:  # each leads a partition of the outputs
-                wait_for(lambda: all(len(each.consumer._levels.assignment()) for each in members), 60)
+                wait_for(lambda: all(len(each.consumer.assignment()) for each in members), 60)
                 node.kill()
                 send(cluster, topic, [(str(i), str(next(numbers))) for i in range(500)])
                 members.append(Running(member(cluster, topic, options, **settings), twice(out)))
-                wait_for(lambda: all(len(each.consumer._levels.assignment()) for each in members), 60)
+                wait_for(lambda: all(len(each.consumer.assignment()) for each in members), 60)
                 node.start()
                 send(cluster, topic, [(str(i), str(next(numbers))) for i in range(500)])
             with reader(cluster, out) as found:

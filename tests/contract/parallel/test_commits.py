@@ -128,6 +128,6 @@ def test_a_run_that_was_stopped_has_no_failure(kafka_cluster: Cluster) -> None:
     topic = plain_topic(kafka_cluster)
     parallel = consumer(kafka_cluster, topic)
     member = Member(parallel, handle_nothing)
-    wait_for(parallel._levels.assignment)
+    wait_for(parallel.assignment)
     member.stop()
     assert parallel.failure is None

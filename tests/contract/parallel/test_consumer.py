@@ -337,7 +337,7 @@ def test_pause_starts_nothing_until_resume(kafka_cluster: Cluster) -> None:
     parallel.pause()
     send(kafka_cluster, topic, [("a", "1"), ("b", "2")])
     member = Member(parallel, lambda record, context: handled.append(record.value))
-    wait_for(parallel._levels.assignment)
+    wait_for(parallel.assignment)
     assert not handled
     parallel.resume()
     wait_for(lambda: len(handled) == 2)

@@ -24,6 +24,7 @@ from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
 from headway.records import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.parallel.members import wait_for
+from tests.made import made_by
 
 
 @pytest.fixture
@@ -107,14 +108,16 @@ def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, m
             high.append(record.offset)
 
     config = {"bootstrap.servers": brokers.bootstrap_servers, "auto.offset.reset": "earliest", "log_level": 0}
-    with ParallelConsumer(config | {"group.id": "g", "levels": 2}, hand_over_timeout=60.0) as parallel:
+    with made_by("headway.parallel.consumer.Dispatch") as made:
+        parallel = ParallelConsumer(config | {"group.id": "g", "levels": 2}, hand_over_timeout=60.0)
+    with parallel:
         parallel.subscribe("orders")
         running = threading.Thread(target=parallel.run, args=(handle,))
         running.start()
         began.wait(30)
         joining = ck.Consumer(config | {"group.id": "g-0"})
         joining.subscribe(["orders-0"])
-        engine, handing_over = parallel._dispatch.engine, threading.Event()
+        engine, handing_over = made[0].engine, threading.Event()
         retire = engine.retire
 
         def note(partitions: Any) -> None:

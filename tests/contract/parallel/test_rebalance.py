@@ -96,7 +96,7 @@ def test_a_rebalance_goes_through_while_all_slots_are_busy(kafka_cluster: Cluste
         )
         try:
             wait_for(lambda: len(elsewhere) == 2)
-            wait_for(lambda: len(first.consumer._levels.assignment()) == 2)
+            wait_for(lambda: len(first.consumer.assignment()) == 2)
         finally:
             second.stop()
     finally:

@@ -5,6 +5,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ from headway.errors import ClosedError, HandlerError
 from headway.parallel.result_stream import Result, ResultStream
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import committed, consumer, plain_topic, send, wait_for
+from tests.made import made_by
 
 pytestmark = pytest.mark.kafka
 
@@ -83,11 +85,13 @@ def test_what_waits_when_it_drains_is_still_handed_out(kafka_cluster: Cluster, w
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [(f"key-{i}", str(i)) for i in range(20)], partition=0)
     parallel = consumer(kafka_cluster, topic, {"max_concurrency": 4})
+    stopped = threading.Event()
 
     def stop_with_results_waiting(result: Result) -> bool:
-        if not parallel._dispatch.ending:
+        if not stopped.is_set():
             wait_for(lambda: parallel.metrics().running == 4)
             parallel.stop()
+            stopped.set()
         return False
 
     assert len(taken(way, parallel.results(double), stop_with_results_waiting)) == 4
@@ -101,7 +105,9 @@ def test_while_nobody_takes_results_no_more_handlers_are_called_than_there_are_s
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [(f"key-{i}", str(i)) for i in range(200)])
     called: list[bytes] = []
-    parallel = consumer(kafka_cluster, topic, {"max_concurrency": 5})
+    with made_by("headway.parallel.control_loop.Commits") as made:
+        parallel = consumer(kafka_cluster, topic, {"max_concurrency": 5})
+    [commits] = made
     at_each: list[int] = []
 
     def note(record: ConsumerRecord, context: Context) -> None:
@@ -110,7 +116,7 @@ def test_while_nobody_takes_results_no_more_handlers_are_called_than_there_are_s
     def look(result: Result) -> bool:
         wait_for(lambda: len(called) >= len(at_each) + 5)
         parallel.request_commit()
-        wait_for(lambda: parallel._committing.next_turn(0.0) > 0)  # the control thread has had a turn
+        wait_for(lambda: commits.next_turn(0.0) > 0)  # the control thread has had a turn
         at_each.append(len(called))
         return len(at_each) == 10
 

@@ -35,6 +35,7 @@ from tests.contract.parallel.members import (
     wait_for,
 )
 from tests.contract.parallel.test_rebalance import CONSUMER_PROTOCOL, COOPERATIVE, EAGER
+from tests.made import made_by
 
 pytestmark = pytest.mark.kafka
 
@@ -302,9 +303,10 @@ def test_a_second_producer_with_the_same_id_ends_the_run_of_the_first_with_a_sen
     try:
         wait_for(lambda: first.consumer.metrics().done == 3)  # before that the group may have no coordinator yet
         wait_for(lambda: committed(kafka_cluster, topic) == {0: (3, b"")})
-        second = Running(member(kafka_cluster, topic, options), twice(out))
+        with made_by("headway.parallel.control_loop.Commits") as made:
+            second = Running(member(kafka_cluster, topic, options), twice(out))
         try:
-            wait_for(lambda: second.consumer._committing.transactions)
+            wait_for(lambda: made[0].transactions)
             go_on.set()
             first.wait()
             failure = first.consumer.failure
@@ -460,13 +462,14 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
             go_on.wait(30)
         return twice(out)(record, context)
 
-    parallel = member(kafka_cluster, topic, {}, **{"levels": 3, "auto.commit.interval.ms": 600_000})
+    with made_by("headway.parallel.control_loop.Commits") as made:
+        parallel = member(kafka_cluster, topic, {}, **{"levels": 3, "auto.commit.interval.ms": 600_000})
     running = Running(parallel, handle)
     try:
         wait_for(lambda: parallel.metrics().done == count - 6)
-        transactions = parallel._committing.transactions
+        transactions = made[0].transactions
         assert transactions
-        commit = transactions.commit
+        commit: Callable[[Tick], SentTransaction] = transactions.commit
 
         def note(tick: Tick) -> SentTransaction:
             ticks.append(tick)

@@ -212,7 +212,7 @@ def test_threads_may_send_at_once_and_all_room_is_free_again(cluster: Cluster) -
             sys.setswitchinterval(before)
         assert producer.flush(30) == 0
         assert producer.metrics().delivered == [40_000, 0, 0]
-        assert producer._sender._accumulator.used == 0
+        assert producer.metrics().queued_bytes == 0
         for each in sending:
             offsets = [offset for future in each.result() if (offset := future.result().offset) != UNKNOWN_OFFSET]
             assert offsets == sorted(offsets)
@@ -336,7 +336,7 @@ def test_what_is_reported_within_a_commit_gives_its_room_back(kafka_cluster: Clu
             with producer.transaction():
                 sent = [producer.send(topic, b"x" * 1_000, level=number % 3) for number in range(3_000)]
             assert all(future.done() for future in sent)
-            assert producer._sender._accumulator.used == 0
+            assert producer.metrics().queued_bytes == 0
 
 
 @pytest.mark.kafka

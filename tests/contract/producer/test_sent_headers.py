@@ -13,7 +13,7 @@ from confluent_kafka.serialization import Serializer
 
 from headway import AsyncPriorityProducer, PriorityProducer, Producer
 from headway.config import OutputSettings
-from headway.delay.scheduler import _checked
+from headway.delay.scheduler import checked_headers
 from headway.errors import SerializationError
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
@@ -103,7 +103,7 @@ def return_from_a_handler(headers: Any) -> None:
 
 def schedule(headers: Any) -> None:
     """With a due time."""
-    _checked(headers, "orders")
+    checked_headers(headers, "orders")
 
 
 def write_rows(headers: Any) -> None:

@@ -92,7 +92,7 @@ def end_by_consumer(config: dict[str, Any]) -> object:
 def test_a_partition_whose_leader_is_away_is_not_empty_and_is_waited_for(
     cluster: Cluster, ask: Callable[[dict[str, Any]], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.kafka.reading.catalog._ONE_ANSWER_WITHIN", 0.3)
+    monkeypatch.setattr("headway.kafka.reading.catalog.ONE_ANSWER_WITHIN", 0.3)
     before = ask(cluster.config)
     with cluster.away_for(0.8):
         assert ask(cluster.config) == before

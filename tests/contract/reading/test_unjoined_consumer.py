@@ -25,9 +25,11 @@ from headway.kafka.reading.tail import TailReader
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 from headway.records import TopicPartition
 from tests.broker.delay_cluster import wait_until
+from tests.made import made_by
 
 pytestmark = pytest.mark.kafka
 
+CLASS = "headway.kafka.reading.unjoined_consumer.UnjoinedConsumer"
 READ_ALL = {"auto.offset.reset": "earliest", "enable.partition.eof": True, "fetch.wait.max.ms": 10}
 
 
@@ -58,17 +60,17 @@ def requests(config: dict[str, Any]) -> Counter[str]:
 
 
 def by_ranges(config: Mapping[str, Any], topic: str) -> None:
-    with RangeReader(config) as reader:
+    with made_by(CLASS) as made, RangeReader(config) as reader:
         [(_, records)] = reader.read([Range(TopicPartition(topic, partition=0), 0, 10)])
         assert len(records) == 10
-        serve(reader._consumer)
+        serve(made)
 
 
 def by_markers(config: Mapping[str, Any], topic: str) -> None:
     create_marker_topic(Admin(config), f"{topic}-markers")
-    with CommitMarkers(config, f"{topic}-markers") as markers:
+    with made_by(CLASS) as made, CommitMarkers(config, f"{topic}-markers") as markers:
         assert markers.last(b"a/1") is None
-        serve(markers._consumer)
+        serve(made)
 
 
 def by_compacted(config: Mapping[str, Any], topic: str) -> None:
@@ -96,13 +98,14 @@ def by_control(config: Mapping[str, Any], topic: str) -> None:
 
 
 def by_onlooker(config: Mapping[str, Any], topic: str) -> None:
-    with GroupInspector(config, "nobody") as onlooker:
+    with made_by(CLASS) as made, GroupInspector(config, "nobody") as onlooker:
         assert len(list(onlooker.read((topic, 0), 0, 10))) == 10
-        serve(onlooker._reader)
+        serve(made)
 
 
-def serve(consumer: ck.Consumer) -> None:
-    """Let it tell its statistics; and ask for a coordinator, which it would by now."""
+def serve(made: list[Any]) -> None:
+    """Let the consumer tell its statistics; and ask for a coordinator, which it would by now."""
+    [consumer] = made
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
         consumer.consume(1, 0.05)

@@ -82,20 +82,20 @@ class Kafka:
     """As much of an onlooker as a dead letter topic needs: records by partition, and one group's commits."""
 
     def __init__(self, *partitions: list[Message]) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self.commits: dict[Partition, tuple[int, bytes]] = {}
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return {each: min((m.offset() for m in self._partitions[each[1]]), default=0) for each in partitions}
+        return {each: min((m.offset() for m in self.partitions[each[1]]), default=0) for each in partitions}
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        return {each: max((m.offset() + 1 for m in self._partitions[each[1]]), default=0) for each in partitions}
+        return {each: max((m.offset() + 1 for m in self.partitions[each[1]]), default=0) for each in partitions}
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
         return {each: commit for each, commit in self.commits.items() if each in partitions}
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        return (each for each in self._partitions[partition[1]] if start <= each.offset() < end)
+        return (each for each in self.partitions[partition[1]] if start <= each.offset() < end)
 
     def commit(self, offsets: Mapping[Partition, tuple[int, bytes]]) -> None:
         self.commits.update(offsets)
@@ -300,7 +300,7 @@ def test_what_was_sent_again_is_remembered_and_the_rest_is_open() -> None:
 def test_what_comes_later_is_open() -> None:
     kafka = Kafka(dead_letters(0, 1))
     topic(kafka).remember({0: [0, 1]}, {0: [0, 1]})
-    kafka._partitions[0].extend(dead_letters(2))
+    kafka.partitions[0].extend(dead_letters(2))
     assert open_offsets(topic(kafka)) == [2]
 
 

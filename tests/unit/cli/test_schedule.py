@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from headway.cli.commands.schedule import _row, soonest_of
+from headway.cli.commands.schedule import row_of, soonest_of
 from headway.core.delay.schedule import Schedule
 from headway.delay.pending import Pending
 
@@ -32,5 +32,5 @@ def test_what_a_table_shows_of_a_schedule_moves_no_cursor() -> None:
             return None
 
     schedule = Schedule("\x1b[2J", 5_000, 1_000, 0, "orders")
-    shown = _row(Pending(0, 0, schedule, 5_000, cast(Any, Stored())))
+    shown = row_of(Pending(0, 0, schedule, 5_000, cast(Any, Stored())))
     assert shown[2:] == ("0x1b5b324aff", "0", "0.5000.1000.\\x1b[2J")

@@ -314,7 +314,7 @@ def test_a_change_that_is_made_again_and_again_is_to_be_forgotten_once() -> None
     changes.change("1", was_due=1_000, due=10**9)
     for time in range(1_000):
         changes.recurs("1", 2, time)
-    assert len(changes._expiries) == 1
+    assert changes.expiring == 1
     assert changes.forget(10**9, most=10) == 0
     assert changes.forget(10**9 + 1, most=10) == 1
     assert changes.get("1") is None

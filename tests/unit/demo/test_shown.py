@@ -86,7 +86,7 @@ def test_what_is_promised_and_seen_has_80_columns() -> None:
 
 
 def test_where_there_is_no_terminal_what_goes_on_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("demo.live._FIRST_LINE_S", 0.01)
+    monkeypatch.setattr("demo.live.FIRST_LINE_S", 0.01)
     console = paper()
     with Working(console, "Spark starts …") as working:
         until(lambda: "Spark starts …" in text(console))
@@ -117,9 +117,9 @@ def test_rates_and_percentiles_are_by_bin() -> None:
 
 def under_backlog(evidence: Evidence, passed: int, met: int) -> Evidence:
     """The same, with so many urgent flights of which so many pass the one on time before them."""
-    evidence._poll_of[: 2 * met] = array("l", [1, 0] * passed + [1, 2] * (met - passed))
-    evidence._level_of[: 2 * met] = bytes([0, len(evidence.waits_ms) - 1] * met)
-    evidence._under_backlog.extend(bytes([1, 1, 1]))
+    evidence.poll_of[: 2 * met] = array("l", [1, 0] * passed + [1, 2] * (met - passed))
+    evidence.level_of[: 2 * met] = bytes([0, len(evidence.waits_ms) - 1] * met)
+    evidence.under_backlog.extend(bytes([1, 1, 1]))
     return evidence
 
 
@@ -174,7 +174,7 @@ def test_without_java_the_demo_says_one_sentence(
     def no_java(*_: object) -> None:
         raise LocalBrokerError("No Java 17 or newer was found. Install one.")
 
-    monkeypatch.setattr(java, "_installed", lambda: iter(()))
-    monkeypatch.setattr(java, "_fetch", no_java)
+    monkeypatch.setattr(java, "installed_javas", lambda: iter(()))
+    monkeypatch.setattr(java, "fetch_java", no_java)
     assert main(["--records", "1000", "--output", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "demo: No Java 17 or newer was found. Install one.\n"

@@ -2,9 +2,13 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from typing import Any
 
 import pytest
 
@@ -13,12 +17,19 @@ from headway.execution.processes.messages import portable
 from headway.execution.processes.process import Process
 
 
-def test_a_process_whose_end_another_thread_has_taken_and_not_noted_yet_is_closed_all_the_same() -> None:
-    context = multiprocessing.get_context("spawn")
-    child = context.Process(target=time.sleep, args=(60,), daemon=True)
-    child.start()
-    process = Process.__new__(Process)
-    process._process, process._pipe, process._asks = child, *context.Pipe()
+def test_a_process_whose_end_another_thread_has_taken_and_not_noted_yet_is_closed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipes, make_pipe, others = list[Connection](), BaseContext.Pipe, multiprocessing.active_children()
+
+    def note_pipe(context: BaseContext, duplex: bool = True) -> tuple[Any, Any]:
+        ends = make_pipe(context, duplex)
+        pipes.extend(ends)
+        return ends
+
+    monkeypatch.setattr(BaseContext, "Pipe", note_pipe)
+    process = Process(pickle.dumps((time.sleep, None)), False)
+    [child] = set(multiprocessing.active_children()).difference(others)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)  # as starting another process does, of all that have ended
@@ -26,8 +37,7 @@ def test_a_process_whose_end_another_thread_has_taken_and_not_noted_yet_is_close
     noting.start()
     process.close()
     noting.join()
-    assert process._pipe.closed
-    assert process._asks.closed
+    assert [pipe.closed for pipe in pipes] == [True] * 4
 
 
 class RejectedError(FatalError):

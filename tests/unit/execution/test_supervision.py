@@ -249,7 +249,7 @@ def test_a_suspect_that_cannot_run_alone_keeps_nobody_waiting(
     elif ends == "revoked":
         world.engine.revoke([ORDERS])
     else:
-        monkeypatch.setattr(supervising, "_PATIENCE", 0.0)
+        monkeypatch.setattr(supervising, "PATIENCE", 0.0)
     world.come(3)
     assert world.dispatch.metrics().running == (3 if ends == "late" else 2)
     assert 1 not in world.runs or ends == "late"
@@ -262,7 +262,7 @@ def test_one_that_runs_alone_for_very_long_lets_others_start(make_world: Make, m
     world.call_and_fail(0)
     world.come(1)
     assert world.runs == [0]
-    monkeypatch.setattr(supervising, "_PATIENCE", 0.0)
+    monkeypatch.setattr(supervising, "PATIENCE", 0.0)
     world.dispatch.feed()
     assert world.runs == [0, 1]
 

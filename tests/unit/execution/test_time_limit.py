@@ -15,7 +15,7 @@ import pytest
 
 from headway.errors import TimeLimitError
 from headway.execution import time_limit
-from headway.execution.time_limit import ThreadLimit, _Limited, limit_coroutine
+from headway.execution.time_limit import LimitedCall, ThreadLimit, limit_coroutine
 
 
 @contextlib.contextmanager
@@ -138,46 +138,50 @@ def test_a_call_that_does_not_come_back_to_python_fails_when_it_does() -> None:
 
 
 def test_after_close_nothing_is_interrupted_and_nobody_watches() -> None:
+    before = set(threading.enumerate())
     limit = ThreadLimit(0.05)
+    [watcher] = set(threading.enumerate()) - before
     call = limit.limit(lambda job: [time.sleep(0.2), "done"])  # type: ignore[func-returns-value]
     limit.close()
-    limit._watcher.join(5)
+    watcher.join(5)
     assert call(()) == [None, "done"]
-    assert not limit._watcher.is_alive()
+    assert not watcher.is_alive()
 
 
 def test_a_call_that_ends_while_it_is_about_to_be_interrupted_ends_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    raise_in_thread = time_limit._raise_in_thread
+    raise_in_thread = time_limit.raise_in_thread
 
     def hesitate(thread: int, error: Any) -> None:
         if thread != threading.get_ident():
-            while not limit._calls[thread].ended:
+            while not limit.calls[thread].ended:
                 time.sleep(0.001)
             time.sleep(0.02)
         raise_in_thread(thread, error)
 
-    monkeypatch.setattr(time_limit, "_raise_in_thread", hesitate)
+    monkeypatch.setattr(time_limit, "raise_in_thread", hesitate)
+    before = set(threading.enumerate())
     limit = ThreadLimit(0.05)
+    [watcher] = set(threading.enumerate()) - before
     with pytest.raises(TimeLimitError):
         limit.limit(lambda job: time.sleep(0.1))(())
     limit.close()
-    limit._watcher.join(5)
+    watcher.join(5)
 
 
 def test_a_call_interrupted_just_before_it_says_that_it_has_ended_is_not_interrupted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    end = _Limited.end
+    end = LimitedCall.end
 
-    def interrupted_first(running: _Limited) -> None:
+    def interrupted_first(running: LimitedCall) -> None:
         running.interrupt(threading.get_ident())
         end(running)
 
-    monkeypatch.setattr(_Limited, "end", interrupted_first)
+    monkeypatch.setattr(LimitedCall, "end", interrupted_first)
     limit = ThreadLimit(1000)
     with pytest.raises(TimeLimitError):
         limit.limit(str)(())
-    for thread, running in limit._calls.items():
+    for thread, running in limit.calls.items():
         running.interrupt(thread)
         assert running.ended
     limit.close()
@@ -219,7 +223,7 @@ def test_thousands_of_calls_that_end_just_as_they_are_interrupted_never_are_outs
 
     def interrupt() -> None:  # as the watcher does, but at any time
         while not stop.is_set():
-            for thread, running in list(limit._calls.items()):
+            for thread, running in list(limit.calls.items()):
                 if running.deadline < math.inf:
                     running.interrupt(thread)
             time.sleep(chance.random() / 5000)

@@ -20,7 +20,7 @@ class Mute:
 class Cluster:
     """Each job runs until it is cancelled, but the first ends as given, when so many `parties` are `together`."""
 
-    def __init__(self, parties: int, first: workers._Ended | None = None) -> None:
+    def __init__(self, parties: int, first: workers.Ended | None = None) -> None:
         self.together = threading.Barrier(parties)
         self._first = first
         self._cancelled = threading.Event()
@@ -36,7 +36,7 @@ class Cluster:
     def mapPartitions(self, _: Any) -> Any:  # noqa: N802
         return self
 
-    def collect(self) -> list[workers._Ended]:
+    def collect(self) -> list[workers.Ended]:
         self.together.wait(30)
         if self._first is not None and self._index.value == 0:
             return [self._first]
@@ -55,7 +55,7 @@ def plain_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def workers_on(cluster: Any, n: int) -> ClusterWorkers:
     control: Any = Mute()
-    return ClusterWorkers(cluster, workers._Task("billing:bill", {}, {}, None, 5.0, "run", 0), n, control)
+    return ClusterWorkers(cluster, workers.WorkerTask("billing:bill", {}, {}, None, 5.0, "run", 0), n, control)
 
 
 def test_workers_that_cannot_be_told_to_stop_are_cancelled() -> None:
@@ -67,6 +67,6 @@ def test_workers_that_cannot_be_told_to_stop_are_cancelled() -> None:
 
 
 def test_when_one_cannot_go_on_and_the_others_cannot_be_told_they_are_cancelled_too() -> None:
-    running = workers_on(Cluster(3, workers._Ended(None, "billing:bill cannot go on")), 3)
+    running = workers_on(Cluster(3, workers.Ended(None, "billing:bill cannot go on")), 3)
     with pytest.raises(HeadwayError, match="cannot go on"):
         running.wait(30)

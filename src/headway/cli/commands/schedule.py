@@ -164,7 +164,7 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
             echo_json(_describe(each))
     elif soonest:
         columns = [Column("due"), Column("topic"), Column("key"), Column("bytes", justify="right"), Column("handle")]
-        show_table(columns, map(_row, soonest))
+        show_table(columns, map(row_of, soonest))
     else:
         click.echo("Nothing is pending.", err=True)
 
@@ -332,6 +332,7 @@ def _describe(pending: Pending) -> dict[str, object]:
     }
 
 
-def _row(pending: Pending) -> tuple[str, ...]:
+def row_of(pending: Pending) -> tuple[str, ...]:
+    """Return a schedule as a row of the table."""
     key, size = shown_bytes(pending.message.key()), len(pending.message.value() or b"")
     return show_due(pending.due), pending.schedule.topic, key, str(size), printable(pending.handle)

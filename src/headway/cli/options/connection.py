@@ -122,7 +122,7 @@ def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], 
     if "oauth_cb" in config and os.getcwd() not in sys.path:  # an installed command searches beside itself
         sys.path.insert(0, os.getcwd())
     said = bootstrap_servers or config.get(_SERVERS) or config.get(_SERVERS_TOO) or os.environ.get(_VARIABLE)
-    servers = {_SERVERS: said or _local_broker() or _LAST_RESORT}
+    servers = {_SERVERS: said or local_broker() or _LAST_RESORT}
 
     def with_servers() -> dict[str, Any]:
         return {key: value for key, value in read().items() if key != _SERVERS_TOO} | servers
@@ -130,7 +130,7 @@ def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], 
     return Connection(with_servers(), not said, with_servers if config_file else None)
 
 
-def _local_broker() -> str | None:
+def local_broker() -> str | None:
     """Return the address of the broker that `headway broker start` has started, if it runs."""
     # Without the extra there is no broker, and a damaged one is a matter for `headway broker`.
     with contextlib.suppress(LocalBrokerError):

@@ -139,6 +139,11 @@ class Changes:
                 forgotten += 1
         return forgotten
 
+    @property
+    def expiring(self) -> int:
+        """The number of entries for changes that can be forgotten later."""
+        return len(self._expiries)
+
     def next_expiry(self) -> int | None:
         """Return the earliest time at which a change can be forgotten."""
         return self._expiries[0][0] if self._expiries else None

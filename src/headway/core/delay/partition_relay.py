@@ -52,7 +52,7 @@ STORED_WITHIN = 60_000
 _MOST_HELD_OF_A_LINE = 20_000
 
 # The records that may leave their lines while others are due: about a millisecond's worth.
-_LEAVE_BESIDE = 200
+LEAVE_BESIDE = 200
 _FORGET_AT_ONCE = 2_000  # changes; each is a record to write
 
 
@@ -168,7 +168,7 @@ class PartitionRelay:
         is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
         # Due records do not wait until all records that may leave their lines have left.
-        may_leave = max(_LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
+        may_leave = max(LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
         while is_time and may_leave > 0 and len(self._tick.writes) < limit and self._size < most_bytes:
             left = self._let_leave(now, min(may_leave, limit - len(self._tick.writes)), most_bytes)
             may_leave -= left

@@ -11,7 +11,7 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-_DELETE_EVERY = 10.0  # seconds
+DELETE_EVERY = 10.0  # seconds
 
 
 class Deletions:
@@ -34,7 +34,7 @@ class Deletions:
 
     def is_due(self) -> bool:
         """Return whether it is time to delete."""
-        return time.monotonic() - self._deleted_at >= _DELETE_EVERY
+        return time.monotonic() - self._deleted_at >= DELETE_EVERY
 
     def delete_before(self, done: Offsets) -> None:
         """Delete the records below these offsets."""

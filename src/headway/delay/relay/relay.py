@@ -169,6 +169,11 @@ class Relay(Closable):
         return self._relays.numbers
 
     @property
+    def ready(self) -> bool:
+        """True if the relay has partitions and knows the brokers' time, so that it delivers what is due."""
+        return bool(self._relays.numbers) and self._clock.is_set
+
+    @property
     def refused(self) -> str | None:
         """The right that the relay waits for, and what to do; None if it has all rights."""
         return self._lost.reason

@@ -22,7 +22,7 @@ NEVER_LET_IN_AFTER = 2.5
 LET_IN_NO_MORE_AFTER = 30.0
 """The seconds of nothing but refusals after which a client that was connected before gets an error."""
 
-_ASK_AGAIN_AFTER = 5.0
+ASK_AGAIN_AFTER = 5.0
 _ANY_ANSWER_WITHIN = 0.5
 _ASK_TIMES = 2
 
@@ -125,7 +125,7 @@ class Connection:
         now = time.monotonic()
         if now < self._ask_at:
             return False
-        self._ask_at = now + _ASK_AGAIN_AFTER
+        self._ask_at = now + ASK_AGAIN_AFTER
         if capi.is_answered(client, _ANY_ANSWER_WITHIN):
             self.forget()
             return False

@@ -124,6 +124,11 @@ class GroupMember(PartitionQueries, ABC):
         self._watch.set_sasl_credentials(username, password)
 
     @property
+    def parked(self) -> bool:
+        """True while nothing is asked of it for so long that it is paused."""
+        return self._parked
+
+    @property
     def was_member(self) -> bool:
         """True if its group has ever given it an assignment, even an empty one."""
         return bool(self._member_id)

@@ -213,6 +213,11 @@ class Sender:
             self._stirred.set()
         return taken
 
+    @property
+    def queued_bytes(self) -> int:
+        """The bytes of the records that are not reported on yet."""
+        return self._accumulator.used
+
     def offer_patiently(self, timeout: float, *record: *Offered) -> bool:
         """Take a record as soon as there is room, within `timeout` seconds."""
         if self.calls_back_here:

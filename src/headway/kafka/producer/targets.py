@@ -8,7 +8,7 @@ from collections.abc import Callable
 from headway.errors import KafkaError
 from headway.kafka.binding.time_limits import PARTITIONS_TOLD_WITHIN
 
-_ASK_AGAIN_AFTER = 1.0
+ASK_AGAIN_AFTER = 1.0
 
 
 class Targets:
@@ -48,4 +48,4 @@ class Targets:
         return None if count > partition else count
 
     def _is_to_be_asked(self, topic: str) -> bool:
-        return time.monotonic() - self._asked_at.get(topic, -math.inf) > _ASK_AGAIN_AFTER
+        return time.monotonic() - self._asked_at.get(topic, -math.inf) > ASK_AGAIN_AFTER

@@ -24,7 +24,7 @@ __all__ = ["Catalog", "TopicLevels"]
 K = TypeVar("K")
 
 # A broker that stops never answers its open requests, nor does the one that starts then: short requests, often.
-_ONE_ANSWER_WITHIN = 5.0
+ONE_ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.2
 
 
@@ -55,7 +55,7 @@ class Catalog(Admin):
             return TopicLevels([], {})
         answers = self._patiently(
             lambda: _settled(
-                self._client.describe_topics(ck.TopicCollection(asked), request_timeout=_ONE_ANSWER_WITHIN)
+                self._client.describe_topics(ck.TopicCollection(asked), request_timeout=ONE_ANSWER_WITHIN)
             )
         )
         found = [
@@ -100,7 +100,7 @@ class Catalog(Admin):
             partition: (level_topic(partition.topic, partition.level), partition.partition) for partition in partitions
         }
         wanted = dict.fromkeys(names.values(), which)
-        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, _ONE_ANSWER_WITHIN))
+        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, ONE_ANSWER_WITHIN))
         return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
 
     def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:

@@ -81,7 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if isinstance(self._target, KafkaError):
             with one_sentence():
                 raise self._target
-        return _write(self._target, iterator, _part_of_query(self._run))
+        return write_part(self._target, iterator, _part_of_query(self._run))
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -95,7 +95,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         version = self._target.options.version or 0
-        return _write(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
+        return write_part(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
@@ -144,7 +144,8 @@ def _prepare(
     return find_lines(dict(kafka), scheduler_name) if scheduler_name else None
 
 
-def _write(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+    """Write the rows of a task in one transaction with its marker, unless they are there already."""
     with one_sentence():
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:

@@ -15,10 +15,10 @@ from headway.core.retry import FatalError
 from headway.errors import HandlerError
 
 _TIMES = 3  # a call may take so many times its time limit
-_LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine
-_MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
+LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine
+MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
 
-_stuck: set[Any] = set()  # the works, of all tasks of this process, that are given up and whose calls have not ended
+stuck: set[Any] = set()  # the works, of all tasks of this process, that are given up and whose calls have not ended
 
 
 class _Call(NamedTuple):
@@ -34,7 +34,7 @@ class RunningCalls:
 
     def __init__(self, time_limit: float | None) -> None:
         self._limit = time_limit
-        self._patience = max(_TIMES * time_limit, time_limit + _LONGER_BY) if time_limit else 0.0
+        self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _Call] = {}
         self._ending = threading.Lock()  # a call that has not ended does not begin again either
 
@@ -49,9 +49,9 @@ class RunningCalls:
             return True
         with self._ending:
             self._running.pop(work, None)  # it may have been interrupted before it was noted
-            if work not in _stuck:
+            if work not in stuck:
                 return True
-            _stuck.discard(work)
+            stuck.discard(work)
             return False
 
     def overdue(self) -> Sequence[Any]:
@@ -69,12 +69,12 @@ class RunningCalls:
             if call is None or time.monotonic() - call.began <= self._patience:
                 return None
             del self._running[work]
-            _stuck.add(work)
+            stuck.add(work)
         if call.task:  # if it ends together with the run, `end` is not called
-            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _stuck.discard(work))
-        if len(_stuck) > _MOST_STUCK:
+            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: stuck.discard(work))
+        if len(stuck) > MOST_STUCK:
             raise HandlerError(
-                f"{len(_stuck)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
+                f"{len(stuck)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
                 f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Let whatever they wait "
                 "for have a time limit of its own, as sockets and clients do."
             )

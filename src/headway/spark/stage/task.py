@@ -52,13 +52,13 @@ RowHandler = Callable[[InputRow, Context], Any] | Callable[[InputRow], Any]
 
 _ROWS = TopicPartition("rows", partition=0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
-_ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
-_SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
-_RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it no handler is called
+ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
+SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
+RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it no handler is called
 _UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothing about the memory it keeps
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds; nothing wakes the task when room becomes free
-_LOOP_ANSWERS_WITHIN = 10.0  # seconds
+LOOP_ANSWERS_WITHIN = 10.0  # seconds
 _NEVER = 2**62
 
 _PARKED: Any = object()
@@ -139,10 +139,10 @@ class Stage:
         self._dispatch.feed()
 
     def _has_room(self) -> bool:
-        if self._bytes_kept() > _SHRINK_AT:
+        if self._bytes_kept() > SHRINK_AT:
             for batch in self._batches:
                 batch.shrink()
-        if self._bytes_kept() > _ROOM:
+        if self._bytes_kept() > ROOM:
             return False
         with self._dispatch.lock:
             return self._engine.demand()[0] > 0
@@ -231,7 +231,7 @@ class Stage:
         """Add to the bytes of results to put out; pause the handlers while there are too many."""
         with self._counting:
             self._result_bytes += size
-            self._dispatch.pause(self._result_bytes > _RESULT_ROOM)
+            self._dispatch.pause(self._result_bytes > RESULT_ROOM)
 
     # Rows out
 
@@ -251,7 +251,7 @@ class Stage:
 
     def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
         left = len(self._outcomes)
-        if left < at_least and not self._dispatch.paused and self._bytes_kept() <= _SHRINK_AT:
+        if left < at_least and not self._dispatch.paused and self._bytes_kept() <= SHRINK_AT:
             return
         while left > 0:
             groups = self._grouped_outcomes(left)
@@ -272,7 +272,7 @@ class Stage:
             groups[each[0].batch].append(each)
             if each[1].size:
                 size += each[1].size
-                if size > _RESULT_ROOM:
+                if size > RESULT_ROOM:
                     break
         self._count(-size)
         return groups
@@ -298,4 +298,4 @@ def _answers(loop: asyncio.AbstractEventLoop) -> bool:
     """Return whether the loop still runs callbacks."""
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
-    return answered.wait(_LOOP_ANSWERS_WITHIN)
+    return answered.wait(LOOP_ANSWERS_WITHIN)

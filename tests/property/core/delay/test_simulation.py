@@ -69,7 +69,7 @@ def test_an_overdue_backlog_is_worked_off_once_and_in_order_however_often_the_re
 def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.core.delay.partition_relay._LEAVE_BESIDE", 1 + 3 * seed)
+    monkeypatch.setattr("headway.core.delay.partition_relay.LEAVE_BESIDE", 1 + 3 * seed)
     world = World(LADDER, random.Random(seed), room=10_000_000)
     schedules = []
     for number in range(1000):

@@ -21,7 +21,7 @@ class Brokers:
 
 
 def test_a_missing_target_is_asked_for_once_for_all_of_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.kafka.producer.targets._ASK_AGAIN_AFTER", 3600)
+    monkeypatch.setattr("headway.kafka.producer.targets.ASK_AGAIN_AFTER", 3600)
     brokers = Brokers()
     targets = Targets(brokers.partitions_of)
     for topic, partition in (("there", 1), ("missing", 0), ("there", 2)) * 100:
@@ -32,7 +32,7 @@ def test_a_missing_target_is_asked_for_once_for_all_of_a_burst(monkeypatch: pyte
 
 
 def test_a_missing_target_is_asked_for_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.kafka.producer.targets._ASK_AGAIN_AFTER", -1)
+    monkeypatch.setattr("headway.kafka.producer.targets.ASK_AGAIN_AFTER", -1)
     brokers = Brokers()
     targets = Targets(brokers.partitions_of)
     assert not targets.have("missing", 0)

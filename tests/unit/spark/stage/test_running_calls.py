@@ -31,12 +31,12 @@ SETTINGS = Settings(
 @pytest.fixture
 def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """What calls wait for that no time limit ends; they are given up soon, and end with the test."""
-    monkeypatch.setattr(running_calls, "_LONGER_BY", 0.4)
+    monkeypatch.setattr(running_calls, "LONGER_BY", 0.4)
     event = threading.Event()
     yield event
     event.set()
     deadline = time.monotonic() + 30
-    while running_calls._stuck:
+    while running_calls.stuck:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -126,7 +126,7 @@ def test_a_coroutine_that_swallows_its_time_limit_is_given_up(release: threading
 def test_a_coroutine_that_holds_up_its_loop_is_a_sentence_that_names_its_row(
     release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "_LOOP_ANSWERS_WITHIN", 0.2)
+    monkeypatch.setattr(task, "LOOP_ANSWERS_WITHIN", 0.2)
 
     async def call(row: InputRow, context: Context) -> int:
         if row.number == 3:
@@ -142,7 +142,7 @@ def test_a_coroutine_that_holds_up_its_loop_is_a_sentence_that_names_its_row(
 def test_where_calls_by_the_hundred_do_not_end_no_single_row_is_to_blame(
     release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running_calls, "_MOST_STUCK", 8)
+    monkeypatch.setattr(running_calls, "MOST_STUCK", 8)
 
     def call(row: InputRow, context: Context) -> int:
         wait_without_a_limit(release)

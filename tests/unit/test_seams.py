@@ -1,0 +1,50 @@
+"""Tests reach what they prove by public names, so that what is private may change without them."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+
+NOT_OURS = {
+    "_replace": "part of the interface of named tuples",
+    "_asdict": "part of the interface of named tuples",
+    "_exit": "`os._exit`, by which a process dies without a word",
+    "_PARTITION_EOF": "an error of librdkafka",
+    "_TRANSPORT": "an error of librdkafka",
+    "_gateway": "PySpark's, which has no public way to end its Java",
+    "_jvm": "PySpark's, which has no public way to end its Java",
+    "_popen": "the standard library's, in which a process's end is noted too late",
+}
+PATCHES = {"setattr", "delattr", "getattr", "hasattr", "patch", "object", "made_by"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The private names of others that a module uses, and the lines: what it imports, asks for, or patches."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(attr=name):
+                yield node.lineno, name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                module = getattr(node, "module", None) or ""
+                parts = [part for each in names for part in each.name.split(".")]
+                yield from ((node.lineno, name) for name in [*module.split("."), *parts])
+            case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), args=args) if called in PATCHES:
+                texts = [each.value for each in args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+                yield from ((node.lineno, name) for text in texts for name in text.split("."))
+
+
+def test_tests_touch_nothing_private_of_ours() -> None:
+    found = {
+        f"{file.relative_to(TESTS)}:{line}: {name}"
+        for file in TESTS.rglob("*.py")
+        for line, name in private_names(ast.parse(file.read_text()))
+        if is_private(name) and name not in NOT_OURS
+    }
+    assert not found, "give what these prove a public seam (see docs/design/tests.md): " + ", ".join(sorted(found))
