@@ -13,7 +13,7 @@ CONSUMER_GROUP_HEARTBEAT = 68
 
 def expel(config: dict[str, Any], group: str) -> None:
     """Remove a group's only member behind its back, as a group does whose heartbeats it missed."""
-    admin = AdminClient(config)
+    admin = AdminClient({"log_level": 0, **config})
     described = admin.describe_consumer_groups([group])[group].result(30)
     [expelled] = described.members
     coordinator = described.coordinator

@@ -39,7 +39,7 @@ class DelayCluster:
         self.name = f"delay-{uuid.uuid4().hex[:8]}"
         self.names = TopicNames(self.name)
         self.target = f"target-{uuid.uuid4().hex[:8]}"
-        self.admin = AdminClient(self.config)
+        self.admin = AdminClient({"log_level": 0, **self.config})
         self.create_target(self.target)
         create_topics(self.config, self.name, LADDER, partitions)
 
@@ -77,7 +77,7 @@ class DelayCluster:
         topic = topic or self.target
         own = {"group.id": "looks", "isolation.level": isolation, "enable.partition.eof": True}
         # An end is only told when nothing came for so long: half a second by default.
-        consumer = ck.Consumer({**self.config, **own, "fetch.wait.max.ms": 5})
+        consumer = ck.Consumer({"log_level": 0, **self.config, **own, "fetch.wait.max.ms": 5})
         try:
             count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
             consumer.assign([ck.TopicPartition(topic, number, ck.OFFSET_BEGINNING) for number in range(count)])
@@ -95,7 +95,7 @@ class DelayCluster:
 
     def put(self, topic: str, key: bytes, value: bytes, headers: list[Header]) -> None:
         """Write what no client of ours would, or none so late."""
-        producer = ck.Producer(self.config)
+        producer = ck.Producer({"log_level": 0, **self.config})
         producer.produce(topic, value, key, partition=0, headers=headers)
         producer.flush()
         producer.close()
@@ -106,7 +106,7 @@ class DelayCluster:
 
     def first_offset(self, place: ck.TopicPartition) -> int:
         """The first offset that a partition still holds."""
-        consumer = ck.Consumer({**self.config, "group.id": "looks"})
+        consumer = ck.Consumer({"log_level": 0, **self.config, "group.id": "looks"})
         try:
             return consumer.get_watermark_offsets(place, 10)[0]
         finally:

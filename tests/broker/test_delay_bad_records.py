@@ -34,7 +34,7 @@ class Stranger:
 
     def __init__(self, cluster: DelayCluster) -> None:
         own = {"message.max.bytes": 20_000_000, "compression.type": "zstd", "linger.ms": 0, "batch.num.messages": 1}
-        self._producer = ck.Producer({**cluster.config, **own})
+        self._producer = ck.Producer({"log_level": 0, **cluster.config, **own})
         self.refused: list[Any] = []
         self._closed = False
 

@@ -65,7 +65,7 @@ def user_of(broker: LocalBroker, role: str, cases: Collection[str] = (), **names
 def records(broker: LocalBroker, topic: str, count: int) -> list[Any]:
     """The records of a topic of one partition, read as the admin, once there are so many."""
     own = {"group.id": "looks", "enable.auto.commit": False, "log_level": 0}
-    with closing(ck.Consumer({**broker.admin_config, **own})) as consumer:
+    with closing(ck.Consumer({"log_level": 0, **broker.admin_config, **own})) as consumer:
         consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING)])
         found: list[Any] = []
         wait_until(lambda: len(extended(found, consumer.consume(count, 0.1))) >= count)
@@ -78,7 +78,7 @@ def extended(found: list[Any], more: Sequence[Any]) -> list[Any]:
 
 
 def fill(broker: LocalBroker, topic: str, count: int) -> None:
-    with closing(ck.Producer(broker.admin_config)) as producer:
+    with closing(ck.Producer({"log_level": 0, **broker.admin_config})) as producer:
         for number in range(count):
             producer.produce(topic, str(number), str(number))
         assert producer.flush(PATIENCE) == 0
@@ -258,7 +258,9 @@ def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_say
     dead, group = f"{name}-dead", f"{name}-billing"
     create(broker, dead, f"{name}-target")
     fill(broker, dead, 3)
-    with closing(ck.Consumer({**broker.admin_config, "group.id": group, "enable.auto.commit": False})) as consumer:
+    with closing(
+        ck.Consumer({"log_level": 0, **broker.admin_config, "group.id": group, "enable.auto.commit": False})
+    ) as consumer:
         consumer.commit(offsets=[ck.TopicPartition(dead, 0, 1)], asynchronous=False)
     user = user_of(broker, "offsets", topic=dead, group=group)
     assert dead in headway(user, "offsets", "show", group).stdout

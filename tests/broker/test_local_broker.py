@@ -43,6 +43,7 @@ def produce(broker: LocalBroker, topic: str, *values: bytes) -> None:
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: failed.append(error) if error else None)
     assert producer.flush(PATIENCE) == 0
+    producer.close()
     assert failed == []
 
 
@@ -79,6 +80,7 @@ def test_records_and_transactions_go_through(headway_broker: LocalBroker, headwa
         producer.produce(headway_topic, value)
         producer.flush(PATIENCE)
         finish(PATIENCE)
+    producer.close()
     assert consume(headway_broker, headway_topic, 1) == [b"committed"]
 
 

@@ -99,7 +99,7 @@ class Cluster(DelayCluster):
         self.name = name
         self.names = TopicNames(name)
         self.target = f"{name}-target"
-        self.admin = AdminClient(self.config)
+        self.admin = AdminClient({"log_level": 0, **self.config})
 
     def with_delays(self) -> "Cluster":
         self.create_target(self.target)

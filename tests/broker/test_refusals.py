@@ -240,7 +240,7 @@ def once(call: Callable[[], None]) -> Callable[[], None]:
 def source_of(cluster: DelayCluster, rights: Rights, count: int) -> str:
     source = f"source-{uuid.uuid4().hex[:8]}"
     rights.create(source)
-    with closing(ck.Producer(cluster.config)) as producer:
+    with closing(ck.Producer({"log_level": 0, **cluster.config})) as producer:
         for number in range(count):
             producer.produce(source, str(number), str(number))
         assert producer.flush(30) == 0
@@ -248,7 +248,7 @@ def source_of(cluster: DelayCluster, rights: Rights, count: int) -> str:
 
 
 def committed(cluster: DelayCluster, source: str) -> int:
-    with closing(ck.Consumer({**cluster.config, "group.id": source})) as client:
+    with closing(ck.Consumer({"log_level": 0, **cluster.config, "group.id": source})) as client:
         places = client.committed([ck.TopicPartition(source, number) for number in range(2)], 10)
     return sum(max(0, place.offset) for place in places)
 

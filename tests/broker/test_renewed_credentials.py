@@ -124,7 +124,7 @@ def test_a_relay_whose_password_was_renewed_ends_with_the_reason_and_its_success
 def values(broker: LocalBroker, topic: str) -> list[bytes | None]:
     """Return what is committed in a topic of one partition, sorted."""
     settings = {**broker.admin_config, "group.id": "none", "enable.partition.eof": True}
-    with closing(Consumer(settings)) as consumer:
+    with closing(Consumer({"log_level": 0, **settings})) as consumer:
         consumer.assign([TopicPartition(topic, 0, 0)])
         found = []
         while (message := consumer.poll(60)) and not message.error():

@@ -35,6 +35,7 @@ def produce(config: dict[str, Any], topic: str, value: bytes = b"one") -> int | 
     producer = Producer({**config, "log_level": 0})
     producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(PATIENCE) == 0
+    producer.close()
     [error] = errors
     return error.code() if error else None
 

@@ -25,7 +25,7 @@ def three_nodes() -> Iterator[LocalBroker]:
 
 
 def test_a_leader_that_is_killed_and_one_that_leaves_lose_and_reorder_nothing(three_nodes: LocalBroker) -> None:
-    admin = AdminClient({"bootstrap.servers": three_nodes.bootstrap_servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": three_nodes.bootstrap_servers})
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     created = admin.create_topics([NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "1"})])
     created[topic].result(30)
@@ -55,7 +55,7 @@ def test_a_leader_that_is_killed_and_one_that_leaves_lose_and_reorder_nothing(th
 
 def read(broker: LocalBroker, topic: str, partition: int) -> list[int]:
     """The values that a partition holds, in their order."""
-    consumer = ck.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    consumer = ck.Consumer({"log_level": 0, "bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
     consumer.assign([ck.TopicPartition(topic, partition, 0)])
     _, end = consumer.get_watermark_offsets(ck.TopicPartition(topic, partition), 10)
     values: list[int] = []

@@ -99,7 +99,7 @@ def kafka_cluster(headway_broker: LocalBroker) -> Cluster:
 
 def cluster_of(broker: LocalBroker) -> Cluster:
     """A running broker as a cluster."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": broker.bootstrap_servers})
 
     def create_topics(names: list[str]) -> None:
         for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():

@@ -23,7 +23,9 @@ class Stored(NamedTuple):
 def committed(servers: str, topic: str) -> list[Stored]:
     """All records of a Kafka topic, of each partition in order, but for transactions that are open."""
     config = {"bootstrap.servers": servers, "group.id": "readers", "enable.partition.eof": True}
-    consumer = ck.Consumer({**config, "isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+    consumer = ck.Consumer(
+        {"log_level": 0, **config, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+    )
     partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([ck.TopicPartition(topic, partition, 0) for partition in partitions])
     records: list[Stored] = []

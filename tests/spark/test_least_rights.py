@@ -58,10 +58,11 @@ def test_a_source_reads_its_topics_and_commits_for_its_group(
     spark: SparkSession, broker: LocalBroker, name: str, tmp_path: Path
 ) -> None:
     create(broker, f"{name}-0", partitions=2)
-    producer = Producer(broker.admin_config)
+    producer = Producer({"log_level": 0, **broker.admin_config})
     for number in range(50):
         producer.produce(f"{name}-0", str(number))
     assert producer.flush(30) == 0
+    producer.close()
     batch = user_of(broker, "spark source", [], topic=f"{name}-0")
     assert read(spark, batch, name) == list(range(50))
     assert batch.denied() == []
@@ -125,10 +126,11 @@ def test_workers_on_a_cluster_read_their_topics_and_what_they_are_told(
     [topic] = worker.kafka_topics()
     create(broker, topic)
     user = user_of(broker, "spark workers", ["control", "create"], topic=topic, group=worker.group)
-    producer = Producer(broker.admin_config)
+    producer = Producer({"log_level": 0, **broker.admin_config})
     for number in range(10):
         producer.produce(topic, str(tmp_path), str(number))
     assert producer.flush(30) == 0
+    producer.close()
     with run_workers(spark, "tests.spark.programs.handlers:local", 1, user.config) as running:
         wait_until(lambda: len(list(tmp_path.iterdir())) == 10)
         running.stop()

@@ -52,7 +52,7 @@ def own_topics(broker: LocalBroker, name: str) -> set[str]:
 
 def values(broker: LocalBroker, topic: str) -> list[int]:
     """Return what a topic of one partition has, without what was aborted."""
-    consumer = Consumer({**broker.admin_config, "group.id": "none", "enable.partition.eof": True})
+    consumer = Consumer({"log_level": 0, **broker.admin_config, "group.id": "none", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
     while (message := consumer.poll(30)) and not message.error():
@@ -108,11 +108,12 @@ def sent(broker: LocalBroker, *topics: str) -> None:
 
 
 def sent_more(broker: LocalBroker, *topics: str) -> None:
-    producer = Producer(broker.admin_config)
+    producer = Producer({"log_level": 0, **broker.admin_config})
     for topic in topics:
         for number in range(5):
             producer.produce(topic, str(number))
     assert producer.flush(30) == 0
+    producer.close()
 
 
 def test_a_batch_that_may_not_read_a_level_says_so(
@@ -215,10 +216,11 @@ def test_workers_with_one_right_less_say_which(
     [topic] = worker.kafka_topics()
     create(broker, topic)
     user = user_with(broker, rights("spark source", [], topic="other"))
-    producer = Producer(broker.admin_config)
+    producer = Producer({"log_level": 0, **broker.admin_config})
     for number in range(10):
         producer.produce(topic, str(tmp_path), str(number))
     assert producer.flush(30) == 0
+    producer.close()
 
     def run() -> None:
         with run_workers(spark, "tests.spark.programs.handlers:local", 1, user.config) as running:

@@ -47,7 +47,7 @@ def write(frame: DataFrame, orders: "LevelTopics", **options: str) -> None:
 
 
 def set_on_topics(orders: "LevelTopics", name: str, value: str) -> None:
-    admin = AdminClient({"bootstrap.servers": orders.servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": orders.servers})
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resources = [ConfigResource(ResourceType.TOPIC, each, incremental_configs=[entry]) for each in orders.kafka_topics]
     for future in admin.incremental_alter_configs(resources).values():

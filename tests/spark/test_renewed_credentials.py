@@ -32,15 +32,16 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def send(broker: LocalBroker, topic: str, numbers: range) -> None:
-    producer = Producer(broker.admin_config)
+    producer = Producer({"log_level": 0, **broker.admin_config})
     for number in numbers:
         producer.produce(topic, str(number))
     assert producer.flush(60) == 0
+    producer.close()
 
 
 def read(broker: LocalBroker, topic: str) -> list[int]:
     """Return what is committed in a topic of one partition."""
-    consumer = Consumer({**broker.admin_config, "group.id": "none", "enable.partition.eof": True})
+    consumer = Consumer({"log_level": 0, **broker.admin_config, "group.id": "none", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
     while (message := consumer.poll(60)) and not message.error():

@@ -198,7 +198,9 @@ def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
     run(frame, orders, tmp_path, topic)
     query = json.loads((tmp_path / "metadata").read_text())["id"]
     # What a task leaves that is killed in its midst, or a zombie that goes on.
-    zombie = ck.Producer({"bootstrap.servers": orders.servers, "transactional.id": f"headway-sink-{query}/0"})
+    zombie = ck.Producer(
+        {"log_level": 0, "bootstrap.servers": orders.servers, "transactional.id": f"headway-sink-{query}/0"}
+    )
     zombie.init_transactions(30)
     zombie.begin_transaction()
     zombie.produce(topic, b"-1")
@@ -359,7 +361,7 @@ def test_a_partition_that_is_added_to_the_marker_topic_doubles_nothing(
     markers = f"{orders.topic}-markers"
     options = {"topic": f"{orders.topic}-0", "txnAppId": orders.topic, "txnVersion": "1", "markerTopic": markers}
     write(numbers(spark, 10), orders, **options)
-    admin = AdminClient({"bootstrap.servers": orders.servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": orders.servers})
     admin.create_partitions([NewPartitions(markers, 17)])[markers].result(30)
     write(numbers(spark, 10), orders, **options)
     assert values(orders.servers, options["topic"]) == list(range(10))

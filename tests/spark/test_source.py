@@ -163,7 +163,7 @@ def test_a_new_query_starts_at_the_latest_records_unless_told_otherwise(
 def test_aborted_records_and_the_gaps_of_transactions_are_passed_over(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
-    producer = Producer({"bootstrap.servers": orders.servers, "transactional.id": orders.topic})
+    producer = Producer({"log_level": 0, "bootstrap.servers": orders.servers, "transactional.id": orders.topic})
     producer.init_transactions(30)
     for start, commit in ((0, True), (100, False), (200, True), (300, False)):
         producer.begin_transaction()
@@ -171,6 +171,7 @@ def test_aborted_records_and_the_gaps_of_transactions_are_passed_over(
             producer.produce(orders.kafka_topics[2], str(value).encode(), partition=0)
         producer.flush()
         (producer.commit_transaction if commit else producer.abort_transaction)()
+    producer.close()
 
     seen = micro_batches()
     query = read_available(stream(spark, orders, maxRecordsPerTrigger=30), seen, tmp_path)

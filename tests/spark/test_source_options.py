@@ -237,7 +237,7 @@ def test_a_topic_that_was_deleted_and_created_again_fails_the_query_or_is_read_f
 
 
 def test_what_is_not_committed_is_read_when_that_is_wanted(spark: SparkSession, orders: "LevelTopics") -> None:
-    producer = Producer({"bootstrap.servers": orders.servers, "transactional.id": orders.topic})
+    producer = Producer({"log_level": 0, "bootstrap.servers": orders.servers, "transactional.id": orders.topic})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(orders.kafka_topics[0], b"1", partition=0)
@@ -247,6 +247,7 @@ def test_what_is_not_committed_is_read_when_that_is_wanted(spark: SparkSession, 
     assert values(batch(spark, orders)) == [2]
     assert values(batch(spark, orders, isolation="read_uncommitted")) == [1, 2]
     producer.abort_transaction()
+    producer.close()
     assert values(batch(spark, orders)) == [2]
 
 

@@ -63,7 +63,7 @@ def test_the_records_that_compaction_leaves_are_read(
 ) -> None:
     servers: dict[str, Any] = {"bootstrap.servers": headway_broker.bootstrap_servers}
     quickly = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100"}
-    admin, producer = AdminClient(servers), Producer(servers)
+    admin, producer = AdminClient({"log_level": 0, **servers}), Producer({"log_level": 0, **servers})
     admin.create_topics([NewTopic(f"{headway_topic}-0", 1, 1, config=quickly)])[f"{headway_topic}-0"].result(30)
     options = {"kafka.bootstrap.servers": servers["bootstrap.servers"], "subscribe": headway_topic, "levels": "1"}
 

@@ -23,7 +23,7 @@ def test_the_programs_of_the_page_do_what_it_says(
     spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
 ) -> None:
     servers = headway_broker.bootstrap_servers
-    admin = AdminClient({"bootstrap.servers": servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": servers})
     for future in admin.create_topics([NewTopic(name, 2, 1) for name in TOPICS]).values():
         future.result(30)
     replaced = {

@@ -37,8 +37,8 @@ class Work:
         self.servers = servers
         self.topic = topic
         self._directory = directory
-        self._admin = AdminClient({"bootstrap.servers": servers})
-        self._producer = Producer({"bootstrap.servers": servers})
+        self._admin = AdminClient({"log_level": 0, "bootstrap.servers": servers})
+        self._producer = Producer({"log_level": 0, "bootstrap.servers": servers})
         for future in self._admin.create_topics([NewTopic(topic, 4, 1)]).values():
             future.result(30)
 
@@ -59,7 +59,7 @@ class Work:
 
     def ends(self) -> int:
         """How many records there are."""
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "looking"})
+        consumer = Consumer({"log_level": 0, "bootstrap.servers": self.servers, "group.id": "looking"})
         ends = [consumer.get_watermark_offsets(TopicPartition(self.topic, number), 30)[1] for number in range(4)]
         consumer.close()
         return sum(ends)
@@ -69,7 +69,7 @@ class Work:
         wanted = ConsumerGroupTopicPartitions(self.topic, [TopicPartition(self.topic, number) for number in range(4)])
         [listed] = self._admin.list_consumer_group_offsets([wanted]).values()
         offsets: Any = listed.result(30).topic_partitions
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "looking"})
+        consumer = Consumer({"log_level": 0, "bootstrap.servers": self.servers, "group.id": "looking"})
         ends = [consumer.get_watermark_offsets(TopicPartition(self.topic, each.partition), 30)[1] for each in offsets]
         consumer.close()
         return int(sum(ends) - sum(max(0, each.offset) for each in offsets))

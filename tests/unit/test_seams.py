@@ -1,4 +1,4 @@
-"""Tests reach what they prove by public names, so that what is private may change without them."""
+"""What tests may touch, and what they leave behind."""
 
 import ast
 from collections.abc import Iterator
@@ -48,3 +48,30 @@ def test_tests_touch_nothing_private_of_ours() -> None:
         if is_private(name) and name not in NOT_OURS
     }
     assert not found, "give what these prove a public seam (see docs/design/tests.md): " + ", ".join(sorted(found))
+
+
+RAW = {"AdminClient", "Consumer", "Producer"}
+
+
+def raw_clients(tree: ast.Module) -> Iterator[ast.Call]:
+    """The places where a module makes a client of confluent_kafka."""
+    imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
+    raw = {f"ck.{name}" for name in RAW} | {
+        name.asname or name.name
+        for each in imports
+        if (each.module or "").startswith("confluent_kafka")
+        for name in each.names
+        if name.name in RAW
+    }
+    calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call))
+    return (each for each in calls if ast.unparse(each.func) in raw)
+
+
+def test_plain_clients_write_nothing_to_stderr_after_their_broker_is_gone() -> None:
+    found = {
+        f"{file.relative_to(TESTS)}:{call.lineno}"
+        for file in TESTS.rglob("*.py")
+        for call in raw_clients(ast.parse(file.read_text()))
+        if not any(quiet in ast.unparse(call) for quiet in ("'log_level'", "quiet("))
+    }
+    assert not found, 'give these clients "log_level": 0: ' + ", ".join(sorted(found))

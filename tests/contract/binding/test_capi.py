@@ -5,6 +5,7 @@ import os
 import select
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import psutil
@@ -27,9 +28,10 @@ METADATA = [b"", b"bAAFGgA=", b"x", "\N{GREEK SMALL LETTER PI}".encode(), b"m" *
 
 
 @pytest.fixture(scope="module")
-def keeper() -> Producer:
+def keeper() -> Iterator[Producer]:
     """The client that a mock cluster lives in, and with which it ends."""
-    return Producer({"test.mock.num.brokers": 1, "log_level": 2})
+    with closing(Producer({"test.mock.num.brokers": 1, "log_level": 2})) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +72,7 @@ def produce(servers: str, topic: str, *values: bytes) -> None:
     for value in values:
         producer.produce(topic, value, partition=0)
     assert producer.flush(10) == 0
+    producer.close()
 
 
 def drain(consumer: Consumer, read: int, expected: int) -> list[bytes | None]:
@@ -238,6 +241,7 @@ def test_group_metadata_that_is_none_is_refused(mock_cluster: str) -> None:
     producer = Producer({"bootstrap.servers": mock_cluster, "log_level": 2})
     with pytest.raises(KafkaError, match="The consumer group's metadata cannot be read: "):
         capi.send_offsets_to_transaction(producer, {}, b"nonsense", timeout=1)
+    producer.close()
 
 
 def test_a_thousand_commits_leak_no_memory(consumer: Consumer, topic: str) -> None:
@@ -260,7 +264,7 @@ def resident_bytes() -> int:
 
 @pytest.fixture
 def kafka_topic(headway_broker: "LocalBroker", headway_topic: str) -> str:
-    admin = AdminClient({"bootstrap.servers": headway_broker.bootstrap_servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": headway_broker.bootstrap_servers})
     admin.create_topics([NewTopic(headway_topic, 3, 1)])[headway_topic].result(20)
     return headway_topic
 
@@ -293,7 +297,11 @@ def test_a_transaction_carries_an_offset_map_exactly(
 ) -> None:
     commit = commit_of(OffsetMap(5, (1, 49_995)))
     producer = Producer(
-        {"bootstrap.servers": headway_broker.bootstrap_servers, "transactional.id": f"id-{uuid.uuid4()}"}
+        {
+            "log_level": 0,
+            "bootstrap.servers": headway_broker.bootstrap_servers,
+            "transactional.id": f"id-{uuid.uuid4()}",
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -306,6 +314,7 @@ def test_a_transaction_carries_an_offset_map_exactly(
         timeout=20,
     )
     producer.commit_transaction(20)
+    producer.close()
     result = capi.committed(kafka_consumer, [(kafka_topic, 0)], 10)[kafka_topic, 0]
     assert result == (5, commit.metadata.encode())
     assert decode(result[1], result[0]) == OffsetMap(5, (1, 49_995))

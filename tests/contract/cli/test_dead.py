@@ -301,7 +301,7 @@ def test_ctrl_c_remembers_exactly_what_was_sent(shop: Shop) -> None:
 
 def wait_for_a_record(shop: Shop) -> None:
     config = {"group.id": f"{shop.topic}-watchers", "auto.offset.reset": "earliest", "log_level": 2}
-    consumer = ck.Consumer(shop.cluster.config(config))
+    consumer = ck.Consumer({"log_level": 0, **shop.cluster.config(config)})
     consumer.assign([ck.TopicPartition(shop.topic, 2, 0)])
     assert consumer.consume(1, 30)
     consumer.close()

@@ -726,7 +726,7 @@ def waited_for_the_first(kafka_cluster: Cluster) -> float:
     with kafka_cluster.producer() as producer:
         producer.send(topic.removesuffix("-0"), b"one")
     config = kafka_cluster.config({"group.id": topic, "enable.auto.commit": False, "fetch.wait.max.ms": 10})
-    before = ck.Consumer(config)
+    before = ck.Consumer({"log_level": 0, **config})
     before.subscribe([topic])
     while not before.assignment():
         before.poll(0.1)

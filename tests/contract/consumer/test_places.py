@@ -37,7 +37,7 @@ Place = tuple[int, int, int]
 
 def fill(cluster: Cluster, topic: str, per_partition: int, levels: int = LEVELS) -> int:
     """Put so many records into each partition; return how many there are."""
-    producer = ck.Producer(cluster.config({"linger.ms": 5}))
+    producer = ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5}))
     for level, partition, _ in itertools.product(range(levels), range(PARTITIONS), range(per_partition)):
         producer.produce(level_topic(topic, level), b"", partition=partition)
     assert producer.flush(30) == 0
@@ -389,7 +389,7 @@ def group_shares(cluster: Cluster, group: str) -> "Future[None]":
     """Tell when the group's coordinator means two members to share its partitions."""
 
     def wait() -> None:
-        admin, deadline = AdminClient(cluster.config({})), time.monotonic() + 30
+        admin, deadline = AdminClient(cluster.config({"log_level": 0})), time.monotonic() + 30
         while time.monotonic() < deadline:
             members = admin.describe_consumer_groups([group])[group].result(20).members
             targets = [len(each.target_assignment.topic_partitions) for each in members if each.target_assignment]

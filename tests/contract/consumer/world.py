@@ -56,9 +56,10 @@ class World:
 
     def __post_init__(self) -> None:
         self.topic = self.cluster.topic(LEVELS)
-        self._producer = ck.Producer(self.cluster.config({}))
+        self._producer = ck.Producer(self.cluster.config({"log_level": 0}))
         self._groups = [
-            ck.Consumer(self.cluster.config({"group.id": level_group(self.topic, level)})) for level in range(LEVELS)
+            ck.Consumer(self.cluster.config({"log_level": 0, "group.id": level_group(self.topic, level)}))
+            for level in range(LEVELS)
         ]
         self.loop = asyncio.new_event_loop()
         self.partitions = [

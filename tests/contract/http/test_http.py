@@ -194,7 +194,7 @@ def post(server: Server) -> Callable[[ConsumerRecord], Request]:
 
 def letters(cluster: Cluster, topic: str, count: int) -> list[dict[str, str]]:
     """The first dead letters of a topic, each as what its headers say."""
-    client = ck.Consumer(cluster.config({"group.id": "reader", "auto.offset.reset": "earliest"}))
+    client = ck.Consumer(cluster.config({"log_level": 0, "group.id": "reader", "auto.offset.reset": "earliest"}))
     client.subscribe([topic])
     messages = client.consume(count, 30)
     client.close()

@@ -43,7 +43,7 @@ def topic_of(cluster: Cluster, partitions: int, **settings: str) -> str:
     """A new topic without levels that has these settings, dots as underscores."""
     topic = f"jobs-{uuid.uuid4().hex[:8]}"
     config = {name.replace("_", "."): value for name, value in settings.items()}
-    admin = AdminClient(cluster.config({}))
+    admin = AdminClient(cluster.config({"log_level": 0}))
     [created] = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
     created.result(30)
     return topic
@@ -52,7 +52,7 @@ def topic_of(cluster: Cluster, partitions: int, **settings: str) -> str:
 def send(cluster: Cluster, topic: str, records: Iterable[tuple[str | None, str]], partition: int = -1) -> None:
     """Store records of key and value."""
     # Without idempotence a batch that is sent again to a new topic can come behind the next one.
-    with closing(ck.Producer(cluster.config({"linger.ms": 5, "enable.idempotence": True}))) as producer:
+    with closing(ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5, "enable.idempotence": True}))) as producer:
         for key, value in records:
             while not _queued(producer, topic, value, key, partition):
                 producer.poll(0.1)
@@ -69,7 +69,7 @@ def _queued(producer: ck.Producer, topic: str, value: str, key: str | None, part
 
 def write_transactions(cluster: Cluster, topic: str, fates: Iterable[str], size: int = 50) -> None:
     """Store transactions of as many records each, one after the other, and end them so."""
-    with closing(ck.Producer(cluster.config({"transactional.id": topic, "linger.ms": 5}))) as producer:
+    with closing(ck.Producer(cluster.config({"log_level": 0, "transactional.id": topic, "linger.ms": 5}))) as producer:
         producer.init_transactions(30)
         for fate in fates:
             producer.begin_transaction()
@@ -82,7 +82,7 @@ def write_transactions(cluster: Cluster, topic: str, fates: Iterable[str], size:
 @contextmanager
 def client_of(cluster: Cluster, group: str, **settings: Any) -> Iterator[ck.Consumer]:
     """Kafka's plain client, to look at logs and at a group's commits."""
-    with closing(ck.Consumer(cluster.config({"group.id": group} | settings))) as client:
+    with closing(ck.Consumer({"log_level": 0, **cluster.config({"group.id": group} | settings)})) as client:
         yield client
 
 
@@ -317,7 +317,9 @@ ORDERINGS = list(Ordering)
 
 def read(cluster: Cluster, topic: str, count: int) -> list[ck.Message]:
     """So many records of a topic, from its beginning."""
-    client = ck.Consumer(cluster.config({"group.id": f"reader-of-{topic}", "auto.offset.reset": "earliest"}))
+    client = ck.Consumer(
+        cluster.config({"log_level": 0, "group.id": f"reader-of-{topic}", "auto.offset.reset": "earliest"})
+    )
     client.subscribe([topic])
     messages: list[ck.Message] = []
     while len(messages) < count:

@@ -61,7 +61,9 @@ class Feeder:
         self._thread.start()
 
     def _feed(self) -> None:
-        with closing(ck.Producer(self._cluster.config({"linger.ms": 5, "enable.idempotence": True}))) as producer:
+        with closing(
+            ck.Producer(self._cluster.config({"log_level": 0, "linger.ms": 5, "enable.idempotence": True}))
+        ) as producer:
             while self.sent < self._least or not self._may_end.is_set():
                 for i in range(1000):
                     producer.produce(self._topic, b"", f"key-{i % 500}")

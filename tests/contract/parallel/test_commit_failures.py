@@ -214,7 +214,7 @@ def test_hand_overs_end_in_their_time_while_a_broker_is_away_and_nothing_is_doub
     monkeypatch.setattr(Fetching, "revoked", measured)
     with LocalBroker(nodes=3, properties=MISSED_SOON) as broker:
         cluster = cluster_of(broker)
-        admin = AdminClient(cluster.config({}))
+        admin = AdminClient(cluster.config({"log_level": 0}))
         topic, out, count = "jobs", "out", 3000
         for created in admin.create_topics([NewTopic(topic, 6, 3), NewTopic(out, 3, 1)]).values():
             created.result(30)

@@ -131,7 +131,7 @@ def test_foreign_commit_metadata_is_dropped_and_the_offset_stands(
 ) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("k", str(i)) for i in range(10)], partition=0)
-    client = ck.Consumer(kafka_cluster.config({"group.id": topic}))
+    client = ck.Consumer(kafka_cluster.config({"log_level": 0, "group.id": topic}))
     assert capi.commit(client, {(topic, 0): (4, b"not ours!")}).refused(30) == {}
     client.close()
     handled: list[int] = []
@@ -178,7 +178,7 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
     kafka_cluster: Cluster, executor: str
 ) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
-    producer = ck.Producer(kafka_cluster.config({}))
+    producer = ck.Producer(kafka_cluster.config({"log_level": 0}))
     producer.produce(topic, b"poison", b"a", 1, headers=[("trace", b"7")])
     producer.produce(topic, b"hopeless", b"a", 1)
     producer.produce(topic, b"good", b"a", 1)

@@ -35,15 +35,16 @@ def brokers() -> Iterator[MockBrokers]:
 
 
 def send(brokers: MockBrokers, count: int, partitions: int = 4) -> None:
-    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers})
+    producer = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers})
     for number in range(count):
         producer.produce("orders", str(number), str(number), partition=number % partitions)
     assert producer.flush(30) == 0
+    producer.close()
 
 
 def send_with_a_latin_1_header(brokers: MockBrokers) -> None:
     """As a client in C may; Python's sends only UTF-8."""
-    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers})
+    producer = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers})
     librdkafka = lib
     librdkafka.rd_kafka_headers_new.restype = ctypes.c_void_p
     headers = ctypes.c_void_p(librdkafka.rd_kafka_headers_new(ctypes.c_size_t(1)))
@@ -56,6 +57,7 @@ def send_with_a_latin_1_header(brokers: MockBrokers) -> None:
         *(own_headers, headers, end),
     )
     assert producer.flush(30) == 0
+    producer.close()
 
 
 def consumer(brokers: MockBrokers, **options: Any) -> ParallelConsumer:
@@ -66,7 +68,7 @@ def consumer(brokers: MockBrokers, **options: Any) -> ParallelConsumer:
 
 
 def dead_letters(brokers: MockBrokers, seconds: float) -> list[ck.Message]:
-    reader = ck.Consumer({"bootstrap.servers": brokers.bootstrap_servers, "group.id": "dead"})
+    reader = ck.Consumer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers, "group.id": "dead"})
     reader.assign([ck.TopicPartition("dead", partition, 0) for partition in range(4)])
     found = [message for message in reader.consume(9, seconds) if not message.error()]
     reader.close()
@@ -75,7 +77,7 @@ def dead_letters(brokers: MockBrokers, seconds: float) -> list[ck.Message]:
 
 def test_a_partition_without_a_leader_begins_when_it_has_one_and_holds_up_no_other(brokers: MockBrokers) -> None:
     send(brokers, 40)
-    client = ck.Consumer({"bootstrap.servers": brokers.bootstrap_servers, "group.id": "g"})
+    client = ck.Consumer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers, "group.id": "g"})
     done_above_a_gap = encode(OffsetMap(0, (1, 2))).encode()
     assert not capi.commit(client, {("orders", 0): (0, done_above_a_gap)}).refused(30)
     client.close()
@@ -95,7 +97,7 @@ def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, m
     topics = [f"orders-{level}" for level in range(2)]
     for topic in topics:
         brokers.create(topic)
-    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 0})
+    producer = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 0})
     for partition in range(4):
         producer.produce("orders-0", b"v", partition=partition)
     began, goes_on, high = threading.Barrier(5), threading.Event(), list[int]()
@@ -115,7 +117,7 @@ def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, m
         running = threading.Thread(target=parallel.run, args=(handle,))
         running.start()
         began.wait(30)
-        joining = ck.Consumer(config | {"group.id": "g-0"})
+        joining = ck.Consumer({"log_level": 0, **config | {"group.id": "g-0"}})
         joining.subscribe(["orders-0"])
         engine, handing_over = made[0].engine, threading.Event()
         retire = engine.retire
@@ -136,6 +138,7 @@ def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, m
         parallel.stop(drain=False)
         running.join()
         joining.close()
+    producer.close()
 
 
 def test_handlers_that_end_with_their_loop_have_not_failed(brokers: MockBrokers) -> None:

@@ -33,7 +33,9 @@ def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order_
 
     def feed() -> None:  # so that there is a backlog until all have come and gone
         nonlocal sent
-        with closing(ck.Producer(kafka_cluster.config({"linger.ms": 5, "enable.idempotence": True}))) as producer:
+        with closing(
+            ck.Producer(kafka_cluster.config({"log_level": 0, "linger.ms": 5, "enable.idempotence": True}))
+        ) as producer:
             while sent < least or not settled.is_set():
                 for i in range(sent, sent + 500):
                     producer.produce(topic, str(i), f"key-{i % 500}")

@@ -98,6 +98,6 @@ def test_a_run_ends_where_another_member_takes_over_its_id(kafka_cluster: Cluste
 
 def members_of(cluster: Cluster, group: str) -> list[str | None]:
     """Who is in a group, by name."""
-    admin = AdminClient(cluster.config({}))  # kept until it has answered
+    admin = AdminClient(cluster.config({"log_level": 0}))  # kept until it has answered
     described = admin.describe_consumer_groups([group])[group].result(30)
     return sorted(member.group_instance_id for member in described.members)

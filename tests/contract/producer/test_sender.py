@@ -368,10 +368,12 @@ def test_a_key_has_the_partition_of_the_set_partitioner_whether_its_record_waits
     """Of librdkafka's, of a plain producer with the same setting."""
     brokers.create("orders")
     keys = [f"customer {number}" for number in range(20)]
-    plain, wanted = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "partitioner": name}), dict[str, Any]()
+    wanted = dict[str, Any]()
+    plain = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers, "partitioner": name})
     for key in keys:
         plain.produce("orders", b"", key, on_delivery=lambda _, m, key=key: wanted.update({key: m.partition()}))  # type: ignore[misc]
     assert plain.flush(10) == 0
+    plain.close()
     with producer(brokers, **{"buffer.memory": 200_000, "partitioner": name, **serializer}) as sends:
         sent = [(key, sends.send("orders", b"x" * 1000, key)) for _ in range(100) for key in keys]
         assert {(key, future.result(30).partition) for key, future in sent} == set(wanted.items())

@@ -60,7 +60,7 @@ def test_a_trickle_over_many_partitions_does_not_become_a_request_for_each(
     kafka_cluster: Cluster, proxy: KafkaProxy
 ) -> None:
     topic = kafka_cluster.topic(1)
-    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 125, 1)])[topic].result(30)
     with Producer({"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 20}) as producer:
         producer.send(topic, b"first").result(30)
@@ -104,7 +104,7 @@ def test_a_keyed_flood_over_many_partitions_that_makes_way_for_a_neighbour_keeps
     kafka_cluster: Cluster, proxy: KafkaProxy
 ) -> None:
     flooded, quiet = kafka_cluster.topic(1), kafka_cluster.topic(1) + "-0"
-    admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(flooded, 24, 1)])[flooded].result(30)
     keys = [b"%d" % number for number in range(200)]
     settings = {"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 1, "enable.idempotence": True}

@@ -35,7 +35,7 @@ def settings_of(config: dict[str, str], topic: str) -> dict[str, str]:
     with CommitMarkers(config, topic) as markers:
         markers.partition_of(b"")  # waits until the broker has heard of the topic
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    admin = AdminClient(dict(config))
+    admin = AdminClient({"log_level": 0, **config})
     [described] = admin.describe_configs([resource]).values()
     return {name: setting.value for name, setting in described.result().items()}
 
@@ -56,10 +56,11 @@ def test_the_last_committed_marker_is_found_however_far_back(config: dict[str, s
     mark(config, headway_topic, b"job/0", b"2")
     with CommitMarkers(config, headway_topic) as markers:
         partition = markers.partition_of(b"job/0")
-        producer = ck.Producer(config)
+        producer = ck.Producer({"log_level": 0, **config})
         for number in range(20_000):
             producer.produce(headway_topic, b"", f"other/{number}", partition)
         assert producer.flush(30) == 0
+        producer.close()
         assert markers.last(b"job/0") == b"2"
         assert markers.last(b"job/1") is None
 
@@ -91,7 +92,7 @@ def test_a_marker_behind_an_open_transaction_of_others_is_waited_for(
 ) -> None:
     with CommitMarkers(config, headway_topic) as markers:
         partition = markers.partition_of(b"job/0")
-        other = ck.Producer({**config, "transactional.id": "other"})
+        other = ck.Producer({"log_level": 0, **config, "transactional.id": "other"})
         other.init_transactions(30)
         other.begin_transaction()
         other.produce(headway_topic, b"", b"other/0", partition)
@@ -103,6 +104,7 @@ def test_a_marker_behind_an_open_transaction_of_others_is_waited_for(
         looking.join(0.5)
         assert not found
         other.abort_transaction(30)
+        other.close()
         looking.join(30)
         assert found == [b"1"]
 
@@ -121,9 +123,10 @@ def test_the_markers_of_a_writers_other_tasks_are_seen_if_they_are_newer(
 def test_a_marker_that_somebody_deletes_is_none(config: dict[str, str], headway_topic: str) -> None:
     mark(config, headway_topic, b"job/0", b"1")
     with CommitMarkers(config, headway_topic) as markers:
-        producer = ck.Producer(config)
+        producer = ck.Producer({"log_level": 0, **config})
         producer.produce(headway_topic, None, b"job/0", markers.partition_of(b"job/0"))
         assert producer.flush(30) == 0
+        producer.close()
         assert markers.last(b"job/0") is None
 
 
@@ -131,7 +134,7 @@ def test_a_marker_is_found_after_partitions_were_added_to_the_topic(config: dict
     keys = [f"job-{number}/0".encode() for number in range(4)]
     for key in keys:
         mark(config, headway_topic, key, b"1")
-    admin = AdminClient(dict(config))
+    admin = AdminClient({"log_level": 0, **config})
     admin.create_partitions([NewPartitions(headway_topic, 17)])[headway_topic].result(30)
     while len(admin.list_topics(headway_topic, timeout=30).topics[headway_topic].partitions) < 17:
         pass

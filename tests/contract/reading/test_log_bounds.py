@@ -143,7 +143,7 @@ def test_partitions_that_do_not_exist_are_left_out_and_not_waited_for(cluster: C
 
 
 def test_no_fetch_says_where_a_partition_ends_before_there_was_one(cluster: Cluster) -> None:
-    with closing(ck.Consumer({**cluster.config, "group.id": "nobody"})) as consumer:
+    with closing(ck.Consumer({"log_level": 0, **cluster.config, "group.id": "nobody"})) as consumer:
         assert fetched_end(consumer, PLACE) is None
         consumer.assign([ck.TopicPartition(*PLACE, 0)])
         assert len(consumer.consume(10, 10)) == 10

@@ -27,10 +27,11 @@ def brokers() -> Iterator[MockBrokers]:
 
 
 def fill(brokers: MockBrokers, records: int, partition: int = 0) -> None:
-    producer = ck.Producer({"bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 1})
+    producer = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers, "linger.ms": 1})
     for number in range(records):
         producer.produce("orders-0", b"%d" % number, partition=partition)
     assert producer.flush(30) == 0
+    producer.close()
 
 
 def count(brokers: MockBrokers, wanted: list[Range], *, skip_lost: bool) -> int:
@@ -61,14 +62,15 @@ def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_co
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kafka_cluster.topic(levels=1)
-    at, address = TopicPartition(topic, partition=0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
-    producer = ck.Producer(address | {"transactional.id": topic})
+    at, address = TopicPartition(topic, 0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    producer = ck.Producer({"log_level": 0, **address | {"transactional.id": topic}})
     producer.init_transactions()
     for _ in range(2):  # offset 6 is the mark of the first transaction's end
         producer.begin_transaction()
         for number in range(6):
             producer.produce(f"{topic}-0", b"%d" % number, partition=0)
         producer.commit_transaction()
+    producer.close()
 
     def read(start: int, end: int) -> list[int | None]:
         with RangeReader(address, skip_lost=True) as reader:
@@ -76,7 +78,7 @@ def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_co
 
     assert read(6, 10) == [7, 8, 9]
     assert not caplog.messages
-    admin = AdminClient({**address})
+    admin = AdminClient({"log_level": 0, **address})
     deleting = admin.delete_records([ck.TopicPartition(f"{topic}-0", 0, 4)])
     assert [deleted.result(30).low_watermark for deleted in deleting.values()] == [4]
     assert read(1, 6) == [4, 5]

@@ -38,7 +38,7 @@ def config(headway_broker: LocalBroker, headway_topic: str) -> dict[str, Any]:
     """The broker, on which there is a topic of two partitions with ten records in the first."""
     settings: dict[str, Any] = {"bootstrap.servers": headway_broker.bootstrap_servers}
     Admin(settings).create([headway_topic, f"{headway_topic}-0"], 2)
-    with closing(ck.Producer(settings)) as producer:
+    with closing(ck.Producer({"log_level": 0, **settings})) as producer:
         for number in range(20):
             producer.produce((headway_topic, f"{headway_topic}-0")[number % 2], str(number), b"k", partition=0)
         assert producer.flush(30) == 0
@@ -82,7 +82,7 @@ def by_answers(config: Mapping[str, Any], topic: str) -> None:
     heard = threading.Event()
     refused: list[Exception] = []
     with closing(TailReader(config, topic, 0, lambda key, value: heard.set(), refused.append)):
-        with closing(ck.Producer({"bootstrap.servers": config["bootstrap.servers"]})) as producer:
+        with closing(ck.Producer({"log_level": 0, "bootstrap.servers": config["bootstrap.servers"]})) as producer:
             producer.produce(topic, b"v", b"k", partition=0)
             producer.flush()
         assert heard.wait(30)

@@ -409,7 +409,7 @@ def handle(record, context):
     assert [words for _, words in command.lines(2)] == ["Order(number=1)", "Order(number=2)"]
     command.signal(signal.SIGTERM)
     command.ends(0)
-    client = ck.Consumer(kafka_cluster.config({"group.id": dead, "auto.offset.reset": "earliest"}))
+    client = ck.Consumer(kafka_cluster.config({"log_level": 0, "group.id": dead, "auto.offset.reset": "earliest"}))
     client.subscribe([dead])
     [letter] = client.consume(1, 30)
     client.close()
