@@ -1,6 +1,9 @@
 """What all tests share. The real Apache Kafka comes from `headway.testing.fixtures`, as it does for users."""
 
 import signal
+import threading
+import time
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,3 +39,40 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are divided, where several processes run them."""
     return OneSpark(config, log)
+
+
+_STARTED = pytest.StashKey[set[threading.Thread]]()
+_ENDS_WITHIN = 15.0
+_OF_THE_PROCESS = {
+    "headway-admin-clients",  # one for all clients of the admin API, while any is kept
+    "headway-event-loop",  # of the stages in this Python worker
+    "headway-java-stderr",  # as long as Spark's Java
+}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Note the threads that a test starts; those of its fixtures are theirs to end."""
+    before = set(threading.enumerate())
+    try:
+        return (yield)
+    finally:
+        item.stash[_STARTED] = set(threading.enumerate()) - before
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test that leaves a thread behind, which would work, and write, beside the tests after it.
+
+    A daemon of another library ends with the process, and is no concern of ours.
+    """
+    result = yield
+    deadline = time.monotonic() + _ENDS_WITHIN
+    started = [each for each in item.stash.get(_STARTED, ()) if not each.daemon or each.name.startswith("headway")]
+    ours = [each for each in started if each.name not in _OF_THE_PROCESS]
+    for thread in ours:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = sorted(thread.name for thread in ours if thread.is_alive())
+    if left:
+        pytest.fail(f"The test leaves threads behind that do not end within {_ENDS_WITHIN:g} s: {', '.join(left)}")
+    return result

@@ -16,7 +16,7 @@ from headway.core.levels.capacity import exponential_shares, linear_shares
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
 from headway.kafka.binding.factory import make_client
-from headway.kafka.consumer import level_consumer
+from headway.kafka.consumer import partition_queries
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records import ConsumerRecord, TopicPartition
@@ -363,7 +363,7 @@ def test_an_error_at_one_level_loses_nothing_of_the_others(
         clients.append(make_client(Failing, *args))
         return clients[-1]
 
-    monkeypatch.setattr(level_consumer, "make_client", make)
+    monkeypatch.setattr(partition_queries, "make_client", make)
     with mock_cluster.consumer(topic, policy) as consumer:
         consumer.subscribe(topic)
         seen += until(consumer, lambda: len(consumer.assignment()) == 12)
