@@ -3,7 +3,8 @@
 import ast
 import functools
 import gc
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -131,3 +132,11 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
 )
 def test_the_core_is_pure(path: Path) -> None:
     assert not {name.split(".")[0] for name in imports(path)} & IMPURE
+
+
+def test_a_file_name_stands_once_or_means_the_same_as_the_page_says() -> None:
+    """The names of commands are those of what they are about."""
+    page = (SOURCE.parent / "docs" / "design" / "README.md").read_text()
+    told = set(re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE))
+    files = [path for path in MODULES if path.parent.name != "commands" and path.name != "__init__.py"]
+    assert {name for name, count in Counter(path.name for path in files).items() if count > 1} <= told

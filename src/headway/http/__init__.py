@@ -4,7 +4,7 @@ from headway import errors
 
 try:
     from headway.http.handler import HttpHandler
-    from headway.http.messages import Request, Response
+    from headway.http.request_response import Request, Response
 except ModuleNotFoundError as error:
     if error.name != "aiohttp":
         raise

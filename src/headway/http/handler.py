@@ -14,7 +14,7 @@ from headway import ConsumerRecord, Context, FatalError, RetriableError
 from headway.declarations import check_flag, check_function, check_number, check_whole, shown, takes
 from headway.errors import ConfigError
 from headway.http.hosts import Hosts
-from headway.http.messages import Request, Response
+from headway.http.request_response import Request, Response
 from headway.http.retry_after import retry_after
 
 _TRANSIENT = {408, 425, 429}  # among 4xx; another attempt may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)

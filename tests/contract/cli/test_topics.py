@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import cli
-from headway.cli.options.connection import connect
+from headway.cli.options.kafka_options import connect
 
 if TYPE_CHECKING:
     from headway.broker import LocalBroker

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from headway import cli
-from headway.cli.options.connection import connect
+from headway.cli.options.kafka_options import connect
 from headway.errors import ConfigError
 
 

@@ -17,7 +17,7 @@ from headway import ConsumerRecord, Ordering, Retries, worker, workers
 from headway.cli.workers import messages
 from headway.cli.workers.logs import JsonLines, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, Warn, from_line, order_from_line, to_line
-from headway.cli.workers.progress import ProgressLine
+from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import require_topics
 from headway.core.engine.suspects import Attempt, RecordId, Suspects
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy

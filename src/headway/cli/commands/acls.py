@@ -10,7 +10,7 @@ import click
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.terminal import count
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.core.levels.naming import is_topic_name, level_group, level_topic
 from headway.core.rights import Right, check_principal, kafka_acls, least
 from headway.core.roles import literal_beginning, rights_of

@@ -6,7 +6,7 @@ import click
 
 from headway.cli.commands.levels import LEVELS, DistributorType
 from headway.cli.display.terminal import Progress, complaints, stderr_is_terminal
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.cli.options.logical_topics import require_common_levels
 from headway.cli.records.consumption import Consumption, Start, writing
 from headway.cli.records.record_lines import json_line, text_line

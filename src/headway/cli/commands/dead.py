@@ -16,7 +16,7 @@ from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import show_table
 from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
 from headway.cli.display.texts import Moment
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.config import OWN_KEYS
 from headway.core.offsets.commit_metadata import Done
 from headway.dead_letters import MOST_BYTES

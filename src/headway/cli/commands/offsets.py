@@ -13,7 +13,7 @@ from headway.cli.display.offset_maps import LEGEND, draw
 from headway.cli.display.tables import show_table
 from headway.cli.display.terminal import count
 from headway.cli.display.texts import local_time, printable, shortened
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.cli.records.record_lines import text_or_base64
 from headway.core.levels.naming import level_group, level_topic
 from headway.core.offsets.commit_metadata import UNKNOWN, CommitMetadata, read_metadata

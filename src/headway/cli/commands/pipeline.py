@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headway.cli.commands.levels import LEVELS
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 
 

@@ -6,7 +6,7 @@ import click
 
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.terminal import complaints
-from headway.cli.options.connection import Connection, KeyValue, kafka_options
+from headway.cli.options.kafka_options import Connection, KeyValue, kafka_options
 from headway.cli.options.logical_topics import require_levels
 from headway.cli.records.lines import JsonLines, text_lines
 from headway.cli.records.production import Production

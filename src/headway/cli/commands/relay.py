@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.delay.relay.relay import Relay

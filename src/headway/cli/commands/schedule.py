@@ -14,8 +14,8 @@ from rich.table import Column
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
 from headway.cli.display.texts import printable, shown_bytes
-from headway.cli.options.connection import Connection, KeyValue, kafka_options
 from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
+from headway.cli.options.kafka_options import Connection, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import LongLine, read_lines
 from headway.core.delay.changes import Settled

@@ -8,7 +8,7 @@ from rich.table import Column
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
-from headway.cli.options.connection import Connection, KeyValue, kafka_options
+from headway.cli.options.kafka_options import Connection, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
 from headway.core.levels.naming import level_topic
 

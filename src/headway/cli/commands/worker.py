@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from headway.cli.display.terminal import stderr_is_terminal
-from headway.cli.options.connection import Connection, kafka_options
+from headway.cli.options.kafka_options import Connection, kafka_options
 from headway.cli.workers.codes import Code
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import Job, LogStyle
-from headway.cli.workers.progress import ProgressLine
+from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import look_at_topics, require_topics
 from headway.cli.workers.supervisor import Outcome, Supervisor
 from headway.worker_discovery import find_workers

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from headway.cli.dead_letters.letters import Letter, Place
-from headway.cli.options.connection import Connection
+from headway.cli.options.kafka_options import Connection
 from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
 from headway.core.rights import Right

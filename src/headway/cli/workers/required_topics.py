@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from headway.cli.options.connection import Connection
+from headway.cli.options.kafka_options import Connection
 from headway.cli.options.logical_topics import count_levels, require_levels
 from headway.config import Config
 from headway.connection_settings import connection_of

@@ -17,7 +17,7 @@ from headway.cli.display.terminal import count
 from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to_line
-from headway.cli.workers.progress import ProgressLine
+from headway.cli.workers.progress_line import ProgressLine
 from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.execution.running_table import make_table_file, read_table

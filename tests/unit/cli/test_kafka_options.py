@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from headway import cli
-from headway.cli.options.connection import Connection, connect, kafka_options
+from headway.cli.options.kafka_options import Connection, connect, kafka_options
 from headway.cli.options.settings_file import read_properties
 from headway.errors import ConfigError
 
@@ -20,7 +20,7 @@ NOWHERE = "127.0.0.1:1"
 @pytest.fixture(autouse=True)
 def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS", raising=False)
-    monkeypatch.setattr("headway.cli.options.connection.local_broker", lambda: None)
+    monkeypatch.setattr("headway.cli.options.kafka_options.local_broker", lambda: None)
 
 
 def servers(option: str | None = None, setting: str | None = None, file: Path | None = None) -> str:
@@ -33,7 +33,7 @@ def servers(option: str | None = None, setting: str | None = None, file: Path | 
 def test_an_option_wins_over_a_setting_that_over_the_file_and_that_over_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.cli.options.connection.local_broker", lambda: "local")
+    monkeypatch.setattr("headway.cli.options.kafka_options.local_broker", lambda: "local")
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=file\n")
     assert servers() == "local"
