@@ -44,6 +44,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 _STARTED = pytest.StashKey[set[threading.Thread]]()
 _ENDS_WITHIN = 15.0
 _OF_THE_PROCESS = {
+    # Calls that may never return, and the closing of their clients, which waits for them: after its brokers were away
+    # librdkafka may add offsets to a transaction for ever (its issues 5456 and 5511).
+    "headway-in-background",
     "headway-admin-clients",  # one for all clients of the admin API, while any is kept
     "headway-event-loop",  # of the stages in this Python worker
     "headway-java-stderr",  # as long as Spark's Java
