@@ -62,7 +62,7 @@ def is_work(kind: str, topic: str) -> bool:
 
 
 def tell_when_ready(relay: Relay) -> None:
-    while not (relay.partitions and relay._clock.is_set):  # with its producers
+    while not relay.ready:  # with its producers
         time.sleep(0.01)
     print("ready", flush=True)
 

@@ -256,7 +256,7 @@ def test_a_level_that_rested_knows_how_far_it_was_read(cluster: Cluster) -> None
     topic = cluster.topic(levels=1)
     count = fill(cluster, topic, 20, levels=1)
     config = cluster.consumer_config(topic)
-    kafka = {key: value for key, value in config.items() if not key.startswith("max.p")}
+    kafka = {key: value for key, value in config.items() if not key.startswith(("max.p", "levels"))}
     level = LevelConsumer(0, kafka, (ck.Message.key, ck.Message.value))
     level.subscribe(LevelSubscription([f"{topic}-0"], "-0"), Silent())
     records: list[ConsumerRecord] = []

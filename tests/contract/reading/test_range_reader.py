@@ -62,7 +62,7 @@ def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_co
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = kafka_cluster.topic(levels=1)
-    at, address = TopicPartition(topic, 0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
+    at, address = TopicPartition(topic, partition=0), {"bootstrap.servers": kafka_cluster.bootstrap_servers}
     producer = ck.Producer({"log_level": 0, **address | {"transactional.id": topic}})
     producer.init_transactions()
     for _ in range(2):  # offset 6 is the mark of the first transaction's end

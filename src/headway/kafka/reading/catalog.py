@@ -54,9 +54,7 @@ class Catalog(Admin):
         if not asked:
             return TopicLevels([], {})
         answers = self._patiently(
-            lambda: _settled(
-                self._client.describe_topics(ck.TopicCollection(asked), request_timeout=ONE_ANSWER_WITHIN)
-            )
+            lambda: _settled(self._client.describe_topics(ck.TopicCollection(asked), request_timeout=ONE_ANSWER_WITHIN))
         )
         found = [
             self._description(answers[name], topic, level, levels)
