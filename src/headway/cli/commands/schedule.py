@@ -145,7 +145,7 @@ def add(
 
 
 @schedule.command(name="list")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
+@click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
 @click.option("--topic", help="Only those for this topic.")
 @json_option("schedule")
 @_NAME
