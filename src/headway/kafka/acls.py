@@ -21,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
+from headway.config import Config
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.allowed_operations import plain
@@ -71,7 +72,7 @@ class Acl:
 class SecurityAdmin:
     """A maker of users and rights, which waits until the brokers know them; `nodes` are the addresses of each."""
 
-    def __init__(self, config: Mapping[str, Any], nodes: Sequence[str]) -> None:
+    def __init__(self, config: Config, nodes: Sequence[str]) -> None:
         self._config = dict(config)
         self._nodes = nodes
 

@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway.config import OWN_KEYS
+from headway.config import OWN_KEYS, Config
 from headway.core.connection_failures import without_counters
 from headway.core.levels.naming import how_to_create, is_topic_name
 from headway.core.rights import Right
@@ -30,6 +30,10 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TOPIC_CHANGED_WITHIN
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.topic_listing import TopicListing
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._metadata import ClusterMetadata
+    from confluent_kafka.admin._topic import TopicDescription
 
 # Asking again helps while a broker restarts or a name resolves slowly; it does not if every address refuses.
 _ONE_ANSWER_WITHIN = 1.0
@@ -51,7 +55,7 @@ class Admin:
     know or take.
     """
 
-    def __init__(self, config: Mapping[str, Any], patience: float = 0.0) -> None:
+    def __init__(self, config: Config, patience: float = 0.0) -> None:
         kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._servers = kafka.get("bootstrap.servers")
         self._patience = patience
@@ -88,7 +92,7 @@ class Admin:
         about = self._describe_topic(topic, _ANY_ANSWER_WITHIN, wanted)
         return None if about is None else len(about.partitions)
 
-    def _describe_topic(self, topic: str, within: float, wanted: str = "Describe") -> Any:
+    def _describe_topic(self, topic: str, within: float, wanted: str = "Describe") -> "TopicDescription | None":
         """Return the description of a topic, None if it does not exist; raises `AuthorizationError`."""
         if not is_topic_name(topic):
             return None
@@ -202,7 +206,7 @@ class Admin:
         while set(topics).intersection(self.topics().seen) and time.monotonic() < deadline:
             time.sleep(_ASK_AGAIN_AFTER)
 
-    def _ask_patiently(self) -> Any:
+    def _ask_patiently(self) -> "ClusterMetadata":
         hopeless_at = time.monotonic() + max(self._patience, _ONE_ANSWER_WITHIN)
         try:
             metadata = retrying(
@@ -216,9 +220,10 @@ class Admin:
         self._is_connected = True
         return metadata
 
-    def _ask_for_topics(self, _: float) -> Any:
+    def _ask_for_topics(self, _: float) -> "ClusterMetadata":
         try:
-            return self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
+            metadata: ClusterMetadata = self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
+            return metadata
         except ck.KafkaException:
             self._client.poll(0)  # serves the error callback, which knows the cause
             self._connection.check(self._client)
@@ -254,7 +259,9 @@ def describe(error: ck.KafkaError) -> str:
     return without_counters(error.str())
 
 
-def _both(ours: Callable[[ck.KafkaError], None], users: Callable[[ck.KafkaError], object] | None) -> Any:
+def _both(
+    ours: Callable[[ck.KafkaError], None], users: Callable[[ck.KafkaError], object] | None
+) -> Callable[[ck.KafkaError], None]:
     def note(error: ck.KafkaError) -> None:
         ours(error)
         if users:
@@ -263,7 +270,7 @@ def _both(ours: Callable[[ck.KafkaError], None], users: Callable[[ck.KafkaError]
     return note
 
 
-def _wait(futures: Mapping[str, Future[None]], operation: str, config: Mapping[str, Any]) -> None:
+def _wait(futures: Mapping[str, Future[None]], operation: str, config: Config) -> None:
     refused: dict[str, list[str]] = {}
     for name, future in sorted(futures.items()):
         try:

@@ -1,20 +1,27 @@
 """The operations that brokers allow this login on a topic or group: answers that need no right to see ACLs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
+from headway.config import Config
 from headway.kafka.coordinator import ask_for_operations, coordinator_client
 from headway.kafka.missing_rights import is_refusal
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._group import ConsumerGroupDescription
+    from confluent_kafka.admin._topic import TopicDescription
 
 Allowed = frozenset[str] | None
 """The allowed operations, none for a resource that may not even be described; None if brokers do not tell."""
 
 
-def ask_about_topics(client: AdminClient, topics: Collection[str], within: float) -> dict[str, Future[Any]]:
+def ask_about_topics(
+    client: AdminClient, topics: Collection[str], within: float
+) -> "dict[str, Future[TopicDescription]]":
     """Ask for the descriptions of topics, with the operations that this client may do on them."""
     if not topics:
         return {}
@@ -23,13 +30,13 @@ def ask_about_topics(client: AdminClient, topics: Collection[str], within: float
     )
 
 
-def allowed_on_group(config: Mapping[str, Any], group: str, within: float) -> Allowed:
+def allowed_on_group(config: Config, group: str, within: float) -> Allowed:
     """Ask the coordinator of a group once; raises as `allowed_in` does."""
     client = coordinator_client(config)  # it, and its request, end with its last reference
     return allowed_in(ask_for_operations(client, group), within)
 
 
-def allowed_in(answer: Future[Any], within: float) -> Allowed:
+def allowed_in(answer: "Future[TopicDescription] | Future[ConsumerGroupDescription]", within: float) -> Allowed:
     """Wait for a description, and return the operations that it allows.
 
     Raises `TimeoutError` without an answer within so many seconds, and `KafkaException` for an error that says nothing
@@ -43,7 +50,7 @@ def allowed_in(answer: Future[Any], within: float) -> Allowed:
         raise
 
 
-def allowed_by(description: Any) -> Allowed:
+def allowed_by(description: "TopicDescription | ConsumerGroupDescription") -> Allowed:
     """Return the operations that the description of a topic or group allows."""
     operations = description.authorized_operations
     return None if operations is None else frozenset(plain(each.name) for each in operations)

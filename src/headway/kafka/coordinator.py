@@ -7,7 +7,7 @@ asked by a new client. See docs/design/librdkafka.md.
 """
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription
 
     Described = dict[str, Future[ConsumerGroupDescription]]
+    Committed = dict[str, Future[ck.ConsumerGroupTopicPartitions]]
 
 _ENDLESS = 3600.0
 
@@ -42,8 +43,8 @@ def ask_for_operations(client: AdminClient, group: str) -> "Future[ConsumerGroup
     return answers[group]
 
 
-def ask_for_offsets(client: AdminClient, group: str) -> Future[Any]:
+def ask_for_offsets(client: AdminClient, group: str) -> Future[ck.ConsumerGroupTopicPartitions]:
     """Ask for all offsets that a group has committed."""
     asked = [ck.ConsumerGroupTopicPartitions(group)]
-    answers: dict[str, Future[Any]] = client.list_consumer_group_offsets(asked, request_timeout=_ENDLESS)
+    answers: Committed = client.list_consumer_group_offsets(asked, request_timeout=_ENDLESS)
     return answers[group]

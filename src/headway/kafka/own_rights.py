@@ -5,12 +5,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka as ck
 from confluent_kafka.cimpl import NewTopic
 
-from headway.config import OWN_KEYS
+from headway.config import OWN_KEYS, Config
 from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
@@ -55,7 +55,7 @@ class OwnRights:
     Every method raises `KafkaError` if brokers do not answer.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Config) -> None:
         self._kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         admin = Admin(config)
         self._visible = admin.topics()  # raises for a login that is refused

@@ -13,43 +13,45 @@ from confluent_kafka import Message
 from confluent_kafka.serialization import Deserializer, MessageField, SerializationContext, Serializer
 
 from headway.errors import DeserializationError, SerializationError
-from headway.records import headers_of
+from headway.records import Header, headers_of
 
-Headers = list[tuple[str, str | bytes | None]]
-Write = Callable[[Any, str, Headers], Any]
+Headers = list[Header]
+Serialise = Callable[..., Any]
+"""The user's function, or confluent-kafka's, which gets the context as well."""
+
+Read = Callable[[Any], Any]
+"""A function from a message to its key or value, of which only the user's deserialiser knows the type."""
+
+Write = Callable[[object, str, Headers], Any]
 """A function (object, Kafka topic, headers) -> bytes; a schema registry's may append to the headers."""
 
 
-def key_writer(serializer: Callable[..., Any] | None) -> Write | None:
+def key_writer(serializer: Serialise | None) -> Write | None:
     """Return the function that turns a key into bytes and raises `SerializationError`."""
     return _writer(serializer, MessageField.KEY)
 
 
-def value_writer(serializer: Callable[..., Any] | None) -> Write | None:
+def value_writer(serializer: Serialise | None) -> Write | None:
     """Return the function that turns a value into bytes and raises `SerializationError`."""
     return _writer(serializer, MessageField.VALUE)
 
 
-def key_reader(
-    deserializer: Callable[..., Any] | None, raw: Callable[[Any], Any] = Message.key
-) -> Callable[[Any], Any]:
+def key_reader(deserializer: Serialise | None, raw: Read = Message.key) -> Read:
     """Return the function that reads a message's key from the bytes of `raw`, and raises `DeserializationError`."""
     return _reader(deserializer, MessageField.KEY, raw)
 
 
-def value_reader(
-    deserializer: Callable[..., Any] | None, raw: Callable[[Any], Any] = Message.value
-) -> Callable[[Any], Any]:
+def value_reader(deserializer: Serialise | None, raw: Read = Message.value) -> Read:
     """Return the function that reads a message's value from the bytes of `raw`, and raises `DeserializationError`."""
     return _reader(deserializer, MessageField.VALUE, raw)
 
 
-def _writer(serializer: Callable[..., Any] | None, field: MessageField) -> Write | None:
+def _writer(serializer: Serialise | None, field: MessageField) -> Write | None:
     if serializer is None:
         return None
     with_context = isinstance(serializer, Serializer)
 
-    def write(value: Any, topic: str, headers: Headers) -> Any:
+    def write(value: object, topic: str, headers: Headers) -> Any:
         try:
             return serializer(value, SerializationContext(topic, field, headers)) if with_context else serializer(value)
         except Exception as error:
@@ -60,9 +62,7 @@ def _writer(serializer: Callable[..., Any] | None, field: MessageField) -> Write
     return write
 
 
-def _reader(
-    deserializer: Callable[..., Any] | None, field: MessageField, raw: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
+def _reader(deserializer: Serialise | None, field: MessageField, raw: Read) -> Read:
     if deserializer is None:
         return raw
     with_context = isinstance(deserializer, Deserializer)

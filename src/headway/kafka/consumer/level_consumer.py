@@ -3,8 +3,7 @@
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 import confluent_kafka as ck
 
@@ -13,12 +12,10 @@ from headway.core.rights import Right
 from headway.errors import AuthorizationError, FetchError, KafkaError
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
+from headway.kafka.serialization import Read
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
 log = logging.getLogger(__name__)
-
-Read = Callable[[Any], Any]
-"""A function from a message to its key or value, of which only the user's deserialiser knows the type."""
 
 # A level asked for no records this long is paused, so that its callbacks can be served without its records. Waking it
 # costs a refetch, of about 10 ms if the broker is near.

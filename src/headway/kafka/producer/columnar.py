@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.rights import Right, right_for
 from headway.errors import (
     AuthorizationError,
@@ -46,7 +47,7 @@ _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
 _OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
 
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Config = {
     "enable.idempotence": True,
     "linger.ms": 5,
     "batch.size": 1_000_000,
@@ -59,7 +60,7 @@ _DEFAULTS: Mapping[str, Any] = {
     # A task that dies for good keeps readers of committed records waiting for so long.
     "transaction.timeout.ms": 300_000,
 }
-_OURS: Mapping[str, Any] = {
+_OURS: Config = {
     "allow.auto.create.topics": False,
     "delivery.report.only.error": True,
     "queue.buffering.max.messages": 0,
@@ -113,7 +114,7 @@ class ColumnarProducer:
     `FencedError` after another producer has fenced off this one.
     """
 
-    def __init__(self, config: Mapping[str, Any], transactional_id: str | None = None) -> None:
+    def __init__(self, config: Config, transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
         self._is_given_up = False  # records on their way were given up because of another one

@@ -7,7 +7,7 @@ another transaction, with `renew(batches_of_one=True)` before it.
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import confluent_kafka as ck
 
@@ -26,7 +26,7 @@ _CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given 
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 
-Stored = Callable[[int, Any], None]
+Stored = Callable[[int, ck.Message], None]
 """The callback for a stored record: (its position, the message with its place and time)."""
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from headway.config import Config
 from headway.core.levels.naming import how_to_create, level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
@@ -19,9 +20,14 @@ from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, l
 from headway.kafka.reading.range_reader import Offsets, name_of
 from headway.records import TopicPartition
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin._metadata import ClusterMetadata
+    from confluent_kafka.admin._topic import TopicDescription
+
 __all__ = ["Catalog", "TopicLevels"]
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 # A broker that stops never answers its open requests, nor does the one that starts then: short requests, often.
 ONE_ANSWER_WITHIN = 5.0
@@ -42,7 +48,7 @@ class Catalog(Admin):
     decides which offsets can be read: with `read_committed` none of an unfinished transaction, nor behind it.
     """
 
-    def __init__(self, config: Mapping[str, Any], isolation: str = "read_committed") -> None:
+    def __init__(self, config: Config, isolation: str = "read_committed") -> None:
         super().__init__(config)
         self._isolation = isolation
         self._connected = False
@@ -80,7 +86,9 @@ class Catalog(Admin):
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return found | self.ends([each for each, offset in found.items() if offset == NONE_THAT_LATE])
 
-    def _description(self, answer: Any, topic: str, level: int, levels: int) -> Any:
+    def _description(
+        self, answer: "TopicDescription | ck.KafkaError", topic: str, level: int, levels: int
+    ) -> "TopicDescription":
         if not isinstance(answer, ck.KafkaError):
             return answer
         name = level_topic(topic, level)
@@ -107,17 +115,17 @@ class Catalog(Admin):
             raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer, topic)
         return answer
 
-    def _ask_patiently(self) -> Any:
+    def _ask_patiently(self) -> "ClusterMetadata":
         metadata = super()._ask_patiently()
         self._connected = True
         self._patience = BROKER_RESTARTS_WITHIN
         return metadata
 
-    def _patiently(self, ask: Callable[[], dict[K, Any]]) -> dict[K, Any]:
+    def _patiently(self, ask: Callable[[], dict[K, V | ck.KafkaError]]) -> dict[K, V | ck.KafkaError]:
         """Return the answers, some of which can be lasting errors; asks again after errors that pass."""
         if not self._connected:
             self._ask_patiently()
-        answers: dict[K, Any] = {}
+        answers: dict[K, V | ck.KafkaError] = {}
 
         def ask_all(_: float) -> None:
             if answers:
@@ -145,13 +153,12 @@ class Catalog(Admin):
         return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
 
 
-def _settled(answers: "Mapping[K, Future[Any]]") -> dict[K, Any]:
+def _settled(answers: "Mapping[K, Future[V]]") -> dict[K, V | ck.KafkaError]:
     """Return the answer for each key, or the error."""
-    return {key: _answer(future) for key, future in answers.items()}
-
-
-def _answer(future: "Future[Any]") -> Any:
-    try:
-        return future.result()
-    except ck.KafkaException as error:
-        return error.args[0]
+    settled: dict[K, V | ck.KafkaError] = {}
+    for key, future in answers.items():
+        try:
+            settled[key] = future.result()
+        except ck.KafkaException as error:
+            settled[key] = error.args[0]
+    return settled

@@ -8,11 +8,11 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import confluent_kafka as ck
 
+from headway.config import Config
 from headway.core.rights import Right, topic_rights
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin, describe
@@ -34,7 +34,7 @@ class ControlTopic:
     or to read it: a sender without one could not tell anybody to stop later.
     """
 
-    def __init__(self, config: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, config: Config, topic: str) -> None:
         self._config = config
         self._topic = topic
         self._admin = Admin(config)
@@ -97,9 +97,7 @@ class ControlTopic:
 
 
 @contextlib.contextmanager
-def listening(
-    config: Mapping[str, Any], topic: str, since: int, run: str, hear: Callable[[bytes], None]
-) -> Iterator[None]:
+def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[bytes], None]) -> Iterator[None]:
     """Call `hear` in a thread with each message to the run from offset `since` on, within this block."""
     ended = threading.Event()
     consumer = _reader(config)
@@ -126,6 +124,6 @@ def listening(
         consumer.close()
 
 
-def _reader(config: Mapping[str, Any]) -> UnjoinedConsumer:
+def _reader(config: Config) -> UnjoinedConsumer:
     own = {"auto.offset.reset": "earliest", "enable.partition.eof": True}
     return unjoined_consumer({"log_level": 2, **config, **own})

@@ -1,14 +1,14 @@
 """An onlooker: the commits of a group and the records of partitions, without joining the group."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import OWN_KEYS
+from headway.config import OWN_KEYS, Config
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Offsets, Partition
@@ -32,13 +32,13 @@ _HAS_MEMBERS = (
     ck.KafkaError.REBALANCE_IN_PROGRESS,
 )
 
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Config = {
     "log_level": 2,
     # The broker answers at once if nothing follows: reading a partition ends with that.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 1,
 }
-_OURS: Mapping[str, Any] = {
+_OURS: Config = {
     "enable.partition.eof": True,
     # Records that age out while they are read are passed over.
     "auto.offset.reset": "earliest",
@@ -52,7 +52,7 @@ class GroupInspector(Closable):
     librdkafka does not know or take. Every method raises `KafkaError` if Kafka refuses or does not answer.
     """
 
-    def __init__(self, config: Mapping[str, Any], group: str) -> None:
+    def __init__(self, config: Config, group: str) -> None:
         self.group = group
         self._kafka = kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
@@ -86,7 +86,7 @@ class GroupInspector(Closable):
         answer = ask_for_offsets(client, self.group)
         with _explained(f"What the group {self.group} has committed could not be listed"):
             try:
-                return list(answer.result(BROKER_ANSWERS_WITHIN).topic_partitions)
+                return list(answer.result(BROKER_ANSWERS_WITHIN).topic_partitions or ())
             except TimeoutError:
                 raise KafkaError(
                     f"The coordinator of the group {self.group} did not say within {BROKER_ANSWERS_WITHIN:g} s what is "

@@ -67,7 +67,7 @@ def ignore(position: int, message: Any) -> None:
 
 def test_each_stored_record_is_told_with_its_position_however_little_room_there_is() -> None:
     client = Client(dict.fromkeys([b"0", b"1", b"2"]), room=1)
-    stored: list[tuple[int, bytes]] = []
+    stored: list[tuple[int, Any]] = []
     assert writer_of(client).write(RECORDS, lambda position, message: stored.append((position, message))) is None
     assert stored == [(0, b"0"), (1, b"1"), (2, b"2")]
 
