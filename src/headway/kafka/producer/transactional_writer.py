@@ -186,7 +186,7 @@ class _Attempt:
         self._silent_since = time.monotonic()
         self._left = len(records)  # at the last look
 
-        def report(position: int, error: ck.KafkaError | None, message: Any) -> None:
+        def report(position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
             if error is None:
                 waits[position] = 0
                 stored(position, message)
