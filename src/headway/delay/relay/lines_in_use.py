@@ -2,12 +2,15 @@
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Collection
 from enum import Enum
 
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.relay_state import COMMANDS_KEY, MEMORY_KEY, line_key
 from headway.delay.topics import TopicNames, ladder_from, layout_seen_by, usable
 from headway.errors import ConfigError
+from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.compacted import TopicReader
 from headway.records import Message
 
@@ -56,6 +59,12 @@ class LinesInUse:
         """The key of the stored progress of each of these topics."""
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self.lines}
         return {**keys, self._names.commands: COMMANDS_KEY}
+
+    def owned(self, assigned: Collection[Partition]) -> list[int]:
+        """Return the numbers whose partitions are all assigned; a group may disagree for a moment about new topics."""
+        topics = set(self.topics)
+        counts = Counter(number for topic, number in assigned if topic in topics)
+        return sorted(number for number, count in counts.items() if count == len(topics))
 
     def usable(self) -> Ladder:
         """Return the ladder of the lines that exist."""

@@ -277,7 +277,7 @@ class Relay(Closable):
         """Read the state of the relay's present partitions, and begin from there."""
         self._restarts.begun()
         self._consumer.rebalanced = False
-        numbers = self._owned()
+        numbers = self._lines.owned(self._consumer.assigned)
         topics = self._look_at_topics()
         if topics is None:
             self._consumer.begin({(self._names.ladder, 0): 0})
@@ -323,12 +323,6 @@ class Relay(Closable):
                 self._subscribe()
         self._lines.remember(ids)
         return {keys[topic]: id_ for topic, id_ in ids.items()}
-
-    def _owned(self) -> list[int]:
-        """Return the numbers whose partitions are all ours; a group may disagree for a moment about new topics."""
-        topics = set(self._lines.topics)
-        counts = Counter(number for topic, number in self._consumer.assigned if topic in topics)
-        return sorted(number for number, count in counts.items() if count == len(topics))
 
     # A turn
 
