@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.naming import by_given_level, by_level
+from headway.core.levels.naming import MOST_LEVELS, by_given_level, by_level
 from headway.core.retry import Retries
-from headway.declarations import is_whole
+from headway.declarations import is_whole, shown
 from headway.errors import ConfigError
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.validation import checked_handler, checked_options
@@ -117,10 +117,14 @@ class Worker:
     options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not self.topics or not all(isinstance(topic, str) and topic for topic in self.topics):
+        given = self.topics if isinstance(self.topics, Mapping | Sequence) else ()
+        if not given or not all(isinstance(topic, str) and topic for topic in given):
             raise ConfigError('A worker needs the name of a topic, as in @worker("orders", group="billing").')
-        if self.levels is not None and (not is_whole(self.levels) or self.levels < 1):
-            raise ConfigError(f"levels is {self.levels!r}; it must be a whole number, at least 1, or left out.")
+        if self.levels is not None and (not is_whole(self.levels) or not 1 <= self.levels <= MOST_LEVELS):
+            raise ConfigError(
+                f"levels is {shown(self.levels)}; it must be a whole number, at least 1 and at most {MOST_LEVELS}, or "
+                "left out."
+            )
         check_settings(self.config)
         self.kafka_topics()  # this checks the levels of a mapping
         checked_options(ParallelSettings.parse(self._config({})), **{**_DEFAULTS, **self.options})

@@ -134,6 +134,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: prioritised(distributor=5), "distributor is 5; it must be a function, called with (levels, capacity)"),
     (lambda: prioritised(distributor=handle), "distributor is handle, which cannot be called with (levels, capacity)"),
     (lambda: prioritised(distributor=lambda levels, capacity: 50), "The distributor gave 50; it must give a whole"),
+    (lambda: prioritised().subscribe("x", on_assign=5), "on_assign is 5; it must be a function, called with"),  # type: ignore[arg-type]
+    (lambda: prioritised().subscribe("x", on_lost=later), "on_lost is later, an async def or one that yields"),
     (lambda: prioritised(policy="fairest"), "The policy 'fairest' is not one of"),
     (lambda: declare(topics_at="x"), "A worker has no option 'topics_at'"),
     (lambda: worker({"orders": "high"}, group="g")(handle), "The level of the topic 'orders' is 'high'"),  # type: ignore[dict-item]
@@ -145,6 +147,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "The handler by_name cannot be called with (record), nor with (record, context)",
     ),
     (lambda: declare(yields), "The handler yields yields, and only run_and_produce takes that"),
+    (lambda: worker(5, group="billing")(handle), "A worker needs the name of a topic, as in @worker"),  # type: ignore[arg-type]
+    (lambda: declare(levels=10**9), "levels is 1000000000; it must be a whole number, at least 1 and at most 1000"),
+    (lambda: consumer(distributor=0), "distributor is 0; it must be a function, called with (levels, capacity)"),
+    (lambda: consumer(distributor=int), "The distributor int does not take a number of levels"),
     (lambda: declare(group=5), "The setting group.id must be a non-empty string, not 5"),
     (lambda: declare(levels=True), "levels is True; it must be a whole number, at least 1"),
     (lambda: declare(max_concurrency=0), "max_concurrency is 0; it must be at least 1"),

@@ -5,7 +5,7 @@ An executor makes the call, reports its outcome, and is given the next job in re
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from headway.core.user_errors import description_of, is_error
 from headway.declarations import called, is_async_generator_function, is_coroutine_function, shown, takes
@@ -40,8 +40,15 @@ class Handlers(NamedTuple):
 class _WithoutContext(partial[Any]):
     """A handler of one argument, called with two; as a `partial` it shows what kind of function it calls."""
 
+    alone: Callable[[Any], Any]  # the handler; a `partial` takes another one's function and arguments apart
+
+    def __new__(cls, handler: Callable[[Any], Any]) -> Self:
+        made = super().__new__(cls, handler)
+        made.alone = handler
+        return made
+
     def __call__(self, record: Any, context: Any) -> Any:
-        return self.func(record)
+        return self.alone(record)
 
 
 def with_context(handler: Callable[..., Any], first: str = "record", second: str = "context") -> WithContext:
@@ -82,7 +89,7 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
     def call_alone(job: Job) -> Any:
         return alone(job[0].record)
 
-    alone: Any = handler.func if isinstance(handler, _WithoutContext) else None  # then no context need be made
+    alone: Any = handler.alone if isinstance(handler, _WithoutContext) else None  # then no context need be made
     return Handlers(
         call_alone if alone else call,
         returned,

@@ -65,12 +65,14 @@ def checked_options(
         check_whole("processes", processes, 1)
     check_number("hand_over_timeout", hand_over_timeout, 0)
     check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
-    if dead_letter_topic is not None and not (isinstance(dead_letter_topic, str) and is_topic_name(dead_letter_topic)):
+    if dead_letter_topic is not None and not is_topic_name(dead_letter_topic):
         raise ConfigError(f"dead_letter_topic is {dead_letter_topic!r}; it must be the name of a topic, or left out.")
     outputs = OutputSettings.parse({} if producer_config is None else producer_config)
     check_transactions(commit_mode, settings, outputs)
     levels = settings.levels or 1
     check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
+    if distributor is not None:
+        check_function("distributor", distributor, ("levels", "capacity"))
     slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
     return CheckedOptions(checked_retries(Retries() if retries is None else retries, dead_letter_topic), slots, outputs)
 

@@ -18,6 +18,7 @@ from headway.config import Config, ConsumerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics
 from headway.core.levels.policies import PolicyName, make_policy
+from headway.declarations import check_function
 from headway.errors import FetchError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
@@ -107,6 +108,9 @@ class PriorityConsumer(BaseConsumer):
         self._check_open()
         self._check_not_in_callback("subscribe")
         topics = checked_topics(topics)
+        for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            if callback is not None:
+                check_function(name, callback, ("partitions",))
         listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
         for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
             level.subscribe(subscription, listener)

@@ -134,3 +134,13 @@ def test_a_handler_of_one_argument_can_go_to_another_process() -> None:
     copy = pickle.loads(pickle.dumps(with_context(alone)))  # noqa: S301 - our own bytes
     assert copy("record", "context") == "record"
     assert with_context(copy) is copy
+
+
+def both(record: Any, *, database: Any) -> Any:
+    return record, database
+
+
+def test_what_a_handler_of_one_argument_was_given_before_is_passed_on_also_in_another_process() -> None:
+    bound = with_context(functools.partial(both, database="database"))
+    copy = pickle.loads(pickle.dumps(bound))  # noqa: S301 - our own bytes
+    assert bound("record", "context") == copy("record", "context") == ("record", "database")

@@ -7,7 +7,7 @@ Invariants: the shares of a distributor sum to the capacity exactly, each is at 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from headway.declarations import check_function, shown
+from headway.declarations import called, check_function, shown
 from headway.errors import ConfigError
 
 Distributor = Callable[[int, int], Sequence[int]]
@@ -67,7 +67,12 @@ def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int
     Raises `ConfigError` when they are not.
     """
     check_function("distributor", distributor, ("levels", "capacity"), "Give linear_shares or weighted_shares(1, 4).")
-    given = distributor(levels, capacity)
+    try:
+        given = distributor(levels, capacity)
+    except TypeError as error:  # it takes two arguments, of another kind
+        raise ConfigError(
+            f"The distributor {called(distributor)} does not take a number of levels: {error}."
+        ) from error
     shares = list(given) if isinstance(given, Iterable) else [None]
     if not all(isinstance(share, int) for share in shares):
         raise ConfigError(f"The distributor gave {shown(given)}; it must give a whole number for each level.")

@@ -19,7 +19,7 @@ _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 def is_topic_name(name: str) -> bool:
     """Return whether Kafka takes this as the name of a topic."""
-    return bool(_is_name(name)) and name not in (".", "..")
+    return isinstance(name, str) and bool(_is_name(name)) and name not in (".", "..")
 
 
 def how_to_create(topic: str, levels: int | None = None) -> str:
