@@ -68,6 +68,7 @@ class Threads:
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():  # one that another thread is about to start ends by itself
+                thread.join(max(0.0, deadline - time.monotonic()))
         if self._limit:
             self._limit.close()

@@ -70,3 +70,23 @@ def test_what_cannot_be_noted_ends_the_run_and_not_the_thread_or_task_alone(hand
     [failure] = reports.failures
     assert isinstance(failure, HandlerError)
     assert isinstance(failure.__cause__, MemoryError)
+
+
+def test_threads_are_closed_while_one_of_them_is_about_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, about_to, closed = threading.Thread.start, threading.Event(), threading.Event()
+
+    def started_late(thread: threading.Thread) -> None:
+        if thread.name.startswith("headway-handler"):
+            about_to.set()
+            assert closed.wait(10)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started_late)
+    threads = Threads(Reports().calls(returns), 1)
+    starting = threading.Thread(target=lambda: threads.start(["lucky"]))  # type: ignore[list-item]
+    starting.start()
+    assert about_to.wait(10)
+    threads.close(10)
+    closed.set()
+    starting.join(10)
+    assert not starting.is_alive()
