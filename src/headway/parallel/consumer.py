@@ -21,14 +21,7 @@ from headway.core.retry import Retries
 from headway.declarations import check_number, check_whole
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import (
-    BatchHandler,
-    Handler,
-    Handlers,
-    WithContext,
-    for_batches,
-    for_each_record,
-)
+from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
 from headway.execution.metrics import ParallelMetrics
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
