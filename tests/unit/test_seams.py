@@ -10,8 +10,6 @@ NOT_OURS = {
     "_replace": "part of the interface of named tuples",
     "_asdict": "part of the interface of named tuples",
     "_exit": "`os._exit`, by which a process dies without a word",
-    "_PARTITION_EOF": "an error of librdkafka",
-    "_TRANSPORT": "an error of librdkafka",
     "_gateway": "PySpark's, which has no public way to end its Java",
     "_jvm": "PySpark's, which has no public way to end its Java",
     "_popen": "the standard library's, in which a process's end is noted too late",
@@ -29,6 +27,8 @@ def private_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
                 pass
+            case ast.Attribute(value=owner) if ast.unparse(owner) in ("ck.KafkaError", "KafkaError"):
+                pass  # the errors of librdkafka itself begin so
             case ast.Attribute(attr=name):
                 yield node.lineno, name
             case ast.Import(names=names) | ast.ImportFrom(names=names):
