@@ -184,7 +184,7 @@ class Admin:
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create Kafka topics, with the broker's own replication factor by default.
+        """Create Kafka topics, with the broker's own replication factor by default, and wait until brokers know them.
 
         Raises `KafkaError`, and creates none, when one of them exists.
         """
@@ -196,6 +196,10 @@ class Admin:
         replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
         wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
         _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
+        deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
+        with contextlib.suppress(AuthorizationError):  # who may create topics need not be allowed to see them
+            while not all(map(self.topics().__contains__, topics)) and time.monotonic() < deadline:
+                time.sleep(_ASK_AGAIN_AFTER)
 
     def delete(self, topics: Collection[str]) -> None:
         """Delete Kafka topics with all their records, and wait until the brokers have heard of it."""
