@@ -294,7 +294,7 @@ class RenewableProducer:
 
     def _let_go(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
-            with calling, self._asking, warnings.catch_warnings():
+            with self._asking, warnings.catch_warnings():
                 # For example that a transaction cannot be aborted, which its owner knows.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 producer.purge()  # after a refusal a batch may be stuck, and closing would wait for it
@@ -303,11 +303,18 @@ class RenewableProducer:
                 except ck.KafkaException as error:  # for example of a transaction that the broker has not heard of
                     log.debug("A producer was closed that could not go on: %s", error)
 
+        def close_after_the_call() -> None:
+            with calling:
+                close()
+
         wake_on_events(producer, None)
-        if calling.locked():
-            in_background(close)
+        if calling.acquire(blocking=False):  # who is in the call may wait for the turn at reports
+            try:
+                close()
+            finally:
+                calling.release()
         else:
-            close()
+            in_background(close_after_the_call)
 
 
 def _within(refusal: AuthenticationError) -> str:
