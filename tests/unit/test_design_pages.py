@@ -24,7 +24,7 @@ def test_each_test_that_a_design_page_names_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_each_module_that_a_design_page_names_is_there(page: Path) -> None:
-    named = set(re.findall(r"`((?:\w+/)+\w+\.py)(?::([\w.]+))?`", page.read_text()))
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py|\w+\.py(?=:))(?::([\w.]+))?`", page.read_text()))
     missing = []
     for path, name in sorted(named):
         source = next((root / path for root in (ROOT, ROOT / "src" / "headway") if (root / path).exists()), None)
@@ -56,6 +56,28 @@ def _anchors(text: str) -> set[str]:
 def test_the_file_map_has_every_module_with_its_first_sentence() -> None:
     program = runpy.run_path(str(DESIGN / "file_map.py"))
     assert (DESIGN / "file-map.md").read_text() == program["file_map"](), "run: python docs/design/file_map.py"
+
+
+def test_the_drawing_of_the_rooms_has_each_import_between_rooms_and_no_arrow_without_one() -> None:
+    source = ROOT / "src" / "headway"
+    base = {"records", "errors", "declarations", "config"}
+    rooms = {path.name for path in source.iterdir() if path.is_dir()}
+    imports = {
+        (path.relative_to(source).parts[0], name if name in rooms else "base")
+        for path, module in _modules()
+        if source in path.parents and path.relative_to(source).parts[0] in rooms
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headway.")
+        for name in [(node.module or "").split(".")[1]]
+        if name in rooms | base and name != path.relative_to(source).parts[0]
+    }
+    lines = re.findall(r"^    ([\w& ]+) --> ([\w& ]+)", (DESIGN / "README.md").read_text(), re.MULTILINE)
+    arrows = {(one, other) for left, right in lines for one in left.split(" & ") for other in right.split(" & ")}
+    assert sorted(arrows - imports) == []
+    reached = set(arrows)
+    for _ in rooms:
+        reached |= {(one, last) for one, middle in reached for first, last in arrows if middle == first}
+    assert sorted(imports - reached) == []
 
 
 def test_each_thread_has_a_name_that_the_page_on_concurrency_explains() -> None:
