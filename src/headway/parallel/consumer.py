@@ -152,7 +152,7 @@ class ParallelConsumer:
         A name that starts with `^` is a pattern. Call it once, before `run`.
         """
         self._check_open()
-        self._control.intake.subscribe(self._per_level(checked_topics(topics)))
+        self._control.fetching.subscribe(self._per_level(checked_topics(topics)))
         self._is_subscribed = True
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:

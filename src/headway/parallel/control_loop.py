@@ -55,12 +55,12 @@ class ControlLoop:
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
-        self.intake = Fetching(dispatch, levels, buffer, self._hand_over)
+        self.fetching = Fetching(dispatch, levels, buffer, self._hand_over)
         self.committing = Commits(
             dispatch,
             levels,
-            self.intake.give_up,
-            self.intake.rejoin,
+            self.fetching.give_up,
+            self.fetching.rejoin,
             commit_interval,
             time.monotonic(),
             waits=waits_for_commits,
@@ -79,7 +79,7 @@ class ControlLoop:
 
     def _fetch(self, now: float) -> bool:
         waits = self._dispatch.paused or self._dispatch.ending or self.committing.is_waited_for
-        return self.intake.fetch(now, waits)
+        return self.fetching.fetch(now, waits)
 
     def _longest_wait(self, now: float) -> float:
         turns = [now + _TURN_EVERY, self.committing.next_turn(now)]
