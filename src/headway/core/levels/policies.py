@@ -8,7 +8,6 @@ that much waits, whatever the levels (they conserve work). Under `fair` a level 
 every stretch of service. Under `strict` no record waits for ever.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
@@ -131,20 +130,30 @@ class Fair:
                 self._idle[level] = False
 
     def _earliest(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """Return as many picks as the limit, by deadline: all up to a deadline found by bisection, then the ties."""
+        """Return as many picks as the limit, by deadline: most by bisection, and the last ones one by one."""
+        starts, strides = self._starts, self._strides
 
         def picked_by(deadline: int) -> list[int]:
             return [
                 min(count, max(0, (deadline - start) // stride))
-                for count, start, stride in zip(waiting, self._starts, self._strides, strict=True)
+                for count, start, stride in zip(waiting, starts, strides, strict=True)
             ]
 
-        first = min(self._starts)
-        deadlines = range(first, max(self._starts) + max(self._strides) * (limit + 1))
-        last = first + bisect_right(deadlines, limit, key=lambda deadline: sum(picked_by(deadline)))
-        picks, ties = picked_by(last - 1), picked_by(last)
-        for level in reversed(range(len(picks))):
-            picks[level] += min(ties[level] - picks[level], limit - sum(picks))
+        early, late = min(starts), max(starts) + max(strides) * (limit + 1)
+        picks = picked_by(early)
+        while limit - sum(picks) > len(picks):
+            middle = (early + late) // 2
+            if sum(tried := picked_by(middle)) <= limit:
+                early, picks = middle, tried
+            else:
+                late = middle
+        for _ in range(limit - sum(picks)):
+            deadlines = [
+                (starts[level] + (picks[level] + 1) * strides[level], -level)
+                for level, count in enumerate(waiting)
+                if picks[level] < count
+            ]
+            picks[-min(deadlines)[1]] += 1
         return picks
 
     def _advance(self, waiting: Sequence[int], picks: Sequence[int]) -> None:
