@@ -64,7 +64,7 @@ def run(logs: list[list[Record]], ordering: Ordering, batch: int, stuck: frozens
     for fetched in zip(*map(fetches, logs), strict=True):
         for partition, records in zip(partitions, fetched, strict=True):
             engine.receive(partition, records, 0.0)
-        engine.held()
+        engine.paused()
         engine.demand()
         while works := engine.take(batch, 0.0):
             for work in works:
@@ -89,7 +89,7 @@ def reach(keys: int, record_bytes: int) -> int:
         engine.receive(partition, records, 0.0)
         while works := engine.take(FETCH, 0.0):
             done += sum(engine.finish(work, 0.0) for work in works if work.record.raw_key not in stuck)
-        if engine.held():
+        if engine.paused():
             break
     return done
 

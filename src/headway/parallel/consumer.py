@@ -236,7 +236,7 @@ class ParallelConsumer:
         """
         check_whole("max_size", max_size, 1)
         check_number("linger", linger, 0)
-        self._dispatch.engine.gather(max_size, linger)
+        self._dispatch.engine.let_batches_fill(max_size, linger)
         self._run(
             lambda: checked_batch_handler(handler, self._options.executor),
             lambda handle: for_batches(handle, self._dispatch),

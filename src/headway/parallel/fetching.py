@@ -145,14 +145,14 @@ class Fetching:
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""
         with self._lock:
-            held = self._engine.held()
+            paused = self._engine.paused()
             assigned = set(self._engine.assigned())
-        if held != self._paused:
-            for level, partitions in self._levels.chosen(held - self._paused, None).items():
+        if paused != self._paused:
+            for level, partitions in self._levels.chosen(paused - self._paused, None).items():
                 level.pause(partitions)
-            for level, partitions in self._levels.chosen((self._paused - held) & assigned, None).items():
+            for level, partitions in self._levels.chosen((self._paused - paused) & assigned, None).items():
                 level.resume(partitions)
-            self._paused = held
+            self._paused = paused
 
     def _begin(self, level: LevelConsumer, now: float) -> None:
         """Start where the last owners' commits end, without the records that these commits say are done.

@@ -1,7 +1,7 @@
 """The engine: records in, works out, outcomes in, commits out.
 
 The engine is a state machine without a clock: time is an argument, effects are return values, and the driver asks for
-the next wake-up. The driver fetches as many records as `demand` says, but none from the partitions in `held`. The
+the next wake-up. The driver fetches as many records as `demand` says, but none from the partitions in `paused`. The
 driver runs the works that `take` gives, reports each work, and commits what `tick` returns.
 
 Invariants:
@@ -55,7 +55,7 @@ class Engine(Generic[R]):
         size_of: The bytes that a record takes in memory.
         size_of_output: The bytes that an output takes in memory.
         due: The time before which a record must not run, by the same clock as `now`.
-        commits: True if offsets and maps are ever committed. If False, no partition is held for the size of its map.
+        commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Engine(Generic[R]):
         """Return how many records to fetch next for each level: the number of *ready* records that its buffer lacks.
 
         Records that wait behind others or for their time do not count, so they never keep ready ones out. The memory
-        budget bounds the waiting records, through `held`.
+        budget bounds the waiting records, through `paused`.
         """
         return self._backpressure.demand(self._levels, self._buffer)
 
-    def held(self) -> set[TopicPartition]:
+    def paused(self) -> set[TopicPartition]:
         """Return the partitions to fetch nothing from for now: their share of memory is full, or their map too large.
 
         Records that were fetched of them already are still received.
@@ -185,7 +185,7 @@ class Engine(Generic[R]):
         assignment.bytes += (size := sum(sizes))
         self._budgets[assignment.level].fill(size, len(sizes))
         if self._waiting.batching:
-            self._waiting.gather(assignment.lanes.extend(works), works, now)
+            self._waiting.take_in(assignment.lanes.extend(works), works, now)
             return
         if self._due is None:
             self._levels[assignment.level].arrive(assignment.lanes.extend(works))
@@ -203,7 +203,7 @@ class Engine(Generic[R]):
 
     # Work
 
-    def gather(self, max_size: int, linger: float) -> None:
+    def let_batches_fill(self, max_size: int, linger: float) -> None:
         """Let records wait up to `linger` seconds for their batch to fill; call it before any record is received."""
         self._waiting.batching = Batching(max_size, linger) if linger > 0 else None
 

@@ -6,7 +6,7 @@ partitions, and the level holds no more than its budget plus one fetch. Uncommit
 records: while they alone fill the budget, nothing more of the level starts.
 """
 
-_EASED = 0.75  # a held partition resumes at this part of its mark: each stop and start costs a refetch
+_EASED = 0.75  # a paused partition resumes at this part of its mark: each stop and start costs a refetch
 
 
 class MemoryBudget:
@@ -27,22 +27,22 @@ class MemoryBudget:
         self._record_bytes = max(1, size // records)
 
     def wants_commit(self) -> bool:
-        """Return whether uncommitted outputs should be committed early: partitions may be held for their size."""
+        """Return whether uncommitted outputs should be committed early: partitions may be paused for their size."""
         return self.of_outputs * 4 >= self.limit
 
     def is_full_of_outputs(self) -> bool:
         """Return whether uncommitted outputs leave no room for more outputs."""
         return self.of_outputs >= self.limit
 
-    def is_full_for(self, used_by_one: int, held: bool) -> bool:
-        """Return whether a partition that uses so many bytes must take no more; a held one resumes a little lower.
+    def is_full_for(self, used_by_one: int, is_paused: bool) -> bool:
+        """Return whether a partition that uses so many bytes must take no more; a paused one resumes a little lower.
 
         >>> room = MemoryBudget(1000)
         >>> room.partitions, room.used = 5, 601
-        >>> room.is_full_for(100, held=False), room.is_full_for(101, held=False)
+        >>> room.is_full_for(100, is_paused=False), room.is_full_for(101, is_paused=False)
         (False, True)
         """
-        mark = self.limit / 2 * (_EASED if held else 1)
+        mark = self.limit / 2 * (_EASED if is_paused else 1)
         own = mark / max(1, self.partitions)
         return used_by_one > own and self.used > mark + own
 

@@ -37,7 +37,7 @@ class WaitingHeads(Generic[R]):
         self._outdated = 0  # at most so many entries
         self.batching: Batching[R] | None = None
 
-    def gather(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
+    def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
         """Take in received works, of which some are heads, and let them wait for their batches to fill."""
         assert self.batching is not None  # noqa: S101
         behind = set(works).difference(heads)

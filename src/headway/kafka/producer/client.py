@@ -12,7 +12,7 @@ from headway.config import Config
 from headway.core.rights import right_for
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, SerializationError
 from headway.kafka.producer.headers import size_of_headers
-from headway.kafka.producer.transaction import TransactionalProducer
+from headway.kafka.producer.transaction import TransactionalClient
 from headway.records import Header
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SERVE_AFTER = 100
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION}
 
 
-class ProducerClient(TransactionalProducer):
+class ProducerClient(TransactionalClient):
     """A client that hands records to librdkafka, and serves its delivery reports; any thread may use it.
 
     Args:

@@ -15,7 +15,7 @@ HANGS_AFTER = 10.0
 """The seconds after which a call that was to take `SLICE` is thought never to return."""
 
 
-class TransactionalProducer(RenewableProducer):
+class TransactionalClient(RenewableProducer):
     """A producer whose records can be part of transactions, if it has a `transactional.id`.
 
     One thread at a time makes these calls, except that `add_offsets` may hang on a thread of its own. That thread holds

@@ -56,7 +56,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
     def begin(self, ordering: Ordering, size: int, linger: int) -> None:
         self.ordering, self.size, self.linger = ordering, size, linger
         self.engine: Engine[Record] = Engine(ordering, levels=LEVELS)
-        self.engine.gather(size, linger)
+        self.engine.let_batches_fill(size, linger)
         self.now = 100
         self.stays: dict[TopicPartition, Stay] = {}
         self.running: list[list[Work[Record]]] = []

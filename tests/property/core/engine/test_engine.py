@@ -312,7 +312,7 @@ class EngineOfALog(RuleBasedStateMachine):
     @invariant()
     def with_nothing_to_do_something_is_fetched(self) -> None:
         if self.stays and self.engine.work_remaining == 0 and not self.engine.is_uncommitted():
-            assert not self.engine.held()
+            assert not self.engine.paused()
             assert all(
                 self.engine.demand()[level] > 0 for level in range(2) if any(p.level == level for p in self.stays)
             )

@@ -169,7 +169,7 @@ def test_a_low_flood_takes_no_room_of_the_high_level() -> None:
     engine = engine_of(LOW, HIGH, buffer=10, room=50, size_of=lambda record: 1)
     engine.receive(LOW, records(range(500)), NOW)
     assert engine.demand() == [0, 10]
-    assert engine.held() == {LOW}
+    assert engine.paused() == {LOW}
 
 
 # Flow
@@ -181,7 +181,7 @@ def test_records_behind_forty_stuck_lanes_do_not_stop_the_other_keys() -> None:
     stuck = {f"key {key}".encode() for key in range(40)}
     log, done = records(range(4000), key_of(160)), 0
     while True:
-        if ORDERS not in engine.held() and (wanted := engine.demand()[0]):
+        if ORDERS not in engine.paused() and (wanted := engine.demand()[0]):
             engine.receive(ORDERS, log[:wanted], NOW)
             del log[:wanted]
         works = engine.take(100 - engine.slots_taken[0], NOW)
@@ -201,7 +201,7 @@ def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_r
     for _ in range(500):
         for partition in parts:
             wanted = min(10, engine.demand()[0])
-            if partition not in engine.held() and wanted:
+            if partition not in engine.paused() and wanted:
                 engine.receive(partition, records(range(ends[partition], ends[partition] + wanted), key_of(3)), NOW)
                 ends[partition] += wanted
             assert engine.bytes_held[0] <= 400 + 20
@@ -210,18 +210,18 @@ def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_r
                 # Of the first four partitions one key of three hangs.
                 if work.partition.partition >= 4 or work.record.raw_key != b"key 0":
                     done[work.partition] += engine.finish(work, NOW)
-    assert engine.held() == set(parts[:4])
+    assert engine.paused() == set(parts[:4])
     assert all(done[partition] > 1000 for partition in parts[4:])
 
 
 def test_a_held_partition_starts_again_by_itself() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.PARTITION, buffer=10, room=100, size_of=lambda record: 1)
     engine.receive(ORDERS, records(range(120)), NOW)
-    assert engine.held() == {ORDERS}
+    assert engine.paused() == {ORDERS}
     assert engine.demand() == [0]
     for _ in range(60):
         finish_all(engine, engine.take(1, NOW))
-    assert engine.held() == set()
+    assert engine.paused() == set()
     assert engine.demand() == [10 - 1]
 
 
@@ -229,7 +229,7 @@ def test_failing_records_fill_the_room_and_no_more() -> None:
     engine = engine_of(ORDERS, buffer=10, room=100, size_of=lambda record: 1)
     end = 0
     for _ in range(100):
-        if ORDERS not in engine.held():
+        if ORDERS not in engine.paused():
             engine.receive(ORDERS, records(range(end, end + engine.demand()[0])), NOW)
             end += 10
         for work in engine.take(10, NOW):
@@ -256,7 +256,7 @@ def pressed_engine(*others: TopicPartition) -> tuple[Engine[Record], list[Work[R
     draw = random.Random(1)
     engine = engine_of(ORDERS, *others)
     hanging, end = [], 0
-    while ORDERS not in engine.held():
+    while ORDERS not in engine.paused():
         engine.receive(ORDERS, records(range(end, end + 500)), NOW)
         end += 500
         assert end < 1_000_000
@@ -273,10 +273,10 @@ def test_a_partition_with_too_large_a_map_takes_no_new_records_alone_and_starts_
     engine, hanging = pressed_engine(other)
     metadata = engine.tick().commits[ORDERS].metadata
     assert MAX_CHARACTERS * 0.7 < len(metadata) <= MAX_CHARACTERS
-    assert engine.held() == {ORDERS}
+    assert engine.paused() == {ORDERS}
     assert engine.demand() == [1000]
     finish_all(engine, hanging[: len(hanging) // 2])
-    assert engine.held() == set()
+    assert engine.paused() == set()
 
 
 def test_above_the_limit_the_offset_is_committed_with_what_has_room_of_its_map() -> None:
@@ -286,7 +286,7 @@ def test_above_the_limit_the_offset_is_committed_with_what_has_room_of_its_map()
     commit = engine.tick().commits[ORDERS]
     assert MAX_CHARACTERS * 0.5 < len(commit.metadata) <= MAX_CHARACTERS
     assert commit.offset == engine.committable(ORDERS)
-    assert engine.held() == {ORDERS}
+    assert engine.paused() == {ORDERS}
 
 
 def test_a_broker_that_takes_no_maps_holds_a_partition_until_its_gap_is_closed() -> None:
@@ -296,13 +296,13 @@ def test_a_broker_that_takes_no_maps_holds_a_partition_until_its_gap_is_closed()
     first, *works = engine.take(3000, NOW)
     finish_all(engine, works[:900])
     assert engine.tick().commits[ORDERS][:2] == (0, "")
-    assert not engine.held()  # it may go on within the least window
+    assert not engine.paused()  # it may go on within the least window
     finish_all(engine, works[900:])
     assert engine.tick().commits[ORDERS][:2] == (0, "")
-    assert engine.held() == {ORDERS}
+    assert engine.paused() == {ORDERS}
     engine.finish(first, NOW)
     assert engine.tick().commits[ORDERS][:2] == (3000, "")
-    assert not engine.held()
+    assert not engine.paused()
 
 
 def test_outputs_that_wait_for_a_gap_to_be_closed_do_not_keep_what_closes_it_from_its_start() -> None:
@@ -334,7 +334,7 @@ def test_a_restart_with_a_full_map_reads_again_what_it_has_as_incomplete() -> No
     restarted.assign(ORDERS, decode(commit.metadata, commit.offset))
     end = commit.offset
     while end < hanging[-1].offset:
-        assert restarted.held() == set()
+        assert restarted.paused() == set()
         restarted.receive(ORDERS, records(range(end, end + 500)), NOW)
         end += 500
     assert offsets(restarted.take(99_999, NOW))[: len(hanging)] == offsets(hanging)
@@ -629,7 +629,7 @@ def test_a_record_that_fails_again_and_again_keeps_its_last_error_and_no_other()
 @pytest.mark.parametrize("linger", [0.0, 60.0])
 def test_records_of_batches_that_are_done_are_not_kept(ordering: Ordering, linger: float) -> None:
     engine, alive = engine_of(ORDERS, ordering=ordering), weakref.WeakSet[Record]()
-    engine.gather(10, linger)
+    engine.let_batches_fill(10, linger)
     for number in range(50):
         came = records(range(100 * number, 100 * number + 100), key_of(10))
         alive.update(came)

@@ -162,7 +162,7 @@ def test_the_next_attempt_of_a_work_waits_for_its_time(monkeypatch: pytest.Monke
 
 def test_a_work_that_waits_for_its_batch_is_ready_as_soon_as_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
-    world.engine.gather(2, linger=1.0)
+    world.engine.let_batches_fill(2, linger=1.0)
     first = world.receive(0.0)
     assert state_of(first) is WorkState.WAITING
     second = world.receive(0.0)
