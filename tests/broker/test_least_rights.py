@@ -32,7 +32,7 @@ from headway.core.rights import Right
 from headway.core.roles import rights_of
 from headway.delay.pending import read_pending
 from headway.delay.topics import create_topics
-from headway.kafka.own_rights import Held, OwnRights
+from headway.kafka.own_rights import OwnRights, Presence
 from tests.broker.delay_cluster import QUICK, wait_until
 from tests.broker.secured_role import AUDITED, SecuredUser, create, user_with
 
@@ -311,11 +311,11 @@ def test_check_finds_each_right_that_is_missing(broker: LocalBroker, name: str) 
     delayed(broker, name)
     rights = rights_of("relay", [], {"scheduler": [name], "topic": [f"{name}-target"]})
     user = user_with(broker, rights)
-    assert {answer.held for answer in OwnRights(user.config).check(rights)} == {Held.YES}
+    assert {answer.held for answer in OwnRights(user.config).check(rights)} == {Presence.YES}
     for right in rights:
         user.revoke(right)
         [answer] = OwnRights(user.config).check([right])
-        assert (answer.right, answer.held) == (right, Held.NO)
+        assert (answer.right, answer.held) == (right, Presence.NO)
         user.grant(right)
 
 
@@ -331,8 +331,8 @@ def test_check_says_what_cannot_be_known(broker: LocalBroker, name: str) -> None
         Right("Create", "Topic", f"{name}.new"),
     ]
     answers = OwnRights(user.config).check(rights)
-    unknown = Held.UNKNOWN
-    assert [answer.held for answer in answers] == [unknown, unknown, unknown, Held.YES, Held.YES, Held.NO]
+    unknown = Presence.UNKNOWN
+    assert [answer.held for answer in answers] == [unknown, unknown, unknown, Presence.YES, Presence.YES, Presence.NO]
     assert "no such topic" in answers[0].reason
     assert "end the transactions" in answers[1].reason
     assert "can be seen" in answers[2].reason

@@ -9,7 +9,7 @@ from headway.core.rights import Right, least
 _PLACEHOLDER = re.compile(r"<([^>]+)>")
 
 
-class Part(NamedTuple):
+class RolePart(NamedTuple):
     """The rights that a role needs in one case; `case` is empty for those it always needs."""
 
     case: str
@@ -21,7 +21,7 @@ class Role(NamedTuple):
     """A role of the page: its title, and its parts. Names in `<>` are filled in."""
 
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[RolePart, ...]
 
 
 _SCHEDULING = (
@@ -30,43 +30,43 @@ _SCHEDULING = (
     "Describe Topic <scheduler>.commands",
     "Write Topic <scheduler>.line-*",
 )
-_CREATE_SCHEDULER = Part(
+_CREATE_SCHEDULER = RolePart(
     "create",
     "on first use, and for `schedule init` and `schedule fit --apply`",
     ("Create Topic <scheduler>.*", "Describe Topic <scheduler>.*", "Write Topic <scheduler>.ladder"),
 )
-_DUE = Part("due", "with `due`", _SCHEDULING)
+_DUE = RolePart("due", "with `due`", _SCHEDULING)
 _MEMBER = ("Read Topic <topic>", "Read Group <group>")
 _PARALLEL = (
-    Part("", "", _MEMBER),
-    Part("outputs", "with outputs", ("Write Topic <output>",)),
-    Part("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
-    Part("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
-    Part("due", "with `RetryLater`", _SCHEDULING),
+    RolePart("", "", _MEMBER),
+    RolePart("outputs", "with outputs", ("Write Topic <output>",)),
+    RolePart("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
+    RolePart("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
+    RolePart("due", "with `RetryLater`", _SCHEDULING),
 )
 _WORKER = tuple(part for part in _PARALLEL if part.case != "outputs")
 _CONTROL = (
-    Part("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
-    Part("create", "on first use", ("Create Topic headway-control",)),
+    RolePart("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
+    RolePart("create", "on first use", ("Create Topic headway-control",)),
 )
 
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
         "`PriorityProducer`, `Producer`, `headway produce`",
         (
-            Part("", "", ("Write Topic <topic>",)),
-            Part("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),
+            RolePart("", "", ("Write Topic <topic>",)),
+            RolePart("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),
             _DUE,
         ),
     ),
-    "consumer": Role("`PriorityConsumer`, `headway consume`", (Part("", "", _MEMBER),)),
+    "consumer": Role("`PriorityConsumer`, `headway consume`", (RolePart("", "", _MEMBER),)),
     "parallel": Role("`ParallelConsumer`", _PARALLEL),
     "worker": Role("`@worker`, `headway worker`", _WORKER),
     "scheduler": Role(
         "`Scheduler`, `headway schedule add`",
         (
-            Part("", "", _SCHEDULING),
-            Part(
+            RolePart("", "", _SCHEDULING),
+            RolePart(
                 "cancel",
                 "that cancels or reschedules; `schedule cancel`, `cancel_where`",
                 ("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
@@ -77,7 +77,7 @@ ROLES: Final[Mapping[str, Role]] = {
     "relay": Role(
         "`Relay`, `headway relay`",
         (
-            Part(
+            RolePart(
                 "",
                 "",
                 (
@@ -94,28 +94,28 @@ ROLES: Final[Mapping[str, Role]] = {
     "spark source": Role(
         "`spark.read`, `spark.readStream`",
         (
-            Part("", "", ("Read Topic <topic>",)),
-            Part("group", "with the option `group.id`", ("Read Group <group>",)),
+            RolePart("", "", ("Read Topic <topic>",)),
+            RolePart("group", "with the option `group.id`", ("Read Group <group>",)),
         ),
     ),
     "spark sink": Role(
         "`df.write`, `df.writeStream`, `outputs`",
         (
-            Part("", "", ("Write Topic <topic>",)),
-            Part(
+            RolePart("", "", ("Write Topic <topic>",)),
+            RolePart(
                 "exactly-once",
                 "exactly once, the default",
                 ("Write TransactionalId headway-sink-*", "Read Topic <markers>", "Write Topic <markers>"),
             ),
             _DUE._replace(said="with a column `due`"),
-            Part("create", "on first use", ("Create Topic <markers>",)),
+            RolePart("create", "on first use", ("Create Topic <markers>",)),
         ),
     ),
     "spark workers": Role("`run_workers`", (*_WORKER, *_CONTROL)),
     "schedule": Role(
         "`headway schedule list`, `stats`, `fit`, `report`; `headway.spark.delay`",
         (
-            Part(
+            RolePart(
                 "",
                 "",
                 (
@@ -128,17 +128,19 @@ ROLES: Final[Mapping[str, Role]] = {
     "topics": Role(
         "`headway topics list`",
         (
-            Part("", "", ("Describe Topic <topic>",)),
-            Part("create", "`topics create`", ("Create Topic <topic>",)),
-            Part("delete", "`topics delete`", ("Delete Topic <topic>",)),
+            RolePart("", "", ("Describe Topic <topic>",)),
+            RolePart("create", "`topics create`", ("Create Topic <topic>",)),
+            RolePart("delete", "`topics delete`", ("Delete Topic <topic>",)),
         ),
     ),
-    "offsets": Role("`headway offsets show`", (Part("", "", ("Describe Group <group>", "Describe Topic <topic>")),)),
+    "offsets": Role(
+        "`headway offsets show`", (RolePart("", "", ("Describe Group <group>", "Describe Topic <topic>")),)
+    ),
     "dead": Role(
         "`headway dead list`, `show`",
         (
-            Part("", "", ("Read Topic <topic>", "Describe Group headway-dead-<topic>")),
-            Part("send again", "`send-again`", ("Read Group headway-dead-<topic>", "Write Topic <target>")),
+            RolePart("", "", ("Read Topic <topic>", "Describe Group headway-dead-<topic>")),
+            RolePart("send again", "`send-again`", ("Read Group headway-dead-<topic>", "Write Topic <target>")),
         ),
     ),
 }

@@ -30,7 +30,7 @@ _NOT_TOLD = "the brokers do not tell which operations are allowed"
 _silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is an expected answer
 
 
-class Held(Enum):
+class Presence(Enum):
     """The presence of a right."""
 
     YES = "there"
@@ -38,11 +38,11 @@ class Held(Enum):
     UNKNOWN = "not known"
 
 
-class Answer(NamedTuple):
+class Finding(NamedTuple):
     """The answer about a right, and the reason if it is not certain."""
 
     right: Right
-    held: Held
+    held: Presence
     reason: str = ""
 
 
@@ -61,11 +61,11 @@ class OwnRights:
         self._visible = admin.topics()  # raises for a login that is refused
         self._admin = admin.client
 
-    def check(self, rights: Iterable[Right]) -> list[Answer]:
+    def check(self, rights: Iterable[Right]) -> list[Finding]:
         """Return the known state of each right."""
         return [self._ask(right) for right in rights]
 
-    def _ask(self, right: Right) -> Answer:
+    def _ask(self, right: Right) -> Finding:
         if right.resource == "TransactionalId":
             return self._of_transactional_id(right)
         if right.resource == "Group":
@@ -76,30 +76,30 @@ class OwnRights:
             return self._answer(right, self._of_topic)
         return self._of_all_topics(right)
 
-    def _of_all_topics(self, right: Right) -> Answer:
+    def _of_all_topics(self, right: Right) -> Finding:
         """Return the worst answer for the existing topics."""
         beginning = right.name if right.prefixed else ""
         found = [name for name in self._visible if name.startswith(beginning) and not name.startswith("__")]
         answers = [self._ask(Right(right.operation, right.resource, name)) for name in found]
         for answer in answers:
-            if answer.held is Held.NO:
-                return Answer(right, Held.NO, f"not for {answer.right.name}")
+            if answer.held is Presence.NO:
+                return Finding(right, Presence.NO, f"not for {answer.right.name}")
         if not answers:
-            return Answer(right, Held.UNKNOWN, "no topic whose name begins so can be seen")
-        return next((Answer(right, each.held, each.reason) for each in answers if each.held is Held.UNKNOWN), None) or (
-            Answer(right, Held.YES)
-        )
+            return Finding(right, Presence.UNKNOWN, "no topic whose name begins so can be seen")
+        return next(
+            (Finding(right, each.held, each.reason) for each in answers if each.held is Presence.UNKNOWN), None
+        ) or (Finding(right, Presence.YES))
 
-    def _answer(self, right: Right, ask: Callable[[str], Allowed]) -> Answer:
+    def _answer(self, right: Right, ask: Callable[[str], Allowed]) -> Finding:
         try:
             allowed = ask(right.name)
         except ck.KafkaException as error:
             if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return Answer(right, Held.UNKNOWN, _NO_SUCH_TOPIC)
+                return Finding(right, Presence.UNKNOWN, _NO_SUCH_TOPIC)
             raise _not_answered(right, error) from error
         if allowed is None:
-            return Answer(right, Held.UNKNOWN, _NOT_TOLD)
-        return Answer(right, Held.YES if allows(allowed, right.operation) else Held.NO)
+            return Finding(right, Presence.UNKNOWN, _NOT_TOLD)
+        return Finding(right, Presence.YES if allows(allowed, right.operation) else Presence.NO)
 
     def _of_topic(self, name: str) -> Allowed:
         return allowed_in(ask_about_topics(self._admin, [name], BROKER_ANSWERS_WITHIN)[name], BROKER_ANSWERS_WITHIN)
@@ -112,7 +112,7 @@ class OwnRights:
                 f"The coordinator of the group {name} did not answer within {BROKER_ANSWERS_WITHIN:g} s."
             ) from None
 
-    def _of_creation(self, right: Right) -> Answer:
+    def _of_creation(self, right: Right) -> Finding:
         name = f"{right.name}{_PROBE}" if right.prefixed else right.name
         asked: Mapping[str, Future[None]] = self._admin.create_topics(
             [NewTopic(name, 1)], validate_only=True, request_timeout=BROKER_ANSWERS_WITHIN
@@ -121,26 +121,26 @@ class OwnRights:
             asked[name].result()
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
-                return Answer(right, Held.NO)
+                return Finding(right, Presence.NO)
             if error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise _not_answered(right, error) from error
-        return Answer(right, Held.YES)
+        return Finding(right, Presence.YES)
 
-    def _of_transactional_id(self, right: Right) -> Answer:
+    def _of_transactional_id(self, right: Right) -> Finding:
         if not right.prefixed:
-            return Answer(right, Held.UNKNOWN, "to try it would end the transactions of whoever uses this id")
+            return Finding(right, Presence.UNKNOWN, "to try it would end the transactions of whoever uses this id")
         own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
             producer.init_transactions(BROKER_ANSWERS_WITHIN)
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
-                return Answer(right, Held.NO)
+                return Finding(right, Presence.NO)
             raise _not_answered(right, error) from error
         finally:
             with contextlib.suppress(ck.KafkaException):  # the same error again
                 producer.close()
-        return Answer(right, Held.YES)
+        return Finding(right, Presence.YES)
 
 
 def _not_answered(right: Right, error: ck.KafkaException) -> KafkaError:

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from headway import cli
 from headway.core.rights import Right, kafka_acls, least
-from headway.core.roles import ROLES, Part, literal_beginning, rights_of
+from headway.core.roles import ROLES, RolePart, literal_beginning, rights_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "secured.md"
 HERE = ("--bootstrap-servers", "kafka:9092")
@@ -157,7 +157,7 @@ def test_each_right_of_the_table_is_in_the_words_of_kafka_acls(role: str) -> Non
     assert kafka_acls(rights, "User:app")
 
 
-def row(title: str, part: Part) -> str:
+def row(title: str, part: RolePart) -> str:
     """A row of the page's table."""
     alike: dict[str, list[str]] = {}
     for text in part.rights:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from headway import cli
-from headway.cli.options.kafka_options import Connection, connect, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, connect, kafka_options
 from headway.cli.options.settings_file import read_properties
 from headway.errors import ConfigError
 
@@ -72,12 +72,12 @@ def test_a_file_that_is_not_text_is_refused_in_a_sentence(tmp_path: Path) -> Non
 def test_the_settings_reach_the_command_and_its_repr_does_not_show_them() -> None:
     @click.command()
     @kafka_options
-    def command(connection: Connection) -> None:
+    def command(connection: ConnectionSettings) -> None:
         click.echo(connection.config["sasl.password"] == SECRET)
         click.echo(repr(connection))
 
     output = CliRunner().invoke(command, ["-X", f"sasl.password={SECRET}"]).output
-    assert output == "True\nConnection(assumes_servers=True)\n"
+    assert output == "True\nConnectionSettings(assumes_servers=True)\n"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_environment_names_a_file_of_settings_and_an_option_wins_over_it(
 ) -> None:
     @click.command()
     @kafka_options
-    def command(connection: Connection) -> None:
+    def command(connection: ConnectionSettings) -> None:
         click.echo(connection.config["bootstrap.servers"])
 
     def printed(*arguments: str) -> str:

@@ -10,13 +10,13 @@ import click
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.terminal import count
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.levels.naming import is_topic_name, level_group, level_topic
 from headway.core.rights import Right, check_principal, kafka_acls, least
 from headway.core.roles import literal_beginning, rights_of
 from headway.delay.topics import DEFAULT_NAME
 from headway.errors import ConfigError
-from headway.kafka.own_rights import Answer, Held, OwnRights
+from headway.kafka.own_rights import Finding, OwnRights, Presence
 from headway.worker_discovery import find_workers
 from headway.workers import Worker
 
@@ -51,7 +51,7 @@ def _role(command: Command) -> Callable[..., None]:
     @kafka_options
     @functools.wraps(command)
     def shown(
-        *args: Any, principal: str | None, check: bool, as_json: bool, connection: Connection, **kwargs: Any
+        *args: Any, principal: str | None, check: bool, as_json: bool, connection: ConnectionSettings, **kwargs: Any
     ) -> None:
         rights = least(command(*args, **kwargs))
         if check:
@@ -369,11 +369,11 @@ def _show(rights: Sequence[Right], principal: str, servers: str, as_json: bool) 
         click.echo("\n".join(commands))
 
 
-def _tell(answers: Sequence[Answer], as_json: bool) -> None:
-    missing = [answer for answer in answers if answer.held is Held.NO]
-    unknown = [answer for answer in answers if answer.held is Held.UNKNOWN]
+def _tell(answers: Sequence[Finding], as_json: bool) -> None:
+    missing = [answer for answer in answers if answer.held is Presence.NO]
+    unknown = [answer for answer in answers if answer.held is Presence.UNKNOWN]
     if as_json:
-        held = {Held.YES: True, Held.NO: False, Held.UNKNOWN: None}
+        held = {Presence.YES: True, Presence.NO: False, Presence.UNKNOWN: None}
         rights = [{**_described(each.right), "held": held[each.held], "reason": each.reason} for each in answers]
         echo_json({"rights": rights})
     else:

@@ -6,7 +6,7 @@ import click
 
 from headway.cli.commands.levels import LEVELS, DistributorType
 from headway.cli.display.terminal import Progress, complaints, stderr_is_terminal
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.options.logical_topics import require_common_levels
 from headway.cli.records.consumption import Consumption, Start, writing
 from headway.cli.records.record_lines import json_line, text_line
@@ -79,7 +79,7 @@ def consume(
     timeout: float | None,
     format: str,
     output: str,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Write the records of TOPICS, highest level first, until Ctrl-C.
 

@@ -16,7 +16,7 @@ from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import show_table
 from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
 from headway.cli.display.texts import Moment
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.config import OWN_KEYS
 from headway.core.offsets.commit_metadata import Done
 from headway.dead_letters import MOST_BYTES
@@ -71,7 +71,9 @@ def dead() -> None:
 )
 @json_option("letter", ", with all of it")
 @kafka_options
-def list_(topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json: bool, connection: Connection) -> None:
+def list_(
+    topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json: bool, connection: ConnectionSettings
+) -> None:
     """List what is open in a dead letter topic.
 
     It reads up to where the topic ends now; no group is joined, nothing is committed. `letter` is PARTITION:OFFSET, as
@@ -96,7 +98,7 @@ def list_(topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json
 @click.argument("place", type=PlaceType(), metavar="PARTITION:OFFSET")
 @json_option()
 @kafka_options
-def show(topic: str, place: Place, as_json: bool, connection: Connection) -> None:
+def show(topic: str, place: Place, as_json: bool, connection: ConnectionSettings) -> None:
     """Show all of one dead letter.
 
     What is not UTF-8 is shown in hex, and with --json in Base64 under a name that says so.
@@ -133,7 +135,7 @@ def send_again(
     to: str | None,
     dry_run: bool,
     yes: bool,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Send dead letters again, to the topics and partitions that they came from.
 
@@ -178,7 +180,7 @@ def _require_one_choice(places: Sequence[Place], everything: bool, filter: Filte
 
 
 def _send(
-    dead: DeadTopic, plan: Plan, connection: Connection, complaint: Complaints, *, ask: bool, sent_too: bool
+    dead: DeadTopic, plan: Plan, connection: ConnectionSettings, complaint: Complaints, *, ask: bool, sent_too: bool
 ) -> int:
     """Ask, and send; return the exit code. Letters that could not be remembered are not sent."""
     dead.memory_of(plan.existing, plan.destinations)
@@ -196,7 +198,7 @@ def _send(
 
 
 @contextmanager
-def _opened(topic: str, connection: Connection) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
+def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
     """Open the dead letter topic; yield it, and all topics with their numbers of partitions."""
     kafka_topics = connection.admin().topics("Read")
     with dead_topic(topic, kafka_topics, connection) as dead:

@@ -13,7 +13,7 @@ from headway.cli.display.offset_maps import LEGEND, draw
 from headway.cli.display.tables import show_table
 from headway.cli.display.terminal import count
 from headway.cli.display.texts import local_time, printable, shortened
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.records.record_lines import text_or_base64
 from headway.core.levels.naming import level_group, level_topic
 from headway.core.offsets.commit_metadata import UNKNOWN, CommitMetadata, read_metadata
@@ -68,7 +68,7 @@ def offsets() -> None:
 @click.option("--levels", type=LEVELS, help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
 @json_option("group", ", with the ranges that are not done")
 @kafka_options
-def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: Connection) -> None:
+def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: ConnectionSettings) -> None:
     """Show what a Kafka group has committed, and draw its offset maps.
 
     It only looks: no group is joined, nothing is changed. The lag is what is behind the committed offset; some of it
@@ -128,7 +128,7 @@ def _stdin() -> bytes:
         return bytes(stdin.read())
 
 
-def _read(connection: Connection, group: str) -> list[PartitionCommit]:
+def _read(connection: ConnectionSettings, group: str) -> list[PartitionCommit]:
     with GroupInspector(connection.config, group) as onlooker:
         committed = onlooker.committed(onlooker.partitions())
         ends = onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
@@ -161,7 +161,9 @@ def _without_commit(
     return missing
 
 
-def _read_uncommitted(connection: Connection, group: str, partitions: Sequence[Partition]) -> Iterator[PartitionCommit]:
+def _read_uncommitted(
+    connection: ConnectionSettings, group: str, partitions: Sequence[Partition]
+) -> Iterator[PartitionCommit]:
     if not partitions:
         return
     with GroupInspector(connection.config, group) as onlooker:
@@ -173,7 +175,7 @@ def _read_uncommitted(connection: Connection, group: str, partitions: Sequence[P
             )
 
 
-def _require_any(group: str, levels: int | None, found: Sequence[str], connection: Connection) -> None:
+def _require_any(group: str, levels: int | None, found: Sequence[str], connection: ConnectionSettings) -> None:
     if found:
         return
     with GroupInspector(connection.config, group) as onlooker:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from headway.cli.commands.levels import LEVELS
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 
 
@@ -45,7 +45,7 @@ def run(
     tables: Path | None,
     master: str | None,
     forever: bool,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Run the pipeline NAME on what is in Kafka, and write a report.
 

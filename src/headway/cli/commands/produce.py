@@ -6,7 +6,7 @@ import click
 
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.terminal import complaints
-from headway.cli.options.kafka_options import Connection, KeyValue, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.logical_topics import require_levels
 from headway.cli.records.lines import JsonLines, text_lines
 from headway.cli.records.production import Production
@@ -51,7 +51,7 @@ def produce(
     levels: int | None,
     headers: Sequence[tuple[str, str]],
     on_error: str,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Send the lines of FILES, or of stdin, to a topic by priority.
 

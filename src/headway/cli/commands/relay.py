@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.delay.relay.relay import Relay
@@ -37,7 +37,7 @@ log = logging.getLogger("headway.relay")
 )
 @log_options
 @kafka_options
-def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: Connection) -> None:
+def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: ConnectionSettings) -> None:
     """Deliver delayed records when they are due.
 
     It runs until SIGTERM or Ctrl-C.

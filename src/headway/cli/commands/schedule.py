@@ -15,7 +15,7 @@ from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
 from headway.cli.display.texts import printable, shown_bytes
 from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
-from headway.cli.options.kafka_options import Connection, KeyValue, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import LongLine, read_lines
 from headway.core.delay.changes import Settled
@@ -69,7 +69,7 @@ def init(
     lines: Ladder | None,
     dry_run: bool,
     name: str,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Create the topics of a scheduler, or put other delay lines in use.
 
@@ -119,7 +119,7 @@ def add(
     headers: Iterable[tuple[str, str]],
     id_: str | None,
     name: str,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Schedule each line of stdin as a record for TOPIC, and write its handle, with which it can be cancelled.
 
@@ -150,7 +150,7 @@ def add(
 @json_option("schedule")
 @_NAME
 @kafka_options
-def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: Connection) -> None:
+def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: ConnectionSettings) -> None:
     """List what is due next.
 
     \b
@@ -181,7 +181,9 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
 @_NAME
 @kafka_options
 @click.pass_context
-def cancel(context: click.Context, handles: Sequence[str], timeout: float, name: str, connection: Connection) -> None:
+def cancel(
+    context: click.Context, handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
+) -> None:
     """Cancel schedules, and say for each what became of that.
 
     The exit code is 0 if all are cancelled, and 1 if one was delivered already, or no relay has answered.
@@ -207,7 +209,7 @@ def cancel(context: click.Context, handles: Sequence[str], timeout: float, name:
 @json_option()
 @_NAME
 @kafka_options
-def stats(as_json: bool, name: str, connection: Connection) -> None:
+def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
     """Count what is pending, by delay line and by the hour in which it is due. Reads all of it once.
 
     \b
@@ -233,7 +235,7 @@ def stats(as_json: bool, name: str, connection: Connection) -> None:
 @click.option("--apply", is_flag=True, help="Put the proposed lines in use.")
 @_NAME
 @kafka_options
-def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
+def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> None:
     """Propose the delay lines with which what is pending would have been moved least.
 
     Every line is a topic, and with each that a delay passes it is written once more.
@@ -269,7 +271,7 @@ def fit_(count: int, apply: bool, name: str, connection: Connection) -> None:
 @master_option
 @_NAME
 @kafka_options
-def report(output: Path, count: int, master: str | None, name: str, connection: Connection) -> None:
+def report(output: Path, count: int, master: str | None, name: str, connection: ConnectionSettings) -> None:
     """Show what is pending, as a page with plots: for millions of schedules, counted on Spark.
 
     By the hour in which they are due and by delay line, with the seconds in which most is due, and delay lines that

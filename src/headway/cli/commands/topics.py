@@ -8,7 +8,7 @@ from rich.table import Column
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import show_table
-from headway.cli.options.kafka_options import Connection, KeyValue, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
 from headway.core.levels.naming import level_topic
 
@@ -55,7 +55,7 @@ def create(
     partitions: int,
     replication_factor: int | None,
     configs: Iterable[tuple[str, str]],
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Create a topic: one Kafka topic for each level, or one of that very name.
 
@@ -73,7 +73,7 @@ def create(
 @topics.command(name="list")
 @json_option("topic")
 @kafka_options
-def list_(as_json: bool, connection: Connection) -> None:
+def list_(as_json: bool, connection: ConnectionSettings) -> None:
     """List the topics with their levels, and the others as they are.
 
     Kafka's own, whose names begin with two underscores, are left out.
@@ -103,7 +103,7 @@ def list_(as_json: bool, connection: Connection) -> None:
 @click.option("--levels", type=LEVELS, help="How many it has. By default as many as are found.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @kafka_options
-def delete(topic: str, levels: int | None, yes: bool, connection: Connection) -> None:
+def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSettings) -> None:
     """Delete a topic: all its levels with all their records, or a topic without levels.
 
     \b

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from headway.cli.display.terminal import stderr_is_terminal
-from headway.cli.options.kafka_options import Connection, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.workers.codes import Code
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import look_at_topics, require_topics
-from headway.cli.workers.supervisor import Outcome, Supervisor
+from headway.cli.workers.supervisor import Conclusion, Supervisor
 from headway.worker_discovery import find_workers
 
 log = logging.getLogger("headway.worker")
@@ -54,7 +54,7 @@ def worker(
     max_concurrency: int | None,
     drain_timeout: float,
     style: LogStyle,
-    connection: Connection,
+    connection: ConnectionSettings,
 ) -> None:
     """Run handlers that are declared with @worker, and keep them running.
 
@@ -74,7 +74,8 @@ def worker(
     again, at longer and longer intervals, until it has died five times in a row while no record ran. A record that
     kills its process is set aside as a dead letter.
 
-    SIGTERM lets what runs end, and a second one does not; nor does Ctrl-C. What did not end comes again.
+    SIGTERM waits for running records. A second SIGTERM, or Ctrl-C, does not. A second Ctrl-C kills the processes.
+    Records that did not end come again.
 
     \b
     Exit codes:
@@ -105,7 +106,7 @@ def worker(
     context.exit(outcome.code)
 
 
-def _tell(outcome: Outcome, style: LogStyle) -> None:
+def _tell(outcome: Conclusion, style: LogStyle) -> None:
     if outcome.code == Code.INTERRUPTED:
         raise KeyboardInterrupt
     if not outcome.sentence:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from headway.cli.dead_letters.letters import Letter, Place
-from headway.cli.options.kafka_options import Connection
+from headway.cli.options.kafka_options import ConnectionSettings
 from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
 from headway.core.rights import Right
@@ -142,7 +142,7 @@ class DeadTopic:
 
 
 @contextmanager
-def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: Connection) -> Iterator[DeadTopic]:
+def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: ConnectionSettings) -> Iterator[DeadTopic]:
     """Open a dead letter topic; raise `ConfigError` if Kafka has none of that name."""
     if name not in kafka_topics:
         near = difflib.get_close_matches(name, kafka_topics, n=1)

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionSettings:
     """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them.
 
     `assumes_servers` says that the user has not said where Kafka is.
@@ -45,7 +45,7 @@ class Connection:
         left_out = _SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}
 
-    def renewed(self) -> "Connection":
+    def renewed(self) -> "ConnectionSettings":
         """Return the connection with its file's present settings: a password may have been renewed there."""
         if self.read_again is None:
             return self
@@ -111,7 +111,9 @@ def kafka_options(command: F) -> F:
     return with_connection  # type: ignore[return-value]
 
 
-def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None) -> Connection:
+def connect(
+    bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None
+) -> ConnectionSettings:
     """Return a client's settings: an option wins over -X, -X over the file, and the file over the environment."""
     options = dict(settings)
 
@@ -127,7 +129,7 @@ def connect(bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], 
     def with_servers() -> dict[str, Any]:
         return {key: value for key, value in read().items() if key != _SERVERS_TOO} | servers
 
-    return Connection(with_servers(), not said, with_servers if config_file else None)
+    return ConnectionSettings(with_servers(), not said, with_servers if config_file else None)
 
 
 def local_broker() -> str | None:

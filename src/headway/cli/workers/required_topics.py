@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from headway.cli.options.kafka_options import Connection
+from headway.cli.options.kafka_options import ConnectionSettings
 from headway.cli.options.logical_topics import count_levels, require_levels
 from headway.config import Config
 from headway.connection_settings import connection_of
@@ -13,7 +13,7 @@ from headway.kafka.topic_listing import TopicListing
 from headway.workers import Worker
 
 
-def look_at_topics(workers: Mapping[str, Worker], connection: Connection) -> dict[str, TopicListing]:
+def look_at_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -> dict[str, TopicListing]:
     """Return Kafka's topics as each worker sees them: with the settings that the worker has declared.
 
     Workers with the same settings ask once. Raises `KafkaError` when no broker answers.

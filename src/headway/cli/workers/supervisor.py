@@ -28,14 +28,14 @@ _LAST_WORDS_WITHIN = 1.0
 _SHOW_EVERY = 0.5
 
 
-class Outcome(NamedTuple):
+class Conclusion(NamedTuple):
     """The exit code, and a sentence with the reason if nobody asked for the end."""
 
     code: Code
     sentence: str = ""
 
 
-class Process:
+class MemberProcess:
     """A member's process while it lives."""
 
     def __init__(self, job: Job) -> None:
@@ -113,14 +113,15 @@ class Supervisor:
         self._drain_timeout = drain_timeout
         self._progress = progress
         self._config_of = config_of
-        self._living: set[Process] = set()
+        self._living: set[MemberProcess] = set()
         self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # of each worker
         self._dead = Report()
         self._ending = asyncio.Event()
         self._order = Order.DRAIN
-        self._outcome = Outcome(Code.DONE)
+        self._is_interrupted = False
+        self._outcome = Conclusion(Code.DONE)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> Conclusion:
         """Run the jobs until they are to end; return the outcome."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
@@ -142,7 +143,7 @@ class Supervisor:
     async def _keep_alive(self, job: Job) -> None:
         deaths = RestartPolicy()
         while not self._ending.is_set():
-            process = Process(
+            process = MemberProcess(
                 replace(job, config=self._config_of(job.worker), suspects=self._suspects[job.worker].all())
             )
             code, lived = await self._live(process)
@@ -154,7 +155,7 @@ class Supervisor:
                 self._suspect(process, how_it_ended(code))
                 await self._mourn(process, how_it_ended(code), lived, deaths)
 
-    async def _live(self, process: Process) -> tuple[int, float]:
+    async def _live(self, process: MemberProcess) -> tuple[int, float]:
         """Start a process and wait for its end; return its exit code and the seconds that it lived."""
         born = time.monotonic()
         await process.start()
@@ -171,7 +172,7 @@ class Supervisor:
         self._dead = Report(self._dead.handled + process.report.handled, self._dead.failed + process.report.failed)
         return code, time.monotonic() - born
 
-    def _suspect(self, process: Process, how: str) -> None:
+    def _suspect(self, process: MemberProcess, how: str) -> None:
         """Warn all members of the same worker of the records that ran when a process died."""
         suspects = self._suspects[process.job.worker].died(process.ran, how, time.time())
         for other in self._living:
@@ -181,12 +182,12 @@ class Supervisor:
             records = count(len(process.ran), "record")
             log.error("%s %s while it was at %s, each run alone from now on.", name_of(process.job), how, records)
 
-    async def _mourn(self, process: Process, how: str, lived: float, deaths: RestartPolicy) -> None:
+    async def _mourn(self, process: MemberProcess, how: str, lived: float, deaths: RestartPolicy) -> None:
         """Wait until the next start is worth it, or give up."""
         name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
             sentence = f"{name} died {MOST_DEATHS} times in a row, at last {how} after {lived:.1f} s, and is given up."
-            self._end(Order.DRAIN, Outcome(Code.KEPT_DYING, f"{sentence} What it said before is above."))
+            self._end(Order.DRAIN, Conclusion(Code.KEPT_DYING, f"{sentence} What it said before is above."))
             return
         log.error("%s, process %d, %s after %.1f s; it is started again in %g s.", name, process.pid, how, lived, delay)
         with contextlib.suppress(TimeoutError):
@@ -197,14 +198,15 @@ class Supervisor:
     def _terminate(self) -> None:
         again = self._ending.is_set()
         log.info("SIGTERM: %s.", "what runs is left" if again else "what runs may end")
-        self._end(Order.STOP if again else Order.DRAIN, Outcome(Code.DONE))
+        self._end(Order.STOP if again else Order.DRAIN, Conclusion(Code.DONE))
 
     def _interrupt(self) -> None:
-        if self._outcome.code == Code.INTERRUPTED:
+        if self._is_interrupted:
             self._kill()
-        self._end(Order.STOP, Outcome(Code.INTERRUPTED))
+        self._is_interrupted = True
+        self._end(Order.STOP, Conclusion(Code.INTERRUPTED))
 
-    def _end(self, order: Order, outcome: Outcome) -> None:
+    def _end(self, order: Order, outcome: Conclusion) -> None:
         """Tell all members to end."""
         self._conclude(outcome)
         self._order = order
@@ -219,7 +221,7 @@ class Supervisor:
             log.error("%s did not end and is killed.", name_of(process.job))
             process.kill()
 
-    def _conclude(self, outcome: Outcome) -> None:
+    def _conclude(self, outcome: Conclusion) -> None:
         """Keep the first outcome that is not `DONE` as the outcome of all."""
         if self._outcome.code == Code.DONE:
             self._outcome = outcome
@@ -243,10 +245,10 @@ def name_of(job: Job) -> str:
     return f"{job.worker}[{job.index}]"
 
 
-def _outcome(code: int, mistake: str) -> Outcome:
+def _outcome(code: int, mistake: str) -> Conclusion:
     """Return the outcome for all of the end of a process that was not started again."""
     if mistake:
-        return Outcome(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
+        return Conclusion(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
     if code != Code.DONE:
-        return Outcome(Code.UNFINISHED, "Not all that ran could end; its records come again.")
-    return Outcome(Code.DONE)
+        return Conclusion(Code.UNFINISHED, "Not all that ran could end; its records come again.")
+    return Conclusion(Code.DONE)

@@ -15,7 +15,7 @@ from headway.core.offsets.offset_map import Commit, OffsetMap
 from headway.records import TopicPartition
 
 
-class Part(NamedTuple):
+class TickPart(NamedTuple):
     """The part of a tick from one assignment: all until `finished`, with `sets` output sets of `size` bytes.
 
     The tick leaves the `withheld` sets out. `remembered` is the state that counts as done once the tick is committed.
@@ -35,7 +35,7 @@ class Tick(NamedTuple):
 
     commits: dict[TopicPartition, Commit]
     outputs: list[Any]
-    parts: list[Part]
+    parts: list[TickPart]
 
 
 def take(assignments: Iterable[Assignment[Any]]) -> Tick:
@@ -53,7 +53,9 @@ def take(assignments: Iterable[Assignment[Any]]) -> Tick:
             tick.outputs.extend(output for _, _, outputs in taken for output in outputs)
             size = each.of_outputs - sum(size for _, size, _ in withheld)
             sets = len(each.outputs)
-            tick.parts.append(Part(each, each.finished, each.outputs, sets, size, withheld, commit.kept or snapshot))
+            tick.parts.append(
+                TickPart(each, each.finished, each.outputs, sets, size, withheld, commit.kept or snapshot)
+            )
     return tick
 
 

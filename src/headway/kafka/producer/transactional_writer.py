@@ -106,9 +106,11 @@ class TransactionalWriter:
     def write(
         self, records: Sequence[OutgoingRecord], stored: Stored, is_given_up: Callable[[], bool] = _never
     ) -> Rejection | None:
-        """Write all records in the open transaction, and return the first that Kafka refuses, if any.
+        """Write all records in the open transaction, and return the rejection, if any.
 
-        Raises `NotStoredError` if records are not stored for another reason, or if nobody waits for them any more.
+        Its position is None unless each record has a batch of its own (`is_searching`), or the client itself refuses
+        the record. Raises `NotStoredError` if records are not stored for another reason, or if nobody waits for them
+        any more.
         """
         attempt = _Attempt(records, stored, certain=self.client.batches_of_one or len(records) == 1)
         if rejection := self._send(attempt, is_given_up):
