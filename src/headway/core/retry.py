@@ -169,7 +169,7 @@ class Retries:
         backoff: The delay after each attempt: `fixed_backoff`, `exponential_backoff`, or a function of the attempt,
             from 1, and a chance from 0 to 1. If it raises, the default decides.
         max_attempts: The attempts after which a record is a dead letter, `RetriableError` or not; None tries for ever.
-        fatal: Errors that are not retried. `RetriableError` always is, `FatalError` never.
+        fatal: Errors that are not retried, besides `FatalError`. `RetriableError` is, up to `max_attempts`.
         by_exception: The back-offs of certain errors: that of the error's class, or else of its nearest base class.
         delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
             number of seconds, the backoff decides.

@@ -112,7 +112,8 @@ class Scheduler(Closable):
             level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
             partition: The target's partition; without it the key decides, as for any producer.
             id: The beginning of the schedule's id, to find the schedule by in lists; a unique end is added.
-            on_stored: Called with (error, metadata) on the scheduler's own thread, when the record is stored or not.
+            on_stored: Called with (error, metadata) when the record is stored or not, on the thread that takes reports:
+                one of the scheduler's, or one that sends, flushes or waits for a result.
 
         Raises:
             ConfigError: The time has no zone or is beyond the year 9999; the topic or partition is impossible; or a

@@ -1,4 +1,4 @@
-"""A time limit for each call of a handler.
+"""A time limit for each call of a handler in a thread or a coroutine; the pool kills a process instead.
 
 A coroutine is cancelled, and cancelled again if it goes on nevertheless. In a thread the error is raised between two
 steps of Python code. A call that never comes back to Python, such as one into a library that waits without a time

@@ -180,12 +180,13 @@ class ParallelConsumer:
         """Call `handler(record, context)` for each record, until `stop` or `close`; once in a consumer's life.
 
         A plain function runs on threads, an `async def` on an event loop in a thread of its own. A record is done when
-        the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is always tried again,
-        `FatalError` and `DeserializationError` (a key or value that cannot be read) never. Ctrl-C ends `run` at once:
-        completed records are committed, running ones come again. SIGTERM drains, a second one ends at once.
+        the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is tried again until
+        `max_attempts`, `FatalError` and `DeserializationError` (an unreadable key or value) never. Ctrl-C ends `run` at
+        once: completed records are committed, running ones come again. SIGTERM drains, a second one ends at once.
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
+            AuthenticationError: The brokers do not let this client in, or no longer.
             AuthorizationError: A right on a topic or a group is missing from the start. A right lost later is logged
                 now and then, and `metrics` names it, until the right is there again.
         """

@@ -54,15 +54,17 @@ class PriorityProducer(TransactionalProducer):
     ) -> DeliveryFuture:
         """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
-        With a `due` time (see `Scheduler.send_later`) a relay delivers the record then, and the future is about its
-        delay line. `timestamp` is in milliseconds since the epoch, now by default.
+        With a `due` time a relay delivers the record then, and the future is about its delay line. The first such call
+        asks Kafka for the scheduler's topics and may create them. Serialisers then run on the caller's thread, and what
+        `Scheduler.send_later` raises, this call raises. `timestamp` is in milliseconds since the epoch, now by default.
 
         `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
         for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
 
-        Waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a level that does not exist, and
-        sends nothing then. A later failure, serialisation included, fails the future. Do not call `send` from a signal
-        handler, which may have interrupted a `send`: let the signal handler tell a thread.
+        Without `due` it waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a level that does
+        not exist, and sends nothing then. A later failure, serialisation included, fails the
+        future. Do not call `send` from a signal handler, which may have interrupted a `send`: let the signal handler
+        tell a thread.
         """
         if due is not None:
             return self._send_later(topic, value, key, due, level, headers, partition, timestamp, on_delivery)

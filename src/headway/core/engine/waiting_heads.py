@@ -1,4 +1,6 @@
-"""Heads of lanes that may not run yet: retries and due times wait for their time, others for a batch to fill.
+"""Heads of lanes that may not run yet: some wait for a time, such as that of a retry, others for a batch to fill.
+
+Delayed delivery has no part in it: its records wait in Kafka, with a relay.
 
 Invariants: a head that waits has one entry for its time, and is released when that comes or when its batch is full.
 An entry whose time is not its head's any more is outdated; there are never more of those than `_MOST_OUTDATED`, or than

@@ -1,4 +1,7 @@
-"""The three policies that decide which level is served next.
+"""The three policies that share each poll, or each micro-batch of Spark, over the levels.
+
+Slots have policies of their own (`core/engine/slot_policies.py`), and so have a producer's turns
+(`core/producer/turn_policies.py`).
 
 A policy is asked twice per round. `demand` says how many records to fetch from each level, and `split` how many of the
 waiting ones to hand out now. Both get the level buffers, lowest level first.
