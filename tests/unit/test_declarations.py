@@ -110,6 +110,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Retries(lambda attempt, chance: 0.5 - chance), "which gave -0.5 for attempt 1 and chance 1"),
     (lambda: Retries(lambda attempt, chance: math.inf), "which gave inf for attempt 1"),
     (lambda: Retries(lambda attempt, chance: "soon"), "which gave 'soon' for attempt 1"),  # type: ignore[arg-type, return-value]
+    (lambda: Retries(share=0), "share is 0; it must be a number above 0, and at most 1."),
+    (lambda: Retries(share=1.5), "share is 1.5; it must be a number above 0, and at most 1."),
     (lambda: Retries(max_attempts=0), "max_attempts is 0; it must be a whole number, at least 1, or None to try for"),
     (lambda: Retries(max_attempts=2.5), "max_attempts is 2.5; it must be a whole number"),  # type: ignore[arg-type]
     (lambda: Retries(max_attempts=True), "max_attempts is True; it must be a whole number"),

@@ -173,6 +173,8 @@ class Retries:
         by_exception: The back-offs of certain errors: that of the error's class, or else of its nearest base class.
         delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
             number of seconds, the backoff decides.
+        share: The part of the slots, up to 1, for records that failed before while others wait. So records that keep
+            failing hold up healthy ones by no more than that.
 
     Either way the delay is at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for arguments that
     are none of these. A back-off is tried when it is declared, with attempt 1.
@@ -188,6 +190,7 @@ class Retries:
     fatal: tuple[type[BaseException], ...] = ()
     delay: Delay | None = None
     by_exception: Mapping[type[BaseException], Backoff] = field(default_factory=dict)
+    share: float = 0.25
 
     def __post_init__(self) -> None:
         _check_backoff("backoff", self.backoff)
@@ -205,6 +208,8 @@ class Retries:
             )
         if not isinstance(self.fatal, tuple) or not all(map(_is_exception_class, self.fatal)):
             raise ConfigError(f"fatal is {shown(self.fatal)}; it must be a tuple of exception classes, as (KeyError,).")
+        if not is_number(self.share) or not 0 < self.share <= 1:
+            raise ConfigError(f"share is {shown(self.share)}; it must be a number above 0, and at most 1.")
         if self.delay is not None:
             check_function("delay", self.delay, ("record", "attempt", "error"), "It returns seconds.")
 

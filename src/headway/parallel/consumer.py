@@ -11,7 +11,6 @@ from typing import Any, Final, Self
 
 from headway.config import Config, ParallelSettings
 from headway.core.engine.concurrency import Concurrency
-from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
@@ -28,18 +27,17 @@ from headway.execution.supervision import Supervision
 from headway.kafka.binding.connection import change_credentials
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
-from headway.parallel.outputs import OnOutput, size_of_output
+from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import ResultStream
-from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_levels
+from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
 from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records import TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
 _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
-_RECORD_OVERHEAD = 512  # bytes that an empty record takes at librdkafka, the binding and the engine
 
 
 class ParallelConsumer:
@@ -118,9 +116,7 @@ class ParallelConsumer:
         )
         levels = settings.levels or 1
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
-        engine: Engine[ConsumerRecord] = Engine(
-            ordering, levels=levels, slots=checked.slots, buffer=buffer, size_of=_size, size_of_output=size_of_output
-        )
+        engine = make_engine(ordering, levels, checked.slots, buffer, checked.retries.share)
         self._wake = Wakeup()
         self._levels = make_levels(settings)
         admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
@@ -393,7 +389,3 @@ class ParallelConsumer:
     def _check_open(self) -> None:
         if self._ended.is_set():
             raise ClosedError("The consumer is closed. Make a new one to go on.")
-
-
-def _size(record: ConsumerRecord) -> int:
-    return _RECORD_OVERHEAD + len(record.raw_key or b"") + len(record.raw_value or b"")

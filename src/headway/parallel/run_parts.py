@@ -10,6 +10,9 @@ from typing import Any, Literal, Protocol
 
 from headway.config import OutputSettings, ParallelSettings
 from headway.connection_settings import connection_of
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.levels.naming import level_group
 from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, KafkaError
@@ -30,13 +33,17 @@ from headway.parallel.commits import CommitMode, Commits
 from headway.parallel.control_loop import Executor
 from headway.parallel.dead_letters import DeadLetters, require_writable
 from headway.parallel.delayed_retries import DelayedRetries
-from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for
+from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
 from headway.parallel.transactions import Transactions
+from headway.records import ConsumerRecord
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
 ExecutorName = Literal["thread", "async", "process"]
+
+
+_RECORD_OVERHEAD = 512  # bytes that an empty record takes at librdkafka, the binding and the engine
 
 
 class Sends(Protocol):
@@ -178,3 +185,22 @@ def make_levels(settings: ParallelSettings) -> LevelConsumers:
     return LevelConsumers(
         [LevelConsumer(level, kafka | {"group.id": group}, readers) for level, group in enumerate(groups)]
     )
+
+
+def make_engine(
+    ordering: Ordering, levels: int, slots: SlotPolicy, buffer: int, retry_share: float
+) -> Engine[ConsumerRecord]:
+    """Return the engine, which knows how much memory records and outputs take."""
+    return Engine(
+        ordering,
+        levels=levels,
+        slots=slots,
+        buffer=buffer,
+        size_of=_size,
+        size_of_output=size_of_output,
+        retry_share=retry_share,
+    )
+
+
+def _size(record: ConsumerRecord) -> int:
+    return _RECORD_OVERHEAD + len(record.raw_key or b"") + len(record.raw_value or b"")

@@ -24,6 +24,7 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.backpressure import Backpressure
 from headway.core.engine.batching import Batching
 from headway.core.engine.lanes import ALONE, LaneNames, Ordering
+from headway.core.engine.next_slots import NextSlots
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
@@ -54,6 +55,7 @@ class Engine(Generic[R]):
         room: The number of bytes that each level may hold.
         size_of: The bytes that a record takes in memory.
         size_of_output: The bytes that an output takes in memory.
+        retry_share: The part of the slots that records which failed before may take while others wait.
         due: The time before which a record must not run, by the same clock as `now`.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
     """
@@ -68,11 +70,11 @@ class Engine(Generic[R]):
         room: int = 64 * 2**20,
         size_of: Callable[[R], int] = lambda record: 1024,
         size_of_output: Callable[[Any], int] = lambda output: 1024,
+        retry_share: float = 0.25,
         due: Callable[[R], float] | None = None,
         commits: bool = True,
     ) -> None:
         self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
-        self._slots = slots or FairSlots([2**level for level in range(levels)])
         self._buffer = buffer
         self._size_of = size_of
         self._size_of_output = size_of_output
@@ -81,7 +83,8 @@ class Engine(Generic[R]):
         self._levels: list[ReadyQueue[R]] = [ReadyQueue() for _ in range(levels)]
         self._backpressure = Backpressure(room, levels, commits)
         self._budgets = self._backpressure.budgets
-        self._full_of_outputs = self._backpressure.full_of_outputs
+        policy = slots or FairSlots([2**level for level in range(levels)])
+        self._next_slots = NextSlots(self._levels, policy, retry_share, self._backpressure.full_of_outputs)
         self._map_limit = MAX_CHARACTERS
         self._map_accepted = 0  # characters of the largest map that Kafka took
         self._orders = count()
@@ -208,13 +211,10 @@ class Engine(Generic[R]):
         self._waiting.batching = Batching(max_size, linger) if linger > 0 else None
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
-        """Return up to `limit` works that may run now, each of the level that the policy picks, oldest record first."""
+        """Return up to `limit` works that may run now, each of the level that the policy picks, in turns there."""
         if self._waiting.entries:
             self._waiting.release_due(now)
-        works: list[Work[R]] = []
-        while len(works) < limit and (level := self._pick(now)):
-            works.append(level.take())
-        return works
+        return self._next_slots.take(limit, now)
 
     def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
         """Return the first works of one lane, or works that have no lane; an empty list if none may run now.
@@ -223,17 +223,7 @@ class Engine(Generic[R]):
         failed come first again.
         """
         self._waiting.release_due(now)
-        level = self._pick(now)
-        return level.take_batch(max_size, now) if level else []
-
-    def _pick(self, now: float) -> ReadyQueue[R] | None:
-        levels = self._levels
-        if full := self._full_of_outputs:
-            levels = [level.without_ready() if index in full else level for index, level in enumerate(levels)]
-        if len(levels) == 1:
-            return levels[0] if levels[0].ready else None
-        picked = self._slots.pick(levels, now)
-        return None if picked is None else levels[picked]
+        return self._next_slots.take_batch(max_size, now)
 
     # Outcomes
 
@@ -331,7 +321,7 @@ class Engine(Generic[R]):
 
     def next_wake(self) -> float | None:
         """Return when there may be something to take even if nothing else happens."""
-        times = [self._slots.next_change(), self._waiting.next_time()]
+        times = [self._next_slots.next_change(), self._waiting.next_time()]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -385,7 +375,7 @@ class Engine(Generic[R]):
         batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
         work.state = state
         if batch is None or batch.leave():
-            self._levels[work.assignment.level].slots -= 1
+            self._levels[work.assignment.level].leave(bool(batch.has_failed if batch else work.failure))
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:

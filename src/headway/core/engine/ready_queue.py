@@ -1,17 +1,16 @@
-"""The works of one level that may run now, and the number of slots that its running works take.
+"""The works of one level that may run now, and the slots that its running works take.
 
-Invariants: `take` gives the work whose record arrived first; `ready` is the number of works that it can still give.
-Works that are ready on arrival come in order, so a deque holds them. Only works that waited behind another or for their
-time need a heap.
+Invariants: fresh works take turns by topic and partition, and so do works that failed before, beside them. A failed
+work goes first, as it is the older one; the engine holds failed works back while they run in their part of the slots.
+`ready` is the number of works that `take` can still give.
 """
 
-from collections import deque
-from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.suspects import is_suspect
+from headway.core.engine.turns import Turns
 from headway.core.engine.work import Batch, Work
 from headway.core.engine.work_states import WorkState
 
@@ -21,15 +20,20 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
-    """A queue of lane heads in order of arrival."""
+    """The lane heads of one level that may run."""
 
-    __slots__ = ("_arrived", "_released", "ready", "slots")
+    __slots__ = ("failed", "fresh", "retrying", "slots")
 
     def __init__(self) -> None:
-        self._arrived: deque[Work[R]] = deque()
-        self._released: list[tuple[int, Work[R]]] = []
-        self.ready = 0
+        self.fresh: Turns[R] = Turns()
+        self.failed: Turns[R] = Turns()  # at least once, and their time has come
         self.slots = 0  # stale works count too: each holds its slot until it is reported
+        self.retrying = 0  # the slots among them in which a work runs that failed before
+
+    @property
+    def ready(self) -> int:
+        """The number of works that may run now."""
+        return self.fresh.ready + self.failed.ready
 
     def without_ready(self) -> "ReadyQueue[R]":
         """Return this level as a policy must see it while nothing of it may start."""
@@ -37,34 +41,48 @@ class ReadyQueue(Generic[R]):
         seen.slots = self.slots
         return seen
 
+    def without_failed(self) -> "ReadyQueue[R]":
+        """Return this level as a policy must see it while nothing of it may start that failed before."""
+        seen = self.without_ready()
+        seen.fresh = self.fresh
+        return seen
+
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add works that are ready on arrival, behind all earlier ones."""
-        self._arrived.extend(works)
-        self.ready += len(works)
+        """Add works of one partition that are ready on arrival, behind all its earlier ones."""
+        self.fresh.arrive(works)
 
     def release(self, work: Work[R]) -> None:
         """Add a work whose turn or time has come."""
         work.state = _READY
-        heappush(self._released, (work.order, work))
-        self.ready += 1
+        (self.failed if work.failure else self.fresh).release(work)
 
-    def take(self) -> Work[R]:
+    def take(self, only_fresh: bool = False) -> Work[R]:
         """Return the first work, which runs from now on in a slot of its own."""
+        work = self._start(self.fresh if only_fresh or not self.failed.ready else self.failed)
         self.slots += 1
-        return self._start_first()
+        self.retrying += work.failure is not None
+        return work
 
-    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
+    def take_fresh(self, limit: int) -> list[Work[R]]:
+        """Take up to so many works that never failed, each for a slot of its own."""
+        works = self.fresh.take_many(limit)
+        for work in works:
+            work.state = _RUNNING
+        self.slots += len(works)
+        return works
+
+    def take_batch(self, max_size: int, now: float, only_fresh: bool = False) -> list[Work[R]]:
         """Take the first work with those behind it in its lane; without a lane, with the next works that have none.
 
         A suspect is a batch of its own.
         """
-        self.slots += 1
-        works = [self._start_first()]
+        works = [self.take(only_fresh)]
         if is_suspect(works[0].failure):
             max_size = 1
         if works[0].lane is ALONE:
-            while self.ready and len(works) < max_size and _joins(self._first()):
-                works.append(self._start_first())
+            turns = self.failed if works[0].failure else self.fresh
+            while turns.ready and len(works) < max_size and _joins(turns.first()):
+                works.append(self._start(turns))
         else:
             while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
                 works.append(behind)
@@ -73,30 +91,25 @@ class ReadyQueue(Generic[R]):
             work.batch, work.state = batch, _RUNNING
         return works
 
-    def _start_first(self) -> Work[R]:
-        released, arrived = self._released, self._arrived
-        if released and (not arrived or released[0][0] < arrived[0].order):
-            work = heappop(released)[1]
-        else:
-            work = arrived.popleft()
-        self.ready -= 1
+    def leave(self, has_failed: bool) -> None:
+        """Free a slot, in which a work ran that had failed before, or had not."""
+        self.slots -= 1
+        self.retrying -= has_failed
+
+    def _start(self, turns: Turns[R]) -> Work[R]:
+        work = turns.take()
         work.state = _RUNNING
         return work
 
     def oldest(self) -> float | None:
-        """Return when the record of the first work arrived."""
-        return self._first().arrived if self.ready else None
+        """Return when the ready record arrived that arrived first."""
+        works = [work for work in (self.fresh.oldest(), self.failed.oldest()) if work]
+        return min(works, key=lambda work: work.order).arrived if works else None
 
     def drop(self, assignment: Assignment[R]) -> None:
         """Forget the works of an assignment that ended."""
-        self._arrived = deque(work for work in self._arrived if work.assignment is not assignment)
-        self._released = [entry for entry in self._released if entry[1].assignment is not assignment]
-        heapify(self._released)
-        self.ready = len(self._arrived) + len(self._released)
-
-    def _first(self) -> Work[R]:
-        released, arrived = self._released, self._arrived
-        return released[0][1] if released and (not arrived or released[0][0] < arrived[0].order) else arrived[0]
+        self.fresh.drop(assignment)
+        self.failed.drop(assignment)
 
 
 def _joins(work: Work[Any]) -> bool:

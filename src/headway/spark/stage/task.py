@@ -93,7 +93,14 @@ class Stage:
         names = (
             (lambda rows: [ALONE] * len(rows)) if not settings.key else lambda rows: map(attrgetter("raw_key"), rows)
         )
-        self._engine: Engine[Any] = Engine(names, buffer=buffer, room=_UNBOUNDED, size_of=lambda _: 1, commits=False)
+        self._engine: Engine[Any] = Engine(
+            names,
+            buffer=buffer,
+            room=_UNBOUNDED,
+            size_of=lambda _: 1,
+            retry_share=settings.retries.share,
+            commits=False,
+        )
         self._engine.assign(_ROWS, OffsetMap(0))
         self._dispatch = Dispatch(
             self._engine, settings.retries, Concurrency(settings.max_concurrency), self._wake, levels=1

@@ -1,0 +1,149 @@
+"""Ready works in turns: over the topics of a level, and over the partitions of each topic.
+
+Invariant: each partition gives its works in order of arrival. For the order of the turns see `rotation`.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.work import Work
+from headway.core.levels.rotation import Rotation
+
+R = TypeVar("R")
+
+
+class _Partition(Generic[R]):
+    """The ready works of one assignment.
+
+    Works that are ready on arrival come in order, so a deque holds them. Only works that waited behind another or for
+    their time need a heap.
+    """
+
+    __slots__ = ("arrived", "in_rotation", "ready", "released", "topic")
+
+    def __init__(self, topic: "_Topic[R]") -> None:
+        self.topic = topic
+        self.arrived: deque[Work[R]] = deque()
+        self.released: list[tuple[int, Work[R]]] = []
+        self.ready = 0
+        self.in_rotation = False
+
+    def first(self) -> Work[R]:
+        released, arrived = self.released, self.arrived
+        return released[0][1] if released and (not arrived or released[0][0] < arrived[0].order) else arrived[0]
+
+    def pop(self) -> Work[R]:
+        released, arrived = self.released, self.arrived
+        self.ready -= 1
+        if released and (not arrived or released[0][0] < arrived[0].order):
+            return heappop(released)[1]
+        return arrived.popleft()
+
+
+class _Topic(Generic[R]):
+    """The partitions of one topic."""
+
+    __slots__ = ("in_rotation", "partitions", "ready")
+
+    def __init__(self) -> None:
+        self.partitions: Rotation[_Partition[R]] = Rotation()
+        self.ready = 0
+        self.in_rotation = False
+
+
+class Turns(Generic[R]):
+    """Ready works of one level."""
+
+    __slots__ = ("_oldest", "_partitions", "_rotation", "_topics", "ready")
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic[R]] = {}
+        self._partitions: dict[Assignment[R], _Partition[R]] = {}
+        self._rotation: Rotation[_Topic[R]] = Rotation()
+        self._oldest: Work[R] | None = None  # None if it is not known
+        self.ready = 0
+
+    def arrive(self, works: list[Work[R]]) -> None:
+        """Add works of one partition that are ready on arrival, behind all earlier ones."""
+        if works:
+            partition = self._of(works[0].assignment)
+            partition.arrived.extend(works)
+            self._add(partition, len(works))
+
+    def release(self, work: Work[R]) -> None:
+        """Add a work whose turn or time has come."""
+        partition = self._of(work.assignment)
+        heappush(partition.released, (work.order, work))
+        self._add(partition, 1)
+        if self._oldest is not None and work.order < self._oldest.order:
+            self._oldest = work
+
+    def _of(self, assignment: Assignment[R]) -> _Partition[R]:
+        partition = self._partitions.get(assignment)
+        if partition is None:
+            topic = self._topics.setdefault(assignment.partition.topic, _Topic())
+            partition = self._partitions[assignment] = _Partition(topic)
+        return partition
+
+    def _add(self, partition: _Partition[R], count: int) -> None:
+        topic = partition.topic
+        partition.ready += count
+        topic.ready += count
+        self.ready += count
+        topic.partitions.join(partition)
+        self._rotation.join(topic)
+
+    def first(self) -> Work[R]:
+        """Return the work that `take` would give."""
+        return self._rotation.current().partitions.current().first()
+
+    def take(self) -> Work[R]:
+        """Remove and return the first work of the partition whose turn it is."""
+        topic = self._rotation.begin_turn()
+        partition = topic.partitions.begin_turn()
+        work = partition.pop()
+        topic.ready -= 1
+        self.ready -= 1
+        if work is self._oldest:
+            self._oldest = None
+        return work
+
+    def take_many(self, limit: int) -> list[Work[R]]:
+        """Take up to so many works; the same as that many calls of `take`, and quicker."""
+        count = min(limit, self.ready)
+        if not count:
+            return []
+        topic = self._rotation.current()
+        partition = topic.partitions.current()
+        if partition.released or not (self._rotation.is_alone() and topic.partitions.is_alone()):
+            return [self.take() for _ in range(count)]
+        pop = partition.arrived.popleft
+        partition.ready -= count
+        topic.ready -= count
+        self.ready -= count
+        self._oldest = None
+        return [pop() for _ in range(count)]
+
+    def oldest(self) -> Work[R] | None:
+        """Return the ready work that arrived first."""
+        if self._oldest is None and self.ready:
+            firsts = (partition.first() for partition in self._partitions.values() if partition.ready)
+            self._oldest = min(firsts, key=lambda work: work.order)
+        return self._oldest
+
+    def ready_of(self, assignment: Assignment[R]) -> int:
+        """Return how many works of an assignment are ready."""
+        partition = self._partitions.get(assignment)
+        return partition.ready if partition else 0
+
+    def drop(self, assignment: Assignment[R]) -> None:
+        """Forget the works of an assignment that ended."""
+        partition = self._partitions.pop(assignment, None)
+        if partition is None:
+            return
+        partition.topic.ready -= partition.ready
+        self.ready -= partition.ready
+        partition.ready = 0
+        self._oldest = None
