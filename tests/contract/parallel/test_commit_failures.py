@@ -142,10 +142,16 @@ def test_tens_of_thousands_of_outputs_do_not_pile_up_while_commits_fail_quickly(
     before = psutil.Process().memory_info().rss
     running = Running(member(kafka_cluster, topic), handle)
     try:
-        wait_for(lambda: (about := running.consumer.metrics()).done > 2000 and about.ready and not about.running)
-        done, refused_before = running.consumer.metrics().done, refusals["offsets"]
-        wait_for(lambda: refusals["offsets"] > refused_before + 2)
-        assert running.consumer.metrics().done == done < 10_000  # 64 MiB, of which each takes twice its size
+
+        def stands_still() -> bool:
+            about, refused_before = running.consumer.metrics(), refusals["offsets"]
+            if about.done < 2000 or not about.ready or about.running:
+                return False
+            wait_for(lambda: refusals["offsets"] > refused_before + 2)
+            return running.consumer.metrics().done == about.done
+
+        wait_for(stands_still)
+        assert running.consumer.metrics().done < 10_000  # 64 MiB, of which each takes twice its size
         assert psutil.Process().memory_info().rss - before < 200 * 2**20
     finally:
         running.consumer.close(drain=False)
