@@ -1,11 +1,9 @@
 """The works that get the next free slots: of which level, and whether they may have failed before.
 
 Invariants: only a level with ready works is picked, and none whose outputs fill its memory. While works that never
-failed wait, failed ones start only in their share of the slots; else in all of them. Where the share is less than one
-slot, it is a share of the starts: one slot would otherwise go to failed works alone.
+failed wait, failed ones start only in their share of the slots; else in all of them.
 """
 
-import math
 from collections.abc import Collection, Sequence
 from typing import Generic, TypeVar
 
@@ -37,7 +35,6 @@ class NextSlots(Generic[R]):
         self._policy = policy
         self._retry_share = retry_share
         self._full_of_outputs = full_of_outputs
-        self._fresh_in_a_row = math.inf  # starts of works that never failed, since one that had
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Return up to `limit` works, each for a slot of its own."""
@@ -47,20 +44,14 @@ class NextSlots(Generic[R]):
         while len(works) < limit and (picked := self._pick(now)):
             level, only_fresh = picked
             works.append(level.take(only_fresh))
-            self._note_start(works[-1])
         return works
 
     def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
         """Return the works for one slot, as `ReadyQueue.take_batch` does; an empty list if none may run."""
         if picked := self._pick(now):
             level, only_fresh = picked
-            works = level.take_batch(max_size, now, only_fresh)
-            self._note_start(works[0])
-            return works
+            return level.take_batch(max_size, now, only_fresh)
         return []
-
-    def _note_start(self, work: Work[R]) -> None:
-        self._fresh_in_a_row = 0 if work.failure else self._fresh_in_a_row + 1
 
     def next_change(self) -> float | None:
         """Return when the policy may pick otherwise even if nothing else happens."""
@@ -80,7 +71,5 @@ class NextSlots(Generic[R]):
         """Return whether works that failed before have their share of the slots, and others wait."""
         if not any(level.failed.ready for level in levels) or not any(level.fresh.ready for level in levels):
             return False
-        share = self._retry_share * (1 + sum(level.slots for level in self._levels))
-        if share < 1 and (1 + self._fresh_in_a_row) * self._retry_share < 1:
-            return True
-        return sum(level.retrying for level in self._levels) >= max(1, share)
+        slots = 1 + sum(level.slots for level in self._levels)
+        return sum(level.retrying for level in self._levels) >= max(1, self._retry_share * slots)

@@ -111,16 +111,3 @@ def test_failing_records_make_way_for_more_of_the_log() -> None:
         worker.run(worker.now + 0.05)
     # First attempts of 10,000 records in three quarters of 16 slots.
     assert worker.now <= 10_000 * 0.01 / 12 + 0.5
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3])
-def test_healthy_records_have_most_of_few_slots_too(slots: int) -> None:
-    place = TopicPartition("orders", partition=0)
-    engine: Engine[Record] = Engine(Ordering.KEY)
-    engine.assign(place, OffsetMap(0))
-    engine.receive(place, records(50, 0), 0.0)
-    worker = Worker(engine, slots=slots)
-    worker.run(20.0)  # more attempts are due by now than can be made
-    engine.receive(place, [Record(50 + number, b"%d" % (50 + number), False) for number in range(60)], 20.0)
-    worker.run(20.0 + 60 * worker.takes / (slots * 0.75) + 1)
-    assert len(worker.done) == 60
