@@ -1,4 +1,4 @@
-"""What becomes of a work that failed: the verdict, and the store that takes its record if it is not tried again here.
+"""The end of a work that failed: the verdict, and the store that takes its record if it is not tried again here.
 
 All of this runs without the dispatch's lock, since it calls users' code, log handlers included.
 """

@@ -28,7 +28,7 @@ from headway.parallel.commits import CommitMode
 
 
 class CheckedOptions(NamedTuple):
-    """What the options of a parallel consumer amount to."""
+    """The options of a parallel consumer, checked and completed."""
 
     retries: Retries
     slots: SlotPolicy

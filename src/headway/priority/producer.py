@@ -62,9 +62,10 @@ class PriorityProducer(TransactionalProducer):
         for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
 
         Without `due` it waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a level that does
-        not exist, and sends nothing then. A later failure, serialisation included, fails the
-        future. Do not call `send` from a signal handler, which may have interrupted a `send`: let the signal handler
-        tell a thread.
+        not exist, and sends nothing then. A later failure, serialisation included, fails the future.
+
+        Do not call `send` from a signal handler, which may have interrupted a `send`: let the signal handler tell a
+        thread.
         """
         if due is not None:
             return self._send_later(topic, value, key, due, level, headers, partition, timestamp, on_delivery)

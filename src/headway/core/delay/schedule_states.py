@@ -10,7 +10,7 @@ from headway.core.delay.changes import Change
 
 
 class ScheduleState(StrEnum):
-    """Where a schedule is between its storing and its end."""
+    """A place in the life of a schedule, from its storing to its end."""
 
     IN_LINE = "in_line"
     """Its live copy is in a line, or on its way there. So is one that the relay has not heard of."""
@@ -29,7 +29,7 @@ class ScheduleState(StrEnum):
 
 
 class ScheduleEvent(StrEnum):
-    """What happens to a schedule."""
+    """An event in the life of a schedule."""
 
     COMES_BY = "comes by, due much later"
     COMES_BY_SOON = "comes by, due soon"

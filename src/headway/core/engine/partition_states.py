@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class PartitionState(StrEnum):
-    """What a consumer does with a partition."""
+    """A state of a partition at its consumer."""
 
     GONE = "gone"
     """Not ours: never assigned, or given up."""
@@ -23,7 +23,7 @@ class PartitionState(StrEnum):
 
 
 class PartitionEvent(StrEnum):
-    """What happens to a partition."""
+    """An event in the life of a partition."""
 
     ASSIGNED = "assigned"
     BEGUN = "committed offset read"

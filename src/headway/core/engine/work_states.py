@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WorkState(StrEnum):
-    """Where a work is between its record's arrival and its end."""
+    """A place in the life of a work, from its record's arrival to its end."""
 
     NEW = "new"
     """Not received yet."""
@@ -39,7 +39,7 @@ class WorkState(StrEnum):
 
 
 class WorkEvent(StrEnum):
-    """What happens to a work."""
+    """An event in the life of a work."""
 
     RECEIVED_FIRST = "received, none before it"
     RECEIVED_BEHIND = "received behind another"

@@ -10,13 +10,13 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Member(Protocol):
-    """What takes turns: a topic or a partition."""
+    """A topic or a partition that takes turns."""
 
     in_rotation: bool
 
     @property
     def ready(self) -> int:
-        """How much it has to give."""
+        """Return how many works it has to give."""
         ...
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class TransactionState(StrEnum):
-    """What a producer with a `transactional.id` may do next."""
+    """A state of a producer with a `transactional.id`: it says what the producer may do next."""
 
     NEW = "new"
     """Made, and not initialised: an earlier producer with the same id may have a transaction open."""

@@ -21,7 +21,7 @@ _LOOK_AT_LEAST_EVERY = 15.0
 
 
 class Changed(Enum):
-    """What a look at the lines has changed."""
+    """The changes that a look at the lines has found."""
 
     NOTHING = "nothing"
     LADDER = "the lines to which records go"

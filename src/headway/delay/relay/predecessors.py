@@ -1,4 +1,4 @@
-"""What the relays before this one have left: their stored state, and transactions that nobody else would end."""
+"""Leavings of the relays before this one: their stored state, and transactions that nobody else would end."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

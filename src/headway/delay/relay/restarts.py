@@ -25,7 +25,7 @@ class Restarts:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the relay is to begin anew, now or later."""
+        """Tell whether the relay is to begin anew, now or later."""
         return self._begin_at is not None
 
     @property

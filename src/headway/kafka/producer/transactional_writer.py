@@ -74,7 +74,7 @@ class TransactionalWriter:
 
     @property
     def is_searching(self) -> bool:
-        """Whether each record has a batch of its own: whole batches need another `renew`."""
+        """Tell whether each record has a batch of its own: whole batches need another `renew`."""
         return self.client.batches_of_one
 
     def fence(self, is_over: Callable[[], bool] = _never) -> None:
