@@ -146,7 +146,7 @@ class Process:
         return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
     def death(self) -> tuple[int, TimeLimitError | str]:
-        """Return the index of the job that it died of, and how it died; past its time limit counts as a way to die."""
+        """Return the index of the job that it died of, and how it died: `TimeLimitError` if it was killed for it."""
         at, how = self._late or (self._at.value, self._how_it_ended())
         return at - self._reported, how
 
