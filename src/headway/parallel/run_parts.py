@@ -27,6 +27,7 @@ from headway.execution.threads import Threads
 from headway.kafka.admin import Admin
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.consumer.member_names import as_member
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.serialization import key_reader, value_reader
 from headway.parallel.commits import CommitMode, Commits
@@ -178,9 +179,9 @@ def make_levels(settings: ParallelSettings) -> LevelConsumers:
     readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
     # An end that is reached tells the position behind transaction markers, which are no records.
     own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+    kafka = as_member(settings.kafka) | own
     if settings.levels is None:
-        return LevelConsumers([LevelConsumer(0, settings.kafka | own | {"group.id": settings.group}, readers)])
-    kafka = settings.kafka | own
+        return LevelConsumers([LevelConsumer(0, kafka | {"group.id": settings.group}, readers)])
     groups = [level_group(settings.group, level) for level in range(settings.levels)]
     return LevelConsumers(
         [LevelConsumer(level, kafka | {"group.id": group}, readers) for level, group in enumerate(groups)]

@@ -16,6 +16,7 @@ from headway.kafka.binding.capi import is_of_a_member
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets, Partitions
+from headway.kafka.consumer.member_names import as_member
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.serialization import key_reader, value_reader
 from headway.records import ConsumerRecord, TopicPartition
@@ -37,8 +38,9 @@ class BaseConsumer:
         self._closed = self._is_forked = False
         tell_of_forks(self)
         readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
+        kafka = as_member(settings.kafka)
         self._levels = LevelConsumers(
-            [LevelConsumer(level, _level_config(settings, level), readers) for level in range(settings.levels)]
+            [LevelConsumer(level, kafka | _level_config(settings, level), readers) for level in range(settings.levels)]
         )
         for level in self._levels:
             level.wake(self.wake)
@@ -192,7 +194,7 @@ class BaseConsumer:
 
 
 def _level_config(settings: ConsumerSettings, level: int) -> dict[str, Any]:
-    return settings.kafka | {
+    return {
         "group.id": level_group(settings.group, level),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
