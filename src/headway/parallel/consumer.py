@@ -27,6 +27,7 @@ from headway.execution.supervision import Supervision
 from headway.kafka.binding.connection import change_credentials
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
+from headway.parallel.group_rate import GroupRate
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
@@ -53,7 +54,8 @@ class ParallelConsumer:
         ordering: The records that run in order: those of the same key, of the same partition, or none.
         max_concurrency: The number of records, or batches, handled at a time.
         adaptive: Start with few, grow while throughput grows, shrink when only the latency does.
-        rate_limit: The number of records that may start in a second.
+        rate_limit: The number of records that the group may start in a second. Each member has the share of it that
+            it has of the partitions.
         time_limit: The seconds that a call of the handler may take; after that the attempt has failed.
         executor: `thread` for plain functions and `async` for coroutine functions, by default as the handler is, or
             `process` for a function that needs the processor. It and the deserialisers must then be importable.
@@ -121,11 +123,13 @@ class ParallelConsumer:
         self._levels = make_levels(settings)
         admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
         self._dispatch = Dispatch(engine, checked.retries, admission, self._wake, levels)
+        self._rate = GroupRate(settings.kafka, self._levels, admission, self._dispatch.lock, self._wake)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._control = ControlLoop(
             self._dispatch,
             self._levels,
             self._wake,
+            self._rate,
             buffer=buffer,
             hand_over_timeout=hand_over_timeout,
             commit_interval=interval,
@@ -148,7 +152,9 @@ class ParallelConsumer:
         A name that starts with `^` is a pattern. Call it once, before `run`.
         """
         self._check_open()
-        self._control.fetching.subscribe(self._per_level(checked_topics(topics)))
+        subscriptions = self._per_level(checked_topics(topics))
+        self._rate.subscribe(subscriptions)
+        self._control.fetching.subscribe(subscriptions)
         self._is_subscribed = True
 
     def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:

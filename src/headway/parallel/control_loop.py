@@ -16,6 +16,7 @@ from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
+from headway.parallel.group_rate import GroupRate
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -44,6 +45,7 @@ class ControlLoop:
         dispatch: Dispatch,
         levels: LevelConsumers,
         wake: Wakeup,
+        rate: GroupRate,
         *,
         buffer: int,
         hand_over_timeout: float,
@@ -52,6 +54,7 @@ class ControlLoop:
     ) -> None:
         self._dispatch = dispatch
         self._wake = wake
+        self._rate = rate
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
@@ -79,7 +82,9 @@ class ControlLoop:
 
     def _fetch(self, now: float) -> bool:
         waits = self._dispatch.paused or self._dispatch.ending or self.committing.is_waited_for
-        return self.fetching.fetch(now, waits)
+        more = self.fetching.fetch(now, waits)
+        self._rate.turn(now)
+        return more
 
     def _longest_wait(self, now: float) -> float:
         turns = [now + _TURN_EVERY, self.committing.next_turn(now)]

@@ -23,7 +23,7 @@ _ANOTHER_SERVICE = 1.2
 
 
 class Concurrency:
-    """A limit, and a rate per second if one is given.
+    """A limit, and a rate per second if one is given, of which this engine may have only a share.
 
     >>> admission = Concurrency(10, rate=100)
     >>> admission.free(running=4, now=0.0)
@@ -39,16 +39,24 @@ class Concurrency:
         self._adaptive = AdaptiveLimit(most) if adaptive else None
         if self._adaptive:
             self.limit = self._adaptive.limit
-        self._rate = rate
+        self._limit_of_all = rate
+        self._rate = rate  # this engine's share of it
         self._burst = max(1.0, (rate or 0.0) * _BURST)
         self._tokens = self._burst
         self._filled_at = -math.inf
+
+    @property
+    def has_rate(self) -> bool:
+        """True if a rate was given."""
+        return self._limit_of_all is not None
 
     def free(self, running: int, now: float) -> int:
         """Return how many works may start now."""
         free = self.limit - running
         if self._rate is None:
             return free
+        if self._rate == 0:
+            return 0
         self._fill(now, self._rate)
         return min(free, int(self._tokens + 1e-9))
 
@@ -67,9 +75,18 @@ class Concurrency:
 
     def next_change(self) -> float | None:
         """Return when to look again, if only the rate hinders the next work."""
-        if self._rate is None or self._tokens >= 1:
+        if not self._rate or self._tokens >= 1:
             return None
         return self._filled_at + (max(1.0, self._rate * _GRAIN) - self._tokens) / self._rate
+
+    def share(self, share: float, now: float) -> None:
+        """Have this share of the rate from now on, from 0 for none to 1 for all of it."""
+        if self._limit_of_all is None or self._rate is None:
+            return
+        self._fill(now, self._rate)
+        self._rate = self._limit_of_all * share
+        self._burst = max(1.0, self._rate * _BURST)
+        self._tokens = min(self._tokens, self._burst)
 
     def _fill(self, now: float, rate: float) -> None:
         if now > self._filled_at:

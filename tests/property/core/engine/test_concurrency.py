@@ -70,6 +70,43 @@ def test_a_clock_that_stands_still_gives_nothing_twice() -> None:
     assert [admission.free(1, 1.0), admission.free(1, 0.5), admission.free(1, 1.0)] == [0, 0, 0]
 
 
+shares = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 0.001, 0.02, 0.3, 4.0])), max_size=40)
+
+
+@given(st.floats(0.01, 20_000), st.lists(shares, min_size=1, max_size=4))
+def test_members_whose_shares_are_at_most_the_whole_start_no_more_than_the_rate_and_a_burst_each(
+    rate: float, of_members: list[list[tuple[float, float]]]
+) -> None:
+    members = [Concurrency(1_000_000, rate=rate) for _ in of_members]
+    for member in members:
+        member.share(0.0, 0.0)
+    started, now = 0, 0.0
+    for turn in range(max(map(len, of_members))):
+        given_away = 0.0
+        for member, its in zip(members, of_members, strict=True):
+            part, pause = its[turn] if turn < len(its) else (0.0, 0.0)
+            part = min(part, 1.0 - given_away)
+            given_away += part
+            member.share(part, now)
+            free = member.free(0, now)
+            assert free == 0 or part > 0
+            member.started(free, free, now)
+            started += free
+        now += pause
+        assert started <= rate * now * (1 + 1e-9) + len(members) * max(1.0, rate / 20) + 1e-6
+
+
+def test_a_share_that_grows_is_used_from_then_on() -> None:
+    member = Concurrency(1000, rate=100)
+    member.share(0.0, 0.0)
+    assert member.free(0, 50.0) == 0
+    assert member.next_change() is None
+    member.share(0.25, 100.0)
+    member.started(member.free(0, 100.0), 1, 100.0)
+    assert member.next_change() == pytest.approx(100.04)
+    assert [member.free(0, 100.02), member.free(0, 100.0401)] == [0, 1]
+
+
 def burst_of(rate: float) -> Fraction:
     twentieth = Fraction(rate) / 20
     return twentieth if twentieth > 1 else Fraction(1)
