@@ -23,7 +23,7 @@ from headway.kafka.producer.headers import header_list
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata, TopicPartition
+from headway.records import UNKNOWN_OFFSET, Header, ProducerRecord, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class _BaseAsyncProducer:
 
     def _send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         headers: Sequence[Header] | None = None,
@@ -161,6 +161,10 @@ class _BaseAsyncProducer:
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
             self._settle_in(loop)
+        if isinstance(topic, ProducerRecord):
+            return self._send(
+                **producer.fields_of(topic, value, key, headers, partition, timestamp, level or None, due)
+            )
         if due is not None:
             more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
             if isinstance(producer, PriorityProducer):
@@ -349,7 +353,7 @@ class AsyncProducer(_BaseAsyncProducer):
 
     def send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         headers: Sequence[Header] | None = None,

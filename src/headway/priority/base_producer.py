@@ -18,7 +18,7 @@ from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDeliv
 from headway.kafka.producer.headers import header_list
 from headway.kafka.producer.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
-from headway.records import Header, TopicPartition
+from headway.records import Header, ProducerRecord, TopicPartition
 from headway.runtime.lifecycle import Closable, time_left_of
 
 REQUEST_TIMEOUT = 30.0
@@ -89,12 +89,14 @@ class BaseProducer(Closable):
         self.is_closed = self._is_forked = False
         tell_of_forks(self)
 
+    _has_levels = False
+
     def _kafka_topic(self, topic: str, level: int) -> str:
         raise NotImplementedError
 
     def _send_later(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any,
         key: Any,
         due: When,
@@ -104,6 +106,8 @@ class BaseProducer(Closable):
         timestamp: int | None,
         on_delivery: OnDelivery | None,
     ) -> DeliveryFuture:
+        if isinstance(topic, ProducerRecord):
+            raise _not_alone(topic)
         self._check(level or 0)
         if timestamp is not None:
             raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
@@ -149,6 +153,33 @@ class BaseProducer(Closable):
         queues = self._sender.topic(kafka_topic, level)
         new = Destination(topic, level, kafka_topic, self.client.serve_until, queues, self.client)
         return self._destinations[level].setdefault(topic, new)
+
+    def fields_of(self, record: ProducerRecord, *given: Any) -> dict[str, Any]:
+        """Return a record's fields as arguments of `send`.
+
+        Raises `ConfigError` if further fields were given beside the record, or for a level that its topic cannot have.
+        """
+        if any(field is not None for field in given):
+            raise _not_alone(record)
+        if record.level is None and self._has_levels:
+            raise ConfigError(
+                f"The ProducerRecord for {record.topic} has no level, which means the topic of that very name. Give it "
+                "one, as level=0, or send it with a Producer. Nothing was sent."
+            )
+        if record.level is not None and not self._has_levels:
+            raise ConfigError(
+                f"The ProducerRecord for {record.topic} has level={record.level}, and a Producer has no levels. Leave "
+                "it out, or send the record with a PriorityProducer. Nothing was sent."
+            )
+        fields = {
+            "topic": record.topic,
+            "value": record.value,
+            "key": record.key,
+            "headers": record.headers or None,
+            "partition": record.partition,
+            "timestamp": record.timestamp,
+        }
+        return fields | {"level": record.level} if self._has_levels else fields
 
     def forked(self) -> None:
         """Do nothing any more: this object is the copy in a forked process, without threads."""
@@ -310,3 +341,10 @@ class BaseProducer(Closable):
         finally:
             left += scheduler.close(left_over()) if scheduler else 0
         return left
+
+
+def _not_alone(record: ProducerRecord) -> ConfigError:
+    return ConfigError(
+        f"A ProducerRecord for {record.topic} was given beside other fields of a record, or a due time. Say all of it "
+        "in the ProducerRecord, or give the topic's name first. Nothing was sent."
+    )

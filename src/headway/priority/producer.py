@@ -10,7 +10,7 @@ from headway.delay.due_time import When
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
 from headway.priority.base_producer import OnFull
 from headway.priority.transactional_producer import TransactionalProducer
-from headway.records import Header
+from headway.records import Header, ProducerRecord
 
 
 class PriorityProducer(TransactionalProducer):
@@ -37,12 +37,14 @@ class PriorityProducer(TransactionalProducer):
     ) -> None:
         super().__init__(ProducerSettings.parse(config), policy, distributor, on_full, after_reports)
 
+    _has_levels = True
+
     def _kafka_topic(self, topic: str, level: int) -> str:
         return level_topic(topic, level)
 
     def send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         headers: Sequence[Header] | None = None,
@@ -53,6 +55,8 @@ class PriorityProducer(TransactionalProducer):
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture:
         """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
+
+        A `ProducerRecord` in place of the topic says all of it: `send(record, on_delivery=...)`.
 
         With a `due` time a relay delivers the record then, and the future is about its delay line. The first such call
         asks Kafka for the scheduler's topics and may create them. Serialisers then run on the caller's thread, and what
@@ -70,8 +74,11 @@ class PriorityProducer(TransactionalProducer):
         if due is not None:
             return self._send_later(topic, value, key, due, level, headers, partition, timestamp, on_delivery)
         try:
-            destination = self._open[level][topic]
-        except KeyError:
+            destination = self._open[level][topic]  # type: ignore[index]  # a record is not found there
+        except Exception:  # the hash of a record's value may raise anything
+            if isinstance(topic, ProducerRecord):
+                fields = self.fields_of(topic, value, key, headers, partition, timestamp, level or None)
+                return self.send(**fields, on_delivery=on_delivery)
             destination = self.destination(topic, level)
         future = DeliveryFuture.of(destination, on_delivery)
         if headers is None and self.offer(future, destination, value, key, partition, timestamp, None):
@@ -80,7 +87,7 @@ class PriorityProducer(TransactionalProducer):
 
     def try_send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         headers: Sequence[Header] | None = None,
@@ -90,6 +97,9 @@ class PriorityProducer(TransactionalProducer):
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
+        if isinstance(topic, ProducerRecord):
+            fields = self.fields_of(topic, value, key, headers, partition, timestamp, level or None)
+            return self.try_send(**fields, on_delivery=on_delivery)
         destination = self.destination(topic, level)
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
@@ -107,7 +117,7 @@ class Producer(TransactionalProducer):
 
     def send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         headers: Sequence[Header] | None = None,
@@ -120,8 +130,11 @@ class Producer(TransactionalProducer):
         if due is not None:
             return self._send_later(topic, value, key, due, None, headers, partition, timestamp, on_delivery)
         try:
-            destination = self._open[0][topic]
-        except KeyError:
+            destination = self._open[0][topic]  # type: ignore[index]  # a record is not found there
+        except Exception:  # the hash of a record's value may raise anything
+            if isinstance(topic, ProducerRecord):
+                fields = self.fields_of(topic, value, key, headers, partition, timestamp)
+                return self.send(**fields, on_delivery=on_delivery)
             destination = self.destination(topic, 0)
         future = DeliveryFuture.of(destination, on_delivery)
         if headers is None and self.offer(future, destination, value, key, partition, timestamp, None):
@@ -130,7 +143,7 @@ class Producer(TransactionalProducer):
 
     def try_send(
         self,
-        topic: str,
+        topic: str | ProducerRecord,
         value: Any = None,
         key: Any = None,
         headers: Sequence[Header] | None = None,
@@ -139,4 +152,7 @@ class Producer(TransactionalProducer):
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
+        if isinstance(topic, ProducerRecord):
+            fields = self.fields_of(topic, value, key, headers, partition, timestamp)
+            return self.try_send(**fields, on_delivery=on_delivery)
         return self._try(self.destination(topic, 0), on_delivery, value, key, partition, timestamp, headers)
