@@ -161,17 +161,21 @@ class _BaseAsyncProducer:
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
             self._settle_in(loop)
-        if isinstance(topic, ProducerRecord):
-            return self._send(
-                **producer.fields_of(topic, value, key, headers, partition, timestamp, level or None, due)
-            )
         if due is not None:
+            if isinstance(topic, ProducerRecord):
+                producer.fields_of(topic, due)  # this raises
             more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
             if isinstance(producer, PriorityProducer):
                 more["level"] = level
             send = partial(producer.send, topic, value, key, due=due, **more)
             return loop.create_task(_awaited_later(send))
-        destination = producer.destination(topic, level)
+        try:
+            destination = producer._open[level][topic]  # type: ignore[index]  # a record is not found there
+        except Exception:  # the hash of a record's value may raise anything
+            if isinstance(topic, ProducerRecord):
+                fields = producer.fields_of(topic, value, key, headers, partition, timestamp, level or None)
+                return self._send(**fields)
+            destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
@@ -183,7 +187,7 @@ class _BaseAsyncProducer:
         if taken:
             return awaited
         return self._wait_for_room(
-            (topic, level, partition), record, destination, value, key, partition, timestamp, headers
+            (destination.topic, level, partition), record, destination, value, key, partition, timestamp, headers
         )
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
