@@ -42,6 +42,7 @@ class Dispatch:
     ) -> None:
         self.lock = threading.Lock()
         self.engine = engine
+        engine.count_slots(lambda: admission.limit)
         self.paused = False
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None

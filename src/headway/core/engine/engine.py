@@ -210,6 +210,13 @@ class Engine(Generic[R]):
         """Let records wait up to `linger` seconds for their batch to fill; call it before any record is received."""
         self._waiting.batching = Batching(max_size, linger) if linger > 0 else None
 
+    def count_slots(self, count: Callable[[], int]) -> None:
+        """Ask this function how many slots there are, taken and free.
+
+        Until then, `take` is to be called for all free slots at once, so that its limit tells their number.
+        """
+        self._next_slots.count = count
+
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Return up to `limit` works that may run now, each of the level that the policy picks, in turns there."""
         if self._waiting.entries:

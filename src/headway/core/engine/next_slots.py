@@ -1,10 +1,12 @@
 """The works that get the next free slots: of which level, and whether they may have failed before.
 
 Invariants: only a level with ready works is picked, and none whose outputs fill its memory. While works that never
-failed wait, failed ones start only in their share of the slots; else in all of them.
+failed wait, failed ones start only in their share of the slots; else in all of them. A share of less than one
+slot is a share of the starts, as failed works would otherwise take that slot whenever it is free.
 """
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from headway.core.engine.ready_queue import ReadyQueue
@@ -22,6 +24,9 @@ class NextSlots(Generic[R]):
         policy: The way in which the levels share the slots.
         retry_share: The part of the slots for works that failed before, while others wait.
         full_of_outputs: The levels of which nothing may start for now; the owner changes it.
+
+    Attributes:
+        count: Returns the number of slots, taken and free. Without it, all free ones are asked for in each call.
     """
 
     def __init__(
@@ -35,41 +40,67 @@ class NextSlots(Generic[R]):
         self._policy = policy
         self._retry_share = retry_share
         self._full_of_outputs = full_of_outputs
+        self.count: Callable[[], int] | None = None
+        self._fresh_starts = math.inf  # since a work started that had failed before
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
         """Return up to `limit` works, each for a slot of its own."""
-        if len(self._levels) == 1 and not self._levels[0].failed.ready and not self._full_of_outputs:
-            return self._levels[0].take_fresh(limit)
+        levels = self._levels
+        for level in levels:  # `any` would take three times as long, and this is asked for each slot
+            if level.failed.ready:
+                return self._take_with_care(limit, now)
+        if self._full_of_outputs:
+            return self._take_with_care(limit, now)
+        if len(levels) == 1:
+            works = levels[0].take_fresh(limit)
+        else:
+            works = []
+            pick = self._policy.pick
+            while len(works) < limit and (picked := pick(levels, now)) is not None:
+                works.append(levels[picked].take(only_fresh=True))
+        self._fresh_starts += len(works)
+        return works
+
+    def _take_with_care(self, limit: int, now: float) -> list[Work[R]]:
         works: list[Work[R]] = []
-        while len(works) < limit and (picked := self._pick(now)):
+        while len(works) < limit and (picked := self._pick(limit - len(works), now)):
             level, only_fresh = picked
             works.append(level.take(only_fresh))
+            self._note_start(works[-1])
         return works
 
     def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
         """Return the works for one slot, as `ReadyQueue.take_batch` does; an empty list if none may run."""
-        if picked := self._pick(now):
+        if picked := self._pick(1, now):
             level, only_fresh = picked
-            return level.take_batch(max_size, now, only_fresh)
+            works = level.take_batch(max_size, now, only_fresh)
+            self._note_start(works[0])
+            return works
         return []
+
+    def _note_start(self, first: Work[R]) -> None:
+        self._fresh_starts = 0 if first.failure else self._fresh_starts + 1
 
     def next_change(self) -> float | None:
         """Return when the policy may pick otherwise even if nothing else happens."""
         return self._policy.next_change()
 
-    def _pick(self, now: float) -> tuple[ReadyQueue[R], bool] | None:
+    def _pick(self, free: int, now: float) -> tuple[ReadyQueue[R], bool] | None:
         """Return the level of the next slot, and whether it is only for a work that never failed."""
         levels = self._levels
         if full := self._full_of_outputs:
             levels = [level.without_ready() if index in full else level for index, level in enumerate(levels)]
-        if only_fresh := self._holds_failed_back(levels):
+        if only_fresh := self._holds_failed_back(levels, free):
             levels = [level.without_failed() for level in levels]
         picked = (0 if levels[0].ready else None) if len(levels) == 1 else self._policy.pick(levels, now)
         return None if picked is None else (self._levels[picked], only_fresh)
 
-    def _holds_failed_back(self, levels: Sequence[ReadyQueue[R]]) -> bool:
+    def _holds_failed_back(self, levels: Sequence[ReadyQueue[R]], free: int) -> bool:
         """Return whether works that failed before have their share of the slots, and others wait."""
         if not any(level.failed.ready for level in levels) or not any(level.fresh.ready for level in levels):
             return False
-        slots = 1 + sum(level.slots for level in self._levels)
-        return sum(level.retrying for level in self._levels) >= max(1, self._retry_share * slots)
+        slots = self.count() if self.count else free + sum(level.slots for level in self._levels)
+        share = self._retry_share * slots
+        if share < 1 and self._retry_share * (1 + self._fresh_starts) < 1:
+            return True
+        return sum(level.retrying for level in self._levels) >= max(1, share)

@@ -58,10 +58,11 @@ class ReadyQueue(Generic[R]):
 
     def take(self, only_fresh: bool = False) -> Work[R]:
         """Return the first work, which runs from now on in a slot of its own."""
-        work = self._start(self.fresh if only_fresh or not self.failed.ready else self.failed)
         self.slots += 1
-        self.retrying += work.failure is not None
-        return work
+        if only_fresh or not self.failed.ready:
+            return self._start(self.fresh)
+        self.retrying += 1
+        return self._start(self.failed)
 
     def take_fresh(self, limit: int) -> list[Work[R]]:
         """Take up to so many works that never failed, each for a slot of its own."""

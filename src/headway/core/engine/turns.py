@@ -35,11 +35,11 @@ class _Partition(Generic[R]):
         return released[0][1] if released and (not arrived or released[0][0] < arrived[0].order) else arrived[0]
 
     def pop(self) -> Work[R]:
-        released, arrived = self.released, self.arrived
         self.ready -= 1
-        if released and (not arrived or released[0][0] < arrived[0].order):
+        released = self.released
+        if released and (not self.arrived or released[0][0] < self.arrived[0].order):
             return heappop(released)[1]
-        return arrived.popleft()
+        return self.arrived.popleft()
 
 
 class _Topic(Generic[R]):
@@ -113,8 +113,8 @@ class Turns(Generic[R]):
     def take_many(self, limit: int) -> list[Work[R]]:
         """Take up to so many works; the same as that many calls of `take`, and quicker."""
         count = min(limit, self.ready)
-        if not count:
-            return []
+        if count <= 1:
+            return [self.take()] if count else []
         topic = self._rotation.current()
         partition = topic.partitions.current()
         if partition.released or not (self._rotation.is_alone() and topic.partitions.is_alone()):

@@ -31,6 +31,7 @@ class Worker:
     engine: Engine[Record]
     slots: int
     takes: float = 0.2
+    asks_for: int = 1000
     now: float = 0.0
     running: list[tuple[float, int, Work[Record]]] = field(default_factory=list)
     done: list[float] = field(default_factory=list)  # when each healthy record was done
@@ -38,9 +39,10 @@ class Worker:
 
     def run(self, until: float) -> None:
         while self.now < until:
-            for work in self.engine.take(self.slots - len(self.running), self.now):
-                self.attempts += 1
-                heappush(self.running, (self.now + self.takes, self.attempts, work))
+            while works := self.engine.take(min(self.asks_for, self.slots - len(self.running)), self.now):
+                for work in works:
+                    self.attempts += 1
+                    heappush(self.running, (self.now + self.takes, self.attempts, work))
             wake = self.engine.next_wake()
             self.now = min([at for at in (wake, self.running[0][0] if self.running else None, until) if at is not None])
             while self.running and self.running[0][0] <= self.now:
@@ -111,3 +113,34 @@ def test_failing_records_make_way_for_more_of_the_log() -> None:
         worker.run(worker.now + 0.05)
     # First attempts of 10,000 records in three quarters of 16 slots.
     assert worker.now <= 10_000 * 0.01 / 12 + 0.5
+
+
+@pytest.mark.parametrize("counts", [True, False], ids=["a slot at a time", "all slots at a time"])
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_healthy_records_have_most_of_few_slots_too(slots: int, counts: bool) -> None:
+    place = TopicPartition("orders", partition=0)
+    engine: Engine[Record] = Engine(Ordering.KEY)
+    if counts:
+        engine.count_slots(lambda: slots)
+    engine.assign(place, OffsetMap(0))
+    engine.receive(place, records(50, 0), 0.0)
+    worker = Worker(engine, slots=slots, asks_for=1 if counts else slots)
+    worker.run(20.0)  # more attempts are due by now than can be made
+    engine.receive(place, [Record(50 + number, b"%d" % (50 + number), False) for number in range(60)], 20.0)
+    worker.run(20.0 + 60 * worker.takes / (slots * 0.75) + 1)
+    assert len(worker.done) == 60
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 8, 20])
+def test_records_that_fail_have_their_share_while_healthy_ones_wait(slots: int) -> None:
+    place = TopicPartition("orders", partition=0)
+    engine: Engine[Record] = Engine(Ordering.KEY)
+    engine.assign(place, OffsetMap(0))
+    engine.receive(place, records(200, 0), 0.0)
+    worker = Worker(engine, slots=slots)
+    worker.run(60.0)
+    attempts = worker.attempts
+    engine.receive(place, [Record(200 + number, b"%d" % number, False) for number in range(4000)], 60.0)
+    worker.run(90.0)
+    retries = worker.attempts - attempts - len(worker.done)
+    assert retries == pytest.approx(0.25 * slots * 30 / worker.takes, rel=0.05, abs=slots + 1)
