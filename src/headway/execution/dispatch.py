@@ -246,6 +246,7 @@ class Dispatch:
     def feed(self) -> None:
         """Start the jobs that may run now."""
         now = time.monotonic()
+        self._failures.tell_sums(now)
         with self.lock:
             if self._supervision and (given_up := self._supervision.give_up(now, self.ending)):
                 self._end(given_up[0], now)
@@ -280,6 +281,7 @@ class Dispatch:
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
+        self._failures.end(time.monotonic())
 
     def unwatch(self) -> None:
         """Note that the control thread does not wait for works to end any more."""

@@ -12,6 +12,7 @@ from headway.core.engine.work import Outcome, Work
 from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
+from headway.execution.failure_log import FailureLog
 from headway.execution.jobs import RecordWork
 from headway.execution.supervision import Supervision
 
@@ -44,6 +45,8 @@ class Failures:
         self._letters = letters
         self._schedules = schedules
         self._supervision = supervision
+        self._attempts = FailureLog(log, logging.WARNING)
+        self._delays = FailureLog(log, logging.ERROR)
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         """Return what to do with a work that failed."""
@@ -59,7 +62,7 @@ class Failures:
     def tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
         """Tell the log of a failure, and store a record that failed for good; return the error if nothing keeps it."""
         if isinstance(verdict, Again):
-            _log_retry(work, error, verdict, now)
+            self._tell_retry(work, error, verdict, now)
         elif self.is_stored(verdict):
             if not isinstance(verdict, Later) or not self._schedules:
                 log_dead_letter(work, error, verdict.reason)
@@ -67,6 +70,27 @@ class Failures:
         else:
             return no_dead_letters(work, error, verdict.reason)
         return None
+
+    def _tell_retry(self, work: RecordWork, error: BaseException, verdict: Again, now: float) -> None:
+        topic, seconds = work.partition.topic, verdict.at - now
+        if verdict.delay_error:
+            sentence = "A function of the retries failed for %r, so a default decides: %s"
+            self._delays.tell(topic, now, verdict.delay_error, sentence, work.record)
+        sentence = "%r failed at attempt %d, again in %.3g s: %s"
+        if verdict.untried:
+            log.debug(sentence, work.record, work.attempt, seconds, description_of(error))
+        else:
+            self._attempts.tell(topic, now, error, sentence, work.record, work.attempt, seconds)
+
+    def tell_sums(self, now: float) -> None:
+        """Tell the log how many attempts failed that it was not told of; to be called every now and then."""
+        self._attempts.tell_sums(now)
+        self._delays.tell_sums(now)
+
+    def end(self, now: float) -> None:
+        """Tell the log what it was not told of yet, as the run ends."""
+        self._attempts.end(now)
+        self._delays.end(now)
 
     def is_stored(self, verdict: DeadLetter | Later) -> bool:
         """Return whether there is a store for a record with this verdict."""
@@ -79,14 +103,6 @@ class Failures:
             self._schedules.send(work, verdict.delay)
         elif self._letters:
             self._letters.send(work, error, verdict.reason)
-
-
-def _log_retry(work: Work[Any], error: BaseException, verdict: Again, now: float) -> None:
-    if verdict.delay_error:
-        log.error("A function of the retries failed, so a default decides: %s", description_of(verdict.delay_error))
-    level = logging.DEBUG if verdict.untried else logging.WARNING
-    what = description_of(error)
-    log.log(level, "%r failed at attempt %d, again in %.3g s: %s", work.record, work.attempt, verdict.at - now, what)
 
 
 def log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
