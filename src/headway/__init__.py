@@ -12,6 +12,8 @@ _MODULES = {
     "AsyncProducer": "headway.priority.async_producer",
     "AsyncScheduler": "headway.delay.async_scheduler",
     "BatchError": "headway.errors",
+    "BatchResult": "headway.parallel.result_stream",
+    "Batches": "headway.parallel.batches",
     "ConsumerRecord": "headway.records",
     "Context": "headway.execution.context",
     "FatalError": "headway.core.retry",

@@ -9,8 +9,9 @@ from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import BatchError
 from headway.execution.context import Context
+from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.result_stream import Result
+from headway.parallel.result_stream import BatchResult, Result
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.async_producer import AsyncPriorityProducer, AsyncProducer
 from headway.priority.base_producer import ProducerMetrics
@@ -25,6 +26,8 @@ __all__ = [
     "AsyncProducer",
     "AsyncScheduler",
     "BatchError",
+    "BatchResult",
+    "Batches",
     "ConsumerRecord",
     "Context",
     "FatalError",

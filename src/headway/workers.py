@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.naming import MOST_LEVELS, by_given_level, by_level
+from headway.core.levels.naming import MOST_LEVELS, subscriptions
 from headway.core.retry import Retries
 from headway.declarations import is_whole, shown
 from headway.errors import ConfigError
@@ -157,13 +157,7 @@ class Worker:
 
     def kafka_topics(self) -> list[str]:
         """Return the Kafka topics that it reads, without those that match a pattern."""
-        if isinstance(self.topics, Mapping):
-            subscriptions = by_given_level(self.topics, self.levels or 1)
-            names = [name for each in subscriptions for name in each.topics]
-        elif self.levels is None:
-            names = list(self.topics)
-        else:
-            names = [name for each in by_level(self.topics, self.levels) for name in each.topics]
+        names = [name for each in subscriptions(self.topics, self.levels) for name in each.topics]
         return [name for name in names if not name.startswith("^")]
 
     def _config(self, kafka: Config) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from headway.core.engine.work import Outcome
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
-from headway.execution.failures import Failures, Letters, Schedules, log_dead_letter
+from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
@@ -43,7 +43,7 @@ class Dispatch:
         self.lock = threading.Lock()
         self.engine = engine
         engine.count_slots(lambda: admission.limit)
-        self.paused = False
+        self.paused = False  # True to start nothing; running jobs go on
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
         self._retries = retries
@@ -75,7 +75,7 @@ class Dispatch:
         letters: Letters | None = None,
         schedules: Schedules | None = None,
         supervision: Supervision | None = None,
-        max_batch: int | None = None,
+        take_job: Callable[[float], Job] | None = None,
     ) -> None:
         """Let jobs start from now on.
 
@@ -84,17 +84,12 @@ class Dispatch:
             letters: The store of dead letters.
             schedules: The store of records to be tried again much later.
             supervision: The care for suspects and the table of running records.
-            max_batch: The number of works of a job; None for jobs of one work that are no batches.
+            take_job: Takes the next job from the engine, empty if there is none; by default a job has one work.
         """
         self._failures = Failures(self._retries, letters, schedules, supervision)
         self._supervision = supervision
-        if max_batch is not None:
-            self._take_job = partial(self.engine.take_batch, max_batch)
+        self._take_job = take_job or self._take_job
         self._starts = starts
-
-    def pause(self, paused: bool) -> None:
-        """Start nothing while paused; running jobs go on."""
-        self.paused = paused
 
     def end(self) -> None:
         """Start nothing any more."""
@@ -179,9 +174,22 @@ class Dispatch:
                 self.give_up(unkept)
         return job
 
-    def refused(self, work: RecordWork, error: BaseException) -> None:
-        """Note that a work's outputs could not be stored: the attempt failed."""
-        if (job := self.failed(work, error)) and self._starts:
+    def done_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
+        """Note a batch of one partition as done, to be committed as a whole with its outputs; return the next job."""
+        now = time.monotonic()
+        with self.lock:
+            for work in job:
+                if self._supervision and self._supervision.finish(work):
+                    self._control_is_due = True  # to commit
+                self._end(work, now)
+            self._done += len(job) * self.engine.finish_together(job, now, outputs)
+            following = self._next(now)
+        self._wake_control()
+        return following
+
+    def settle_later(self, done: Iterable[RecordWork], failed: Iterable[tuple[RecordWork, BaseException]]) -> None:
+        """Note works as `settle` does, on a thread that runs no job: the next one is started for it."""
+        if (job := self.settle([(work, ()) for work in done], failed)) and self._starts:
             self._starts((job,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
@@ -189,11 +197,7 @@ class Dispatch:
         with self.lock:
             work.outcome = None
             self._failed -= 1  # both failures are of one attempt
-        self.refused(work, error)
-
-    def undeliverable(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """Note that Kafka refuses an output of a work that is done: a dead letter takes the output's place."""
-        log_dead_letter(work, error, reason)
+        self.settle_later((), ((work, error),))
 
     def letters_committed(self, count: int) -> None:
         """Count dead letters that were sent in `outputs` and are in Kafka now."""
@@ -213,21 +217,18 @@ class Dispatch:
 
         Its handler is not called again; its lane waits.
         """
-        now = time.monotonic()
-        with self.lock:
-            self._end(work, now)
-            if self.engine.retry(work, again_at, None, now):
-                self._unstored += 1
-            self._control_is_due = True  # the control thread must wait for that time
-        self._wake_control()
-        self.feed()
+        self._put_back(work, again_at, unstored=True)
 
     def untried(self, work: RecordWork) -> None:
         """Note that a work has not begun: it runs again as if it had not been given out."""
+        self._put_back(work, time.monotonic(), unstored=False)
+
+    def _put_back(self, work: RecordWork, at: float, *, unstored: bool) -> None:
         now = time.monotonic()
         with self.lock:
             self._end(work, now)
-            self.engine.retry(work, now, None, now)
+            self._unstored += self.engine.retry(work, at, None, now) and unstored
+            self._control_is_due = True  # the control thread must wait for that time
         self._wake_control()
         self.feed()
 

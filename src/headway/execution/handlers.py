@@ -13,7 +13,7 @@ from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
 from headway.execution.context import Context
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
-from headway.records import ConsumerRecord
+from headway.records import ConsumerRecord, ProducerRecord
 
 WithContext = Callable[[Any, Any], Any]
 """A handler as executors call it, `handler(record, context)`; for a batch with lists of both."""
@@ -22,8 +22,8 @@ Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], 
 """A handler as users declare it: without a second parameter it gets no context."""
 
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
-Settle = Callable[[RecordWork, Any], Job | None]
-"""A function (work, its handler's result) -> the next job."""
+Settle = Callable[[Job, Any], Job | None]
+"""A function (job, its handler's result) -> the next job."""
 
 
 class Handlers(NamedTuple):
@@ -79,9 +79,13 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
     done, failed = dispatch.done, dispatch.failed
 
     def returned(job: Job, result: Any) -> Job | None:
-        if result is not None and (error := _not_run(result)):
-            return failed(job[0], error)
-        return settle(job[0], result) if settle else done(job[0])
+        if result is not None:
+            if error := _not_run(result):
+                return failed(job[0], error)
+            if settle is None and (unsent := _unsent(handler, result)):
+                dispatch.give_up(unsent)
+                return None
+        return settle(job, result) if settle else done(job[0])
 
     def call(job: Job) -> Any:
         return handler(job[0].record, Context(job[0]))
@@ -100,13 +104,20 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
     )
 
 
-def for_batches(handler: WithContext, dispatch: Dispatch) -> Handlers:
-    """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did."""
+def for_batches(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
+    """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did.
+
+    `settle` takes the result; without it all records are done.
+    """
 
     def returned(job: Job, result: Any) -> Job | None:
-        if result is not None and (error := _not_run(result)):
-            return raised(job, error)
-        return dispatch.settle([(work, ()) for work in job], ())
+        if result is not None:
+            if error := _not_run(result):
+                return raised(job, error)
+            if settle is None and (unsent := _unsent(handler, result)):
+                dispatch.give_up(unsent)
+                return None
+        return settle(job, result) if settle else dispatch.settle([(work, ()) for work in job], ())
 
     def raised(job: Job, error: BaseException) -> Job | None:
         failures = _failures(job, error)
@@ -156,6 +167,19 @@ def _not_run(result: Any) -> ConfigError | None:
     return ConfigError(
         f"The handler returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
         "around an async def, write it as an async def that awaits; if it yields, write it without yield."
+    )
+
+
+def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
+    """Return the error for a returned record that nothing would send; None for any other result."""
+    results = result if type(result) in (list, tuple) else (result,)
+    if not any(issubclass(type(each), ProducerRecord) for each in results):
+        return None
+    name = called(handler.alone if isinstance(handler, _WithoutContext) else handler)
+    return ConfigError(
+        f"The handler {name} returned a ProducerRecord, and run, run_async and run_batches send nothing: it would be "
+        "lost. Call run_and_produce, with batches=Batches(...) for a handler of batches; a worker says produces=True. "
+        "Or return None. The record is not done, and comes again."
     )
 
 

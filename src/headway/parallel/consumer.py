@@ -4,35 +4,33 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, overload
 
 from headway.config import Config, ParallelSettings
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics
+from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
-from headway.declarations import check_number, check_whole
+from headway.declarations import check_kind
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
-from headway.execution.metrics import ParallelMetrics
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
-from headway.kafka.binding.connection import change_credentials
+from headway.parallel.batches import Batches
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
+from headway.parallel.controls import Controls
 from headway.parallel.group_rate import GroupRate
 from headway.parallel.outputs import OnOutput
-from headway.parallel.result_stream import ResultStream
+from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
 from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
-from headway.records import TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
@@ -41,7 +39,7 @@ _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transa
 _LEAST_BUFFER = 1000
 
 
-class ParallelConsumer:
+class ParallelConsumer(Controls):
     """A consumer that handles records in parallel, in the order that `ordering` asks for, each acknowledged on its own.
 
     Completed records above an incomplete one are committed beside the offset, as an offset map. A restart therefore
@@ -152,17 +150,10 @@ class ParallelConsumer:
         A name that starts with `^` is a pattern. Call it once, before `run`.
         """
         self._check_open()
-        subscriptions = self._per_level(checked_topics(topics))
-        self._rate.subscribe(subscriptions)
-        self._control.fetching.subscribe(subscriptions)
+        of_levels = subscriptions(checked_topics(topics), self._settings.levels)
+        self._rate.subscribe(of_levels)
+        self._control.fetching.subscribe(of_levels)
         self._is_subscribed = True
-
-    def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
-        if isinstance(topics, Mapping):
-            return by_given_level(topics, len(self._levels))
-        if self._settings.levels is None:
-            return [LevelSubscription(list(topics), "")]
-        return by_level(topics, len(self._levels))
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
         """Note which records run in the file of this descriptor, for a process that outlives this one.
@@ -194,8 +185,13 @@ class ParallelConsumer:
         """
         self._run(lambda: self._checked(handler), self._each_record)
 
-    def _checked(self, handler: Handler, *, collects: bool = False) -> WithContext:
-        return checked_handler(handler, self._options.executor, collects=collects)
+    def _checked(
+        self, handler: Handler | BatchHandler, batches: Batches | None = None, *, produces: bool = False
+    ) -> WithContext:
+        if batches is None:
+            return checked_handler(handler, self._options.executor, collects=produces)  # type: ignore[arg-type]
+        check_kind("batches", batches, Batches, "Batches, as Batches(100)")
+        return checked_batch_handler(handler, self._options.executor, collects=produces)  # type: ignore[arg-type]
 
     def _each_record(self, handler: WithContext) -> Handlers:
         return for_each_record(handler, None, self._dispatch)
@@ -213,55 +209,70 @@ class ParallelConsumer:
             await asyncio.shield(running)
             raise
 
-    def run_and_produce(self, handler: Handler, on_output: OnOutput | None = None) -> None:
+    def run_and_produce(
+        self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
+    ) -> None:
         """Send what the handler returns or yields: None, a `ProducerRecord`, or several; otherwise as `run`.
 
         A record is done when all its outputs are stored; if one is refused, the attempt has failed. With
         `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing. An
         output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
         metadata)` is called for each stored output, in a thread of the consumer's.
+
+        With `batches` the handler is one of batches, as for `run_batches`. Its outputs are those of all its records.
         """
 
         def checked() -> WithContext:
             check_callback("on_output", on_output, ("input", "output", "metadata"))
-            return self._checked(handler, collects=True)
+            return self._checked(handler, batches, produces=True)
 
-        self._run(
-            checked, lambda handle: for_each_record(handle, self._parts.settle_outputs(on_output), self._dispatch)
-        )
+        def calls(handle: WithContext) -> Handlers:
+            settle = self._parts.settle_outputs(on_output, of_batches=batches is not None)
+            return (for_batches if batches else for_each_record)(handle, settle, self._dispatch)
 
-    def run_batches(self, handler: BatchHandler, max_size: int, linger: float = 0.0) -> None:
+        self._run(checked, calls, batches=batches, produces=True)
+
+    def run_batches(
+        self, handler: BatchHandler, max_size: int, linger: float = 0.0, min_size: int | None = None
+    ) -> None:
         """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
 
         A batch holds records of one key or partition, in order, as `ordering` says, or any records if unordered. A
-        record waits up to `linger` seconds for its batch to fill. The handler raises `BatchError` to tell which records
-        failed. After any other exception all records of the batch have failed.
+        record waits up to `linger` seconds for its batch to fill, and no longer once the batch has `min_size` records.
+        The handler raises `BatchError` to tell which records failed. After any other exception all records of the batch
+        have failed.
         """
-        check_whole("max_size", max_size, 1)
-        check_number("linger", linger, 0)
-        self._dispatch.engine.let_batches_fill(max_size, linger)
+        batches = Batches(max_size, linger, min_size)
         self._run(
-            lambda: checked_batch_handler(handler, self._options.executor),
-            lambda handle: for_batches(handle, self._dispatch),
-            max_batch=max_size,
+            lambda: self._checked(handler, batches),
+            lambda handle: for_batches(handle, None, self._dispatch),
+            batches=batches,
         )
 
-    def results(self, handler: Handler) -> ResultStream:
+    @overload
+    def results(self, handler: Handler, *, batches: None = None) -> ResultStream[Result]: ...
+    @overload
+    def results(self, handler: BatchHandler, *, batches: Batches) -> ResultStream[BatchResult]: ...
+    def results(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> ResultStream[Any]:
         """Return the handler's results, to be iterated over with `for` or `async for`; otherwise as `run`.
 
         A record is done when the next result is asked for. The record at which the iteration is left therefore comes
-        again. Leaving the iteration stops the consumer.
+        again. Leaving the iteration stops the consumer. With `batches` the handler is one of batches, as for
+        `run_batches`; each batch has one result.
         """
-        handle = self._checked(handler)
-        run = lambda calls, owner: self._run(lambda: handle, lambda _: calls, owner)  # noqa: E731
-        return ResultStream(handle, self._dispatch, run, lambda drain: self.stop(drain=drain))
+        handle = self._checked(handler, batches)
+        run = lambda calls, owner: self._run(lambda: handle, lambda _: calls, owner, batches)  # noqa: E731
+        in_batches = batches is not None
+        return ResultStream(handle, self._dispatch, run, lambda drain: self.stop(drain=drain), in_batches=in_batches)
 
     def _run(
         self,
         check: Callable[[], WithContext],
         make_calls: Callable[[WithContext], Handlers],
         owner: "asyncio.Task[Any] | None" = None,
-        max_batch: int | None = None,
+        batches: Batches | None = None,
+        *,
+        produces: bool = False,
     ) -> None:
         self._begin()
         try:
@@ -269,8 +280,10 @@ class ParallelConsumer:
             with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
                 at_last.callback(self._end)
                 handler = check()
+                if batches:
+                    self._parts.handle_in_batches(batches, with_outputs=produces)
                 self._parts.require_rights()
-                self._parts.begin(make_calls(handler), owner, max_batch)
+                self._parts.begin(make_calls(handler), owner)
                 self._turn_until_stopped()
             if self._dispatch.failure:  # of the last handler, whose thread has ended by now
                 raise self._dispatch.failure
@@ -310,50 +323,6 @@ class ParallelConsumer:
     def _close_in_time(self, closing: Sends | Executor) -> None:
         closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
 
-    def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
-
-        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
-        not take.
-        """
-        self._check_open()
-        for client in (*self._levels, *self._parts.clients):
-            client.set_sasl_credentials(username, password)
-        change_credentials(self._settings.kafka, username, password)
-
-    def pause(self) -> None:
-        """Start nothing and fetch nothing until `resume`; running handlers go on."""
-        self._set_paused(True)
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._set_paused(False)
-
-    def _set_paused(self, paused: bool) -> None:
-        self._check_open()
-        self._dispatch.pause(paused)
-        self._wake.set()
-
-    def request_commit(self) -> None:
-        """Commit the completed records now, before the next commit is due; returns at once."""
-        self._check_open()
-        self._committing.request()
-        self._wake.set()
-
-    def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that are assigned to this consumer now; from any thread."""
-        return self._levels.assignment()
-
-    @property
-    def work_remaining(self) -> int:
-        """The number of records that were fetched and are not done."""
-        return self._dispatch.work_remaining
-
-    def metrics(self) -> ParallelMetrics:
-        """Return the counts of records done, running and waiting."""
-        refused = next((level.refused for level in self._levels if level.refused), None)
-        return replace(self._dispatch.metrics(), refused=refused or self._committing.refused)
-
     # The end
 
     def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
@@ -391,7 +360,3 @@ class ParallelConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close, drain=error is None)
-
-    def _check_open(self) -> None:
-        if self._ended.is_set():
-            raise ClosedError("The consumer is closed. Make a new one to go on.")

@@ -14,7 +14,7 @@ from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.dead_letters import MOST_BYTES
 from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
 from headway.execution.dispatch import Dispatch
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.jobs import Job
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
@@ -24,18 +24,26 @@ from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetada
 
 log = logging.getLogger(__name__)
 
-OnOutput = Callable[[ConsumerRecord, ProducerRecord, RecordMetadata], Any]
-"""The callback for a stored output: (input, output, metadata of the stored output)."""
+OnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Any]
+"""The callback for a stored output: (input, output, metadata of the stored output).
+
+The input is a `ConsumerRecord`, or for batches a list of them.
+"""
 
 _OUTPUT_OVERHEAD = 1024  # bytes that an empty output takes
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class Output(OutgoingRecord, kw_only=True):
-    """A record to send, and the work that it came from; `returned` is the handler's record, None for a dead letter."""
+    """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter."""
 
-    work: RecordWork
+    job: Job
     returned: ProducerRecord | None
+
+    @property
+    def level(self) -> int:
+        """The level of the records that it came from."""
+        return self.job[0].level
 
 
 def size_of_output(output: Output) -> int:
@@ -47,24 +55,27 @@ def size_of_output(output: Output) -> int:
 class Outputs:
     """The outputs of handlers: each return value becomes zero, one or many `ProducerRecord`s."""
 
-    def __init__(self, settings: OutputSettings, client: ProducerClient, on_output: OnOutput | None) -> None:
+    def __init__(
+        self, settings: OutputSettings, client: ProducerClient, on_output: OnOutput | None, *, of_batches: bool = False
+    ) -> None:
+        self._of_batches = of_batches
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         self._most_bytes = int(settings.kafka.get("message.max.bytes", _MOST_BYTES))
         self._targets = Targets(client.partitions)
         self._on_output = on_output
 
-    def of(self, work: RecordWork, returned: Any) -> list[Output]:
-        """Return the outputs of a work; raises for a value that is no record, or one that Kafka would surely refuse.
+    def of(self, job: Job, returned: Any) -> list[Output]:
+        """Return the outputs of a job; raises for a value that is no record, or one that Kafka would surely refuse.
 
         A refusal that can be known here is known before any output is sent, so it seldom leaves other outputs behind.
         """
         if returned is None:
             return []
         records = [returned] if isinstance(returned, ProducerRecord) else _checked(returned)
-        return [self._output(work, record) for record in records]
+        return [self._output(job, record) for record in records]
 
-    def _output(self, work: RecordWork, record: ProducerRecord) -> Output:
+    def _output(self, job: Job, record: ProducerRecord) -> Output:
         topic = record.topic if record.level is None else level_topic(record.topic, record.level)
         headers: list[Header] = header_list(record.headers)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
@@ -79,7 +90,7 @@ class Outputs:
         check_timestamp(record.timestamp, topic)
         self._check_target(topic, record.partition)
         partition = ANY_PARTITION if record.partition is None else record.partition
-        return Output(topic, value, key, partition, record.timestamp or NOW, headers, work=work, returned=record)
+        return Output(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
 
     def _check_target(self, topic: str, partition: int | None) -> None:
         """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
@@ -102,9 +113,12 @@ class Outputs:
         record = output.returned
         where = RecordMetadata(record.topic, partition, record.level or 0, offset, timestamp)
         try:
-            self._on_output(output.work.record, record, where)
+            self._on_output(self._input(output.job), record, where)
         except BaseException:  # the thread is ours, and goes on
             log.exception("The on_output callback for a record of %s raised.", record.topic)
+
+    def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
+        return [work.record for work in job] if self._of_batches else job[0].record
 
 
 def _checked(returned: Any) -> list[ProducerRecord]:
@@ -132,22 +146,22 @@ def _size(field: str, written: object, topic: str) -> int:
 
 
 class Sending:
-    """A sender of outputs as they come: a work is done if Kafka acknowledges all its outputs, else it has failed."""
+    """A sender of outputs as they come: a job is done if Kafka acknowledges all its outputs, else it has failed."""
 
     def __init__(self, client: ProducerClient, outputs: Outputs, dispatch: Dispatch) -> None:
         self._client = client
         self._outputs = outputs
         self._dispatch = dispatch
 
-    def settle(self, work: RecordWork, returned: Any) -> Job | None:
+    def settle(self, job: Job, returned: Any) -> Job | None:
         """Take a handler's return value; return the next job, if there is one for another slot."""
         try:
-            outputs = self._outputs.of(work, returned)
+            outputs = self._outputs.of(job, returned)
         except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
-            return self._dispatch.failed(work, error)
+            return self._dispatch.settle((), [(work, error) for work in job])
         if not outputs:
-            return self._dispatch.done(work)
-        pending = _Pending(work, len(outputs), self._dispatch)
+            return self._dispatch.settle([(work, ()) for work in job], ()) if job[1:] else self._dispatch.done(job[0])
+        pending = _Pending(job, len(outputs), self._dispatch)
         for output in outputs:
             self._send(output, pending)
         return self._dispatch.next()
@@ -167,10 +181,10 @@ class Sending:
 
 
 class _Pending:
-    """A counter of the reports of one work's outputs, for any thread."""
+    """A counter of the reports of one job's outputs, for any thread."""
 
-    def __init__(self, work: RecordWork, count: int, dispatch: Dispatch) -> None:
-        self._work = work
+    def __init__(self, job: Job, count: int, dispatch: Dispatch) -> None:
+        self._job = job
         self._left = count
         self._refused: BaseException | None = None
         self._dispatch = dispatch
@@ -182,10 +196,12 @@ class _Pending:
             self._left -= 1
             if self._left:
                 return
-        if self._refused is None:
-            self._dispatch.stored(self._work)
+        if self._refused is not None:
+            self._dispatch.settle_later((), [(work, self._refused) for work in self._job])
+        elif self._job[1:]:
+            self._dispatch.settle_later(self._job, ())
         else:
-            self._dispatch.refused(self._work, self._refused)
+            self._dispatch.stored(self._job[0])
 
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:

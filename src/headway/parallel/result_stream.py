@@ -6,14 +6,14 @@ then a record keeps its slot, so no more results wait than there are slots.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from headway.declarations import is_coroutine_function
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import Handlers, WithContext, for_each_record
-from headway.execution.jobs import Job, RecordWork
+from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record
+from headway.execution.jobs import Job
 from headway.records import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
 
@@ -25,40 +25,58 @@ class Result(NamedTuple):
     value: Any
 
 
+class BatchResult(NamedTuple):
+    """The records of a batch and what its handler returned."""
+
+    records: Sequence[ConsumerRecord]
+    value: Any
+
+
+R = TypeVar("R")
+
 Run = Callable[[Handlers, asyncio.Task[Any] | None], None]
-_Item = tuple[RecordWork, Any] | None
+_Item = tuple[Job, Any] | None
 
 
-class ResultStream:
-    """An iterable and async iterable, for one iteration, of `Result`s in the order in which handlers end.
+class ResultStream(Generic[R]):
+    """An iterable and async iterable, for one iteration, of results in the order in which handlers end.
 
     It ends after the consumer was stopped, with draining after the last result was taken. Raises the error that ended
     the run, if one did. Leaving the iteration stops the consumer.
     """
 
-    def __init__(self, handler: WithContext, dispatch: Dispatch, run: Run, stop: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        handler: WithContext,
+        dispatch: Dispatch,
+        run: Run,
+        stop: Callable[[bool], None],
+        *,
+        in_batches: bool = False,
+    ) -> None:
         self._handler = handler
+        self._in_batches = in_batches
         self._dispatch = dispatch
         self._run = run
         self._stop = stop
         self._has_ended = False  # results that were not taken come again
         self._failure: BaseException | None = None
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[R]:
         items: SimpleQueue[_Item] = SimpleQueue()
         running = self._start(items.put, None)
         try:
             with on_terminate(self._stop):
                 while (item := items.get()) and not self._has_ended:
                     yield self._result(item)
-                    self._dispatch.stored(item[0])
+                    self._done(item[0])
         finally:
             self._leave()
             running.join()
         if self._failure:
             raise self._failure
 
-    async def __aiter__(self) -> AsyncIterator[Result]:
+    async def __aiter__(self) -> AsyncIterator[R]:
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[_Item] = asyncio.Queue()
         put = lambda item: loop.call_soon_threadsafe(items.put_nowait, item)  # noqa: E731
@@ -67,7 +85,7 @@ class ResultStream:
             with on_terminate(self._stop):
                 while (item := await items.get()) and not self._has_ended:
                     yield self._result(item)
-                    self._dispatch.stored(item[0])
+                    self._done(item[0])
         finally:
             self._leave()
             await asyncio.shield(asyncio.to_thread(running.join))
@@ -75,11 +93,11 @@ class ResultStream:
             raise self._failure
 
     def _start(self, put: Callable[[_Item], Any], owner: asyncio.Task[Any] | None) -> threading.Thread:
-        def settle(work: RecordWork, value: Any) -> Job | None:
-            put((work, value))
+        def settle(job: Job, value: Any) -> Job | None:
+            put((job, value))
             return self._dispatch.next()
 
-        calls = for_each_record(self._handler, settle, self._dispatch)
+        calls = (for_batches if self._in_batches else for_each_record)(self._handler, settle, self._dispatch)
 
         def run() -> None:
             try:
@@ -98,5 +116,14 @@ class ResultStream:
         if not self._has_ended:
             self._stop(False)
 
-    def _result(self, item: tuple[RecordWork, Any]) -> Result:
-        return Result(item[0].record, item[1])
+    def _done(self, job: Job) -> None:
+        if self._in_batches:
+            self._dispatch.settle_later(job, ())
+        else:
+            self._dispatch.stored(job[0])
+
+    def _result(self, item: tuple[Job, Any]) -> R:
+        job, value = item
+        records = [work.record for work in job]
+        result: Any = BatchResult(records, value) if self._in_batches else Result(records[0], value)
+        return result  # type: ignore[no-any-return]

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from headway.config import OutputSettings, ParallelSettings
@@ -20,6 +21,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
 from headway.execution.handlers import Handlers, Settle
+from headway.execution.jobs import Job
 from headway.execution.processes.messages import Deserializers
 from headway.execution.processes.pool import Processes
 from headway.execution.supervision import Supervision
@@ -30,6 +32,7 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.member_names import as_member
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.serialization import key_reader, value_reader
+from headway.parallel.batches import Batches
 from headway.parallel.commits import CommitMode, Commits
 from headway.parallel.control_loop import Executor
 from headway.parallel.dead_letters import DeadLetters, require_writable
@@ -80,6 +83,7 @@ class RunParts:
         self._committing = committing
         self._wake = wake
         self._executor: Executor | None = None
+        self._take_batch: Callable[[float], Job] | None = None
         self.clients: list[Sends] = []
         self.supervision: Supervision | None = None
 
@@ -96,7 +100,7 @@ class RunParts:
         except KafkaError as unknown:
             log.info("Whether the topics may be read is not known yet: %s", unknown)
 
-    def begin(self, calls: Handlers, owner: "asyncio.Task[Any] | None", max_batch: int | None) -> None:
+    def begin(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> None:
         """Make what the run needs, and let the dispatch start jobs."""
         if self._options.commit_mode == "transactional" and not self._committing.transactions:
             self._make_transactions(None)
@@ -105,15 +109,31 @@ class RunParts:
         self.clients.append(schedules)
         executor = self._executor = self._make_executor(calls, owner)
         self._dispatch.begin(
-            executor.start, letters=letters, schedules=schedules, supervision=self.supervision, max_batch=max_batch
+            executor.start,
+            letters=letters,
+            schedules=schedules,
+            supervision=self.supervision,
+            take_job=self._take_batch,
         )
 
-    def settle_outputs(self, on_output: OnOutput | None) -> Settle:
+    def handle_in_batches(self, batches: Batches, *, with_outputs: bool) -> None:
+        """Have jobs be batches, for which records wait.
+
+        The outputs of a batch are committed with all its offsets. In transactions a batch is therefore of one
+        partition: other partitions may be lost, or handed over, at another time.
+        """
+        of_one = with_outputs and self._options.commit_mode == "transactional"
+        engine = self._dispatch.engine
+        engine.let_batches_fill(batches.least, batches.linger, of_one)
+        self._take_batch = partial(engine.take_batch, batches.max_size, of_one_partition=of_one)
+
+    def settle_outputs(self, on_output: OnOutput | None, *, of_batches: bool) -> Settle:
         """Return the function that takes what handlers return, to be sent."""
         if self._options.commit_mode == "transactional":
-            return self._make_transactions(on_output).settle
+            return self._make_transactions(on_output, of_batches=of_batches).settle
         client = self._make_producer(None)
-        return Sending(client, Outputs(self._options.outputs, client, on_output), self._dispatch).settle
+        outputs = Outputs(self._options.outputs, client, on_output, of_batches=of_batches)
+        return Sending(client, outputs, self._dispatch).settle
 
     def closing(self) -> Sequence[Sends | Executor]:
         """Return what is to be closed at the end, the last first."""
@@ -147,12 +167,12 @@ class RunParts:
         self.clients.append(letters)
         return letters
 
-    def _make_transactions(self, on_output: OnOutput | None) -> Transactions:
+    def _make_transactions(self, on_output: OnOutput | None, *, of_batches: bool = False) -> Transactions:
         outputs = self._options.outputs
         client = self._make_producer(f"{self._options.settings.group}-{uuid.uuid4().hex}")
         transactions = Transactions(
             client,
-            Outputs(outputs, client, on_output),
+            Outputs(outputs, client, on_output, of_batches=of_batches),
             self._dispatch,
             self._levels,
             self._wake,

@@ -25,7 +25,7 @@ from headway.core.engine.commit_tick import Tick
 from headway.dead_letters import halved, letter_headers
 from headway.errors import DeliveryError, KafkaError, TransactionError
 from headway.execution.dispatch import Dispatch
-from headway.execution.failures import no_dead_letters
+from headway.execution.failures import log_dead_letter, no_dead_letters
 from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
 from headway.kafka.binding.error_causes import is_fatal, is_out_of_place
@@ -143,13 +143,17 @@ class Transactions:
 
     # What handlers return
 
-    def settle(self, work: RecordWork, returned: Any) -> Job | None:
+    def settle(self, job: Job, returned: Any) -> Job | None:
         """Take a handler's return value."""
         try:
-            outputs = self._outputs.of(work, returned)
+            outputs = self._outputs.of(job, returned)
         except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
-            return self._dispatch.failed(work, error)
-        return self._dispatch.done(work, outputs)
+            return self._dispatch.settle((), [(work, error) for work in job])
+        if len(job) == 1:
+            return self._dispatch.done(job[0], outputs)
+        if outputs:
+            return self._dispatch.done_together(job, outputs)
+        return self._dispatch.settle([(work, ()) for work in job], ())
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """Send a work's dead letter with its offset, in the next transaction."""
@@ -157,7 +161,7 @@ class Transactions:
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
         letter = letter_of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
-        return Output(letter.topic, letter.value, letter.key, headers=letter.headers, work=work, returned=None)
+        return Output(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
 
     # Committing
 
@@ -238,7 +242,7 @@ class Transactions:
         try:
             return self._writer.write(outputs, stored, self._is_given_up)
         except NotStoredError as error:
-            raise _LevelsError({outputs[index].work.level: error for index in error.positions}) from error
+            raise _LevelsError({outputs[index].level: error for index in error.positions}) from error
 
     def _is_given_up(self) -> bool:
         return self._closing or self._given_up.is_set()
@@ -309,7 +313,7 @@ class Transactions:
         ) from error
 
     def _without(self, outputs: Sequence[Output], index: int, rejection: Rejection) -> Sequence[Output]:
-        """Return the outputs with a dead letter in place of all outputs of the refused one's record.
+        """Return the outputs with dead letters in place of all outputs of the refused one's record, or records.
 
         If the whole topic is refused, all outputs for the topic are treated so.
 
@@ -329,23 +333,24 @@ class Transactions:
         likewise = [refused]
         if rejection.error == FORBIDDEN:
             likewise = [each for each in outputs if each.returned is not None and each.topic == topic]
-        for work in dict.fromkeys(each.work for each in likewise):
-            outputs = self._with_letter_for(outputs, work, f"An output for {topic} was refused: {rejection.reason}")
+        for job in {id(each.job): each.job for each in likewise}.values():
+            outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs
 
     def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, rejection: Rejection) -> NoReturn:
         """Have the levels with outputs for a topic wait."""
-        levels = {each.work.level for each in outputs if each.topic == topic}
+        levels = {each.level for each in outputs if each.topic == topic}
         if rejection.error == FORBIDDEN:
             self._refused |= dict.fromkeys(levels, rejection.reason)
         error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {rejection.reason}")
         raise _LevelsError(dict.fromkeys(levels, error))
 
-    def _with_letter_for(self, outputs: Sequence[Output], work: RecordWork, said: str) -> Sequence[Output]:
+    def _with_letters_for(self, outputs: Sequence[Output], job: Job, said: str) -> Sequence[Output]:
         error = DeliveryError(said)
         if self._dead_letter_topic is None:
-            raise no_dead_letters(work, error, _REASON)
-        self._dispatch.undeliverable(work, error, _REASON)
-        letter = self._letter(work, error, _REASON)
-        first = next(place for place, output in enumerate(outputs) if output.work is work)
-        return [*outputs[:first], letter, *(output for output in outputs[first:] if output.work is not work)]
+            raise no_dead_letters(job[0], error, _REASON)
+        for work in job:
+            log_dead_letter(work, error, _REASON)
+        letters = [self._letter(work, error, _REASON) for work in job]
+        first = next(place for place, output in enumerate(outputs) if output.job is job)
+        return [*outputs[:first], *letters, *(output for output in outputs[first:] if output.job is not job)]

@@ -100,9 +100,11 @@ def checked_handler(handler: Handler, executor: str | None, *, collects: bool = 
     return handle
 
 
-def checked_batch_handler(handler: BatchHandler, executor: str | None) -> WithContext:
+def checked_batch_handler(handler: BatchHandler, executor: str | None, *, collects: bool = False) -> WithContext:
     """Return the handler of batches as executors call it; raises `ConfigError` as `checked_handler` does."""
     handle = with_context(handler, "records", "contexts")
+    if collects:
+        handle = collecting(handle)
     _check_runs(handle, executor)
     return handle
 

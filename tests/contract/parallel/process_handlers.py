@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -226,3 +226,14 @@ def end_a_child(record: ConsumerRecord, context: Context) -> int:
         return child.wait(5)
     finally:
         child.kill()
+
+
+def doubled_batch(records: Sequence[ConsumerRecord]) -> Iterator[ProducerRecord]:
+    """An output for each record of a batch."""
+    for record in records:
+        yield ProducerRecord(os.environ["HEADWAY_TEST_TOPIC"], record.value * 2, record.key)
+
+
+def sum_of_batch(records: Sequence[ConsumerRecord], contexts: Sequence[Context]) -> int:
+    """A result of a whole batch."""
+    return sum(int(record.value) for record in records)

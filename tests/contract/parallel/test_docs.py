@@ -20,8 +20,9 @@ PRINTED = {
     0: (b"customer", b"order 1", 1),
     2: (b"confirmed: order 1", 0),
     3: (1, "inserted"),
-    4: (0, 7),
+    4: (7,),
     5: (0, 7),
+    6: (0, 7),
 }
 DECLARATIONS = {1}
 
@@ -31,7 +32,7 @@ def test_a_program_of_the_page_prints_what_it_says_and_commits_it(
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     topic, dead, out = (plain_topic(kafka_cluster) for _ in range(3))
-    names = {'"orders"': topic, '"orders-dead"': dead, '"confirmations"': out, '"billing"': topic}
+    names = {'"orders"': topic, '"orders-dead"': dead, '"confirmations"': out, '"totals"': out, '"billing"': topic}
     send(kafka_cluster, topic, [("customer", "order 1")], partition=0)
     consumers: list[ParallelConsumer] = []
     printed: list[tuple[Any, ...]] = []

@@ -31,7 +31,7 @@ async def double_later(record: ConsumerRecord, context: Context) -> int:
     return 2 * int(record.value)
 
 
-async def taken_async(results: ResultStream, enough: Callable[[Result], bool]) -> list[Result]:
+async def taken_async(results: ResultStream[Result], enough: Callable[[Result], bool]) -> list[Result]:
     """The results, up to the one that is enough, where it leaves."""
     taken = []
     async with contextlib.aclosing(aiter(results)) as each_result:  # type: ignore[type-var]
@@ -42,7 +42,7 @@ async def taken_async(results: ResultStream, enough: Callable[[Result], bool]) -
     return taken
 
 
-def taken_plain(results: ResultStream, enough: Callable[[Result], bool]) -> list[Result]:
+def taken_plain(results: ResultStream[Result], enough: Callable[[Result], bool]) -> list[Result]:
     """As `taken_async`."""
     taken = []
     for result in results:
@@ -52,7 +52,9 @@ def taken_plain(results: ResultStream, enough: Callable[[Result], bool]) -> list
     return taken
 
 
-def taken(way: str, results: ResultStream, enough: Callable[[Result], bool] = lambda result: False) -> list[Result]:
+def taken(
+    way: str, results: ResultStream[Result], enough: Callable[[Result], bool] = lambda result: False
+) -> list[Result]:
     if way == "for":
         return taken_plain(results, enough)
     return asyncio.run(taken_async(results, enough))

@@ -272,10 +272,10 @@ def test_a_paused_consumer_keeps_its_suspect_waiting(make_world: Make) -> None:
     world.suspect(1)
     world.come(0, 1)
     world.call_and_fail(1)
-    world.dispatch.pause(True)
+    world.dispatch.paused = True
     world.done(0)
     assert world.runs == []
-    world.dispatch.pause(False)
+    world.dispatch.paused = False
     world.dispatch.feed()
     assert world.runs == [1]
 

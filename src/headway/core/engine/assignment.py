@@ -19,6 +19,9 @@ from headway.records import TopicPartition
 
 R = TypeVar("R")
 
+OutputSet = tuple[Sequence[int], int, Sequence[Any]]
+"""The outputs of a record, or of a batch: (offsets, bytes of records and outputs, outputs)."""
+
 # Encoding a map takes up to some milliseconds. A change (a record received or done) seldom adds more than a character.
 # So the next measurement comes after as many changes as the last one left characters, and at least after this many.
 _MEASURE_EVERY = 512
@@ -64,8 +67,7 @@ class Assignment(Generic[R]):
         self.withheld = 0  # the part of `of_outputs` that no commit would remember as done
         self.finished = 0  # grows with each change that is worth a commit
         self.saved = 0  # `finished` as of the last commit that succeeded
-        # The output sets since the last tick, each with its record's offset and the bytes of record and outputs.
-        self.outputs: list[tuple[int, int, Sequence[Any]]] = []
+        self.outputs: list[OutputSet] = []  # since the last tick
         self.pressed = False
         self._known_end = committed.end
         self.limit_map(map_limit)
@@ -94,11 +96,23 @@ class Assignment(Generic[R]):
         self.progress.complete(work.offset)
         self.finished += 1
         if outputs:
-            self.outputs.append((work.offset, size + work.size, outputs))
+            self.outputs.append(((work.offset,), size + work.size, outputs))
             self.bytes += size
             self.of_outputs += size + work.size
         else:
             self.bytes -= work.size
+
+    def finish_together(self, works: Sequence[Work[R]], outputs: Sequence[Any], size: int) -> int:
+        """Mark the works of a batch as done; return how many bytes its outputs, of `size`, and its records keep."""
+        offsets = [work.offset for work in works]
+        for offset in offsets:
+            self.progress.complete(offset)
+        self.finished += len(works)
+        kept = size + sum(work.size for work in works)
+        self.outputs.append((offsets, kept, outputs))
+        self.bytes += size
+        self.of_outputs += kept
+        return kept
 
     def commit(self) -> Commit:
         """Return the offset and map of this moment."""

@@ -71,6 +71,11 @@ class Backpressure:
             assignment.on(PartitionEvent.EASED)
             self._paused.discard(assignment.partition)
 
+    def take_outputs(self, level: int, size: int, kept: int) -> None:
+        """Note that outputs of `size` bytes wait for a commit, with their records `kept` bytes."""
+        self.budgets[level].used += size
+        self.keep_outputs(level, kept)
+
     def keep_outputs(self, level: int, size: int) -> None:
         """Note that outputs of so many bytes more wait for a commit."""
         budget = self.budgets[level]

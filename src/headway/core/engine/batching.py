@@ -1,13 +1,14 @@
 """Works that wait for others to fill a batch.
 
 Invariants: a work waits no longer than `linger` after its record arrived. No work waits in a lane that has enough for a
-full batch; nor, without a lane, in a level that has enough. A work that failed once does not wait again.
+batch; nor, without a lane, in a level that has enough, or a partition if batches are of one. A work that failed once
+does not wait again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.lanes import ALONE
@@ -17,11 +18,12 @@ R = TypeVar("R")
 
 
 class Batching(Generic[R]):
-    """The heads that wait: one of each lane, and of each level all works without a lane together."""
+    """The heads that wait: one of each lane; and all works of a level, or of a partition, that have no lane."""
 
-    def __init__(self, size: int, linger: float) -> None:
-        self._size = size
+    def __init__(self, size: int, linger: float, of_one_partition: bool = False) -> None:
+        self._size = size  # of a batch that need not wait
         self._linger = linger
+        self._of_one_partition = of_one_partition
         self._waiting: dict[Hashable, list[Work[R]]] = {}
         self._counts: dict[Hashable, int] = {}
 
@@ -31,14 +33,14 @@ class Batching(Generic[R]):
 
     def wait(self, head: Work[R]) -> list[Work[R]]:
         """Let a head wait, and return the heads that need not wait any more, since it makes a batch full."""
-        place = _place(head)
+        place = self._place(head)
         self._waiting.setdefault(place, []).append(head)
         self._counts[place] = self._counts.get(place, 0) + self._length(head)
         return self._take_if_full(place)
 
     def join(self, work: Work[R]) -> list[Work[R]]:
         """Count a work that comes behind others of its lane; return its head if it waited and the batch is now full."""
-        place = _place(work)
+        place = self._place(work)
         if place not in self._waiting:
             return []
         self._counts[place] += 1
@@ -46,7 +48,7 @@ class Batching(Generic[R]):
 
     def leave(self, head: Work[R]) -> None:
         """Take out a head whose time is up, if it waited here."""
-        place = _place(head)
+        place = self._place(head)
         waiting = self._waiting.get(place, [])
         if head in waiting:
             waiting.remove(head)
@@ -73,6 +75,7 @@ class Batching(Generic[R]):
         del self._counts[place]
         return self._waiting.pop(place)
 
-
-def _place(work: Work[Any]) -> Hashable:
-    return work.level if work.lane is ALONE else (work.assignment, work.lane)
+    def _place(self, work: Work[R]) -> Hashable:
+        if work.lane is not ALONE:
+            return work.assignment, work.lane
+        return work.assignment if self._of_one_partition else work.level

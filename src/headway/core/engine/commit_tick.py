@@ -3,14 +3,14 @@
 Invariants: a tick is a snapshot of one moment. The outputs of a finished work stay in its assignment until they are in
 Kafka. So every tick with its offset has them too, whatever became of earlier ticks. That a tick was committed may be
 said again. The records that a shortened map leaves out come again after a restart, so their outputs wait for a tick
-that remembers them.
+that remembers them. The outputs of a batch wait for all its records, and its records for each other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from headway.core.engine.assignment import Assignment
-from headway.core.offsets.commit_metadata import Done
+from headway.core.engine.assignment import Assignment, OutputSet
+from headway.core.offsets.commit_metadata import Done, without_done
 from headway.core.offsets.offset_map import Commit, OffsetMap
 from headway.records import TopicPartition
 
@@ -23,10 +23,10 @@ class TickPart(NamedTuple):
 
     assignment: Assignment[Any]
     finished: int
-    outputs: list[tuple[int, int, Sequence[Any]]]
+    outputs: list[OutputSet]
     sets: int
     size: int
-    withheld: list[tuple[int, int, Sequence[Any]]]
+    withheld: list[OutputSet]
     remembered: OffsetMap
 
 
@@ -44,12 +44,14 @@ def take(assignments: Iterable[Assignment[Any]]) -> Tick:
     for each in assignments:
         if each.finished > each.saved:
             snapshot = each.progress.snapshot()
-            tick.commits[each.partition] = commit = each.commit_of(snapshot)
-            taken, withheld = each.outputs, list[tuple[int, int, Sequence[Any]]]()
+            commit = each.commit_of(snapshot)
+            taken, withheld = each.outputs, list[OutputSet]()
             if commit.kept is not None:
-                done = Done(commit.kept)
-                taken = [one for one in each.outputs if one[0] in done]
-                withheld = [one for one in each.outputs if one[0] not in done]
+                snapshot, commit = _with_whole_sets(each, snapshot, commit)
+                done = Done(commit.kept or snapshot)
+                taken = [one for one in each.outputs if one[0][0] in done]
+                withheld = [one for one in each.outputs if one[0][0] not in done]
+            tick.commits[each.partition] = commit
             tick.outputs.extend(output for _, _, outputs in taken for output in outputs)
             size = each.of_outputs - sum(size for _, size, _ in withheld)
             sets = len(each.outputs)
@@ -57,6 +59,24 @@ def take(assignments: Iterable[Assignment[Any]]) -> Tick:
                 TickPart(each, each.finished, each.outputs, sets, size, withheld, commit.kept or snapshot)
             )
     return tick
+
+
+def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: Commit) -> tuple[OffsetMap, Commit]:
+    """Return a snapshot and its commit that has all records of each batch with outputs as done, or none of them.
+
+    A map that was shortened may have some of them. They then count as not done, which can lengthen the map again.
+    """
+    batches = [one[0] for one in assignment.outputs if len(one[0]) > 1]
+    while batches and commit.kept is not None:
+        done = Done(commit.kept)
+        known = [[offset in done for offset in offsets] for offsets in batches]
+        left_out = [offsets for offsets, each in zip(batches, known, strict=True) if not all(each)]
+        if not any(any(each) and not all(each) for each in known):
+            break
+        snapshot = without_done(snapshot, [offset for offsets in left_out for offset in offsets])
+        commit = assignment.commit_of(snapshot)
+        batches = [offsets for offsets, each in zip(batches, known, strict=True) if all(each)]
+    return snapshot, commit
 
 
 def settle(tick: Tick) -> Iterator[tuple[Assignment[Any], int]]:

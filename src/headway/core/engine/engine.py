@@ -206,9 +206,9 @@ class Engine(Generic[R]):
 
     # Work
 
-    def let_batches_fill(self, max_size: int, linger: float) -> None:
-        """Let records wait up to `linger` seconds for their batch to fill; call it before any record is received."""
-        self._waiting.batching = Batching(max_size, linger) if linger > 0 else None
+    def let_batches_fill(self, size: int, linger: float, of_one_partition: bool = False) -> None:
+        """Let records wait up to `linger` seconds for a batch of this size; call it before any record is received."""
+        self._waiting.batching = Batching(size, linger, of_one_partition) if linger > 0 else None
 
     def count_slots(self, count: Callable[[], int]) -> None:
         """Ask this function how many slots there are, taken and free.
@@ -223,14 +223,14 @@ class Engine(Generic[R]):
             self._waiting.release_due(now)
         return self._next_slots.take(limit, now)
 
-    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
+    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
         """Return the first works of one lane, or works that have no lane; an empty list if none may run now.
 
-        Each work of a batch is reported on its own. A lane goes on when its whole batch was reported; the works that
-        failed come first again.
+        A lane goes on when its whole batch was reported; the works that failed come first again. Works without a lane
+        are of one level, or with `of_one_partition` of one partition.
         """
         self._waiting.release_due(now)
-        return self._next_slots.take_batch(max_size, now)
+        return self._next_slots.take_batch(max_size, now, of_one_partition)
 
     # Outcomes
 
@@ -245,13 +245,24 @@ class Engine(Generic[R]):
             size = sum(map(self._size_of_output, outputs)) if outputs else 0
             assignment.finish(work, outputs, size)
             if outputs:
-                self._budgets[assignment.level].used += size
-                self._backpressure.keep_outputs(assignment.level, size + work.size)
+                self._backpressure.take_outputs(assignment.level, size, size + work.size)
             else:
                 self._budgets[assignment.level].used -= work.size
             self._settle(work, (), now)
             return True
         return self._report_late(work)
+
+    def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
+        """Mark a batch of one partition as done, as `finish` does: a tick has all its offsets and outputs, or none."""
+        assignment = works[0].assignment
+        if assignment.state is _GONE:
+            return any(self._report_late(work) for work in works)
+        size = sum(map(self._size_of_output, outputs))
+        kept = assignment.finish_together(works, outputs, size)
+        self._backpressure.take_outputs(assignment.level, size, kept)
+        for work in works:
+            self._settle(work, (), now)
+        return True
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
         """Put a work back at the head of its lane, not to run before `at`; return False as `finish` does.

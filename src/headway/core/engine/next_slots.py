@@ -69,11 +69,11 @@ class NextSlots(Generic[R]):
             self._note_start(works[-1])
         return works
 
-    def take_batch(self, max_size: int, now: float) -> list[Work[R]]:
+    def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
         """Return the works for one slot, as `ReadyQueue.take_batch` does; an empty list if none may run."""
         if picked := self._pick(1, now):
             level, only_fresh = picked
-            works = level.take_batch(max_size, now, only_fresh)
+            works = level.take_batch(max_size, now, only_fresh, of_one_partition)
             self._note_start(works[0])
             return works
         return []

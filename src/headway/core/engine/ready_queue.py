@@ -72,7 +72,9 @@ class ReadyQueue(Generic[R]):
         self.slots += len(works)
         return works
 
-    def take_batch(self, max_size: int, now: float, only_fresh: bool = False) -> list[Work[R]]:
+    def take_batch(
+        self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
+    ) -> list[Work[R]]:
         """Take the first work with those behind it in its lane; without a lane, with the next works that have none.
 
         A suspect is a batch of its own.
@@ -82,8 +84,9 @@ class ReadyQueue(Generic[R]):
             max_size = 1
         if works[0].lane is ALONE:
             turns = self.failed if works[0].failure else self.fresh
-            while turns.ready and len(works) < max_size and _joins(turns.first()):
-                works.append(self._start(turns))
+            only_of = works[0].assignment if of_one_partition else None
+            while len(works) < max_size and (following := turns.first(only_of)) and _joins(following):
+                works.append(self._start(turns, only_of))
         else:
             while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
                 works.append(behind)
@@ -97,8 +100,8 @@ class ReadyQueue(Generic[R]):
         self.slots -= 1
         self.retrying -= has_failed
 
-    def _start(self, turns: Turns[R]) -> Work[R]:
-        work = turns.take()
+    def _start(self, turns: Turns[R], only_of: Assignment[R] | None = None) -> Work[R]:
+        work = turns.take(only_of)
         work.state = _RUNNING
         return work
 

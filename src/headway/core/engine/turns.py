@@ -95,14 +95,20 @@ class Turns(Generic[R]):
         topic.partitions.join(partition)
         self._rotation.join(topic)
 
-    def first(self) -> Work[R]:
-        """Return the work that `take` would give."""
-        return self._rotation.current().partitions.current().first()
+    def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
+        """Return the work that `take` would give; None if there is none."""
+        if only_of is not None:
+            return self._partitions[only_of].first() if self.ready_of(only_of) else None
+        return self._rotation.current().partitions.current().first() if self.ready else None
 
-    def take(self) -> Work[R]:
-        """Remove and return the first work of the partition whose turn it is."""
-        topic = self._rotation.begin_turn()
-        partition = topic.partitions.begin_turn()
+    def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
+        """Remove and return the first work of the partition whose turn it is, or out of turn of an assignment."""
+        if only_of is None:
+            topic = self._rotation.begin_turn()
+            partition = topic.partitions.begin_turn()
+        else:
+            partition = self._partitions[only_of]
+            topic = partition.topic
         work = partition.pop()
         topic.ready -= 1
         self.ready -= 1

@@ -117,6 +117,17 @@ def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscript
     return [LevelSubscription([topic for topic, at in given.items() if at == level], "") for level in range(levels)]
 
 
+def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None) -> list[LevelSubscription]:
+    """Return the subscriptions of each level's consumer; without `levels` those of the only one, to the names given.
+
+    >>> [s.topics for s in subscriptions(["orders"], None)], [s.topics for s in subscriptions({"clicks": 0}, 2)]
+    ([['orders']], [['clicks'], []])
+    """
+    if isinstance(topics, Mapping):
+        return by_given_level(topics, levels or 1)
+    return [LevelSubscription(list(topics), "")] if levels is None else by_level(topics, levels)
+
+
 def _at_level(topic: str, level: int) -> str:
     if not topic.startswith("^"):
         return level_topic(topic, level)

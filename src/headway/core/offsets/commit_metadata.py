@@ -2,12 +2,12 @@
 
 import struct
 from base64 import b64decode
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from headway.core.offsets.offset_map import OffsetMap, decode, encoding_name
+from headway.core.offsets.offset_map import OffsetMap, canonical, decode, encoding_name
 from headway.core.offsets.progress import Progress
 from headway.errors import OffsetMapError
 
@@ -81,6 +81,24 @@ def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -
     for offset in done:
         progress.complete(offset)
     return progress.snapshot()
+
+
+def without_done(before: OffsetMap, undone: Iterable[int]) -> OffsetMap:
+    """Return the map with some of the done offsets, which may be below its own, not done.
+
+    >>> without_done(OffsetMap(5, (1, 3)), [3, 7])
+    OffsetMap(offset=3, runs=(1, 1, 1, 1, 1, 1))
+    """
+    removed = sorted(set(undone))
+    offset = min(before.offset, removed[0]) if removed else before.offset
+    edges = [offset]  # not done and done alternate between them
+    for done in (range(offset, before.offset), *before.complete):
+        start = done.start
+        for hole in removed[bisect_left(removed, done.start) : bisect_left(removed, done.stop)]:
+            edges += start, hole
+            start = hole + 1
+        edges += start, done.stop
+    return canonical(offset, [stop - start for start, stop in pairwise(edges)])
 
 
 def _stream_time(text: str | bytes) -> int:

@@ -216,7 +216,7 @@ class Stage:
             if error := self._running.give_up(work):
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
-                self._dispatch.refused(work, error)
+                self._dispatch.settle_later((), ((work, error),))
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """Put out a row that has failed for good; the engine takes this for storing its dead letter."""
@@ -238,7 +238,7 @@ class Stage:
         """Add to the bytes of results to put out; pause the handlers while there are too many."""
         with self._counting:
             self._result_bytes += size
-            self._dispatch.pause(self._result_bytes > RESULT_ROOM)
+            self._dispatch.paused = self._result_bytes > RESULT_ROOM
 
     # Rows out
 

@@ -52,11 +52,18 @@ class Stay:
 class GatheringOfBatches(RuleBasedStateMachine):
     """Records that come, wait for their batch to fill, run, fail, and go with their partitions."""
 
-    @initialize(ordering=st.sampled_from(Ordering), size=st.integers(1, 4), linger=st.integers(1, 4))
-    def begin(self, ordering: Ordering, size: int, linger: int) -> None:
-        self.ordering, self.size, self.linger = ordering, size, linger
+    @initialize(
+        ordering=st.sampled_from(Ordering),
+        size=st.integers(1, 4),
+        fewer=st.integers(0, 3),
+        linger=st.integers(1, 4),
+        of_one_partition=st.booleans(),
+    )
+    def begin(self, ordering: Ordering, size: int, fewer: int, linger: int, of_one_partition: bool) -> None:
+        self.ordering, self.size, self.linger, self.of_one_partition = ordering, size, linger, of_one_partition
+        self.least = max(1, size - fewer)  # records that need not wait for more
         self.engine: Engine[Record] = Engine(ordering, levels=LEVELS)
-        self.engine.let_batches_fill(size, linger)
+        self.engine.let_batches_fill(self.least, linger, of_one_partition)
         self.now = 100
         self.stays: dict[TopicPartition, Stay] = {}
         self.running: list[list[Work[Record]]] = []
@@ -89,7 +96,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
         self.now += seconds
 
     def batches(self, limit: int) -> Iterator[list[Work[Record]]]:
-        while limit and (batch := self.engine.take_batch(self.size, self.now)):
+        while limit and (batch := self.engine.take_batch(self.size, self.now, self.of_one_partition)):
             limit -= 1
             yield batch
 
@@ -102,7 +109,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
         if len(batches) < limit:  # slots are free, so none waits that need not
             assert all(entry.work for entry in due)
             if self.ordering is Ordering.UNORDERED:
-                assert all(sum(entry.work is None for entry in lane) < self.size for lane in full)
+                assert all(sum(entry.work is None for entry in lane) < self.least for lane in full)
             else:
                 assert all(lane[0].work for lane in full)
 
@@ -151,7 +158,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
     def place(self, record: Record) -> object:
         """Where records are gathered."""
         if self.ordering is Ordering.UNORDERED:
-            return record.partition.level
+            return record.partition if self.of_one_partition else record.partition.level
         return (record.partition, record.raw_key) if self.ordering is Ordering.KEY else record.partition
 
     def lanes(self) -> dict[object, list[Entry]]:
@@ -184,7 +191,7 @@ class GatheringOfBatches(RuleBasedStateMachine):
         lanes = []
         for lane in self.lanes().values():
             fresh = [entry for entry in lane if not entry.failed and not entry.work]
-            if len(fresh) >= self.size and (self.ordering is Ordering.UNORDERED or id(fresh[0]) in heads):
+            if len(fresh) >= self.least and (self.ordering is Ordering.UNORDERED or id(fresh[0]) in heads):
                 lanes.append(fresh)
         return lanes
 

@@ -78,6 +78,69 @@ def test_outputs_wait_for_a_commit_that_remembers_their_record_and_none_is_forgo
     assert not engine.wants_commit()
 
 
+batch_steps = st.one_of(
+    st.tuples(st.just("finish"), st.integers(0, RECORDS)),
+    st.tuples(st.just("commit"), st.integers(0, 1)),
+    st.tuples(st.just("restart"), st.just(0)),
+)
+KEYS = [b"a", b"b", b"c", b"d", b"e"]
+
+
+@given(
+    st.lists(batch_steps, max_size=80),
+    st.lists(st.sampled_from(KEYS), min_size=RECORDS, max_size=RECORDS),
+    st.sampled_from(Ordering),
+    st.integers(0, 24),
+    st.integers(1, 5),
+)
+def test_a_batch_with_outputs_is_remembered_as_a_whole_or_not_at_all_whatever_room_a_map_has(
+    steps: list[tuple[str, int]], keys: list[bytes], ordering: Ordering, limit: int, max_size: int
+) -> None:
+    records = [Record(offset, key) for offset, key in enumerate(keys)]
+    stored, published = Commit(0, "", pressed=False), list[int]()
+
+    def begin() -> Engine[Record]:
+        engine: Engine[Record] = Engine(ordering, room=40_000)
+        start = decode(stored.metadata, stored.offset)
+        engine.assign(ORDERS, start)
+        engine.receive(ORDERS, records[start.offset :], 0.0)
+        return engine
+
+    engine, running = begin(), []
+    for step, number in [*steps, *[("finish", 0), ("commit", 1)] * RECORDS]:
+        while batch := engine.take_batch(max_size, 0.0, of_one_partition=True):
+            running.append(batch)
+        if step == "finish" and running:
+            batch = running.pop(number % len(running))
+            assert engine.finish_together(batch, 0.0, [[work.offset for work in batch]])
+        elif step == "restart":  # what is not committed is forgotten
+            engine, running = begin(), []
+        elif step == "commit":
+            tick = engine.tick()
+            while tick.commits and (characters := len(tick.commits[ORDERS].metadata)) > limit:
+                engine.refuse_maps(characters)
+                tick = engine.tick()
+            if tick.commits and number:
+                stored = tick.commits[ORDERS]
+                published += [offset for output in tick.outputs for offset in output]
+                engine.committed(tick)
+        assert sorted(published) == [offset for offset in range(RECORDS) if is_done(stored, offset)]
+    assert len(published) == RECORDS
+    assert engine.bytes_held == [0]
+
+
+def test_a_batch_of_a_lost_partition_is_not_done_and_frees_its_slot() -> None:
+    engine: Engine[Record] = Engine(Ordering.UNORDERED)
+    engine.assign(ORDERS, OffsetMap(0))
+    engine.receive(ORDERS, [Record(offset) for offset in range(3)], 0.0)
+    batch = engine.take_batch(3, 0.0, of_one_partition=True)
+    engine.revoke([ORDERS])
+    assert not engine.finish_together(batch, 0.0, ["an output"])
+    assert engine.slots_taken == [0]
+    assert engine.bytes_held == [0]
+    assert engine.tick().outputs == []
+
+
 runs = st.lists(st.integers(1, 90), min_size=2, max_size=600)
 
 
