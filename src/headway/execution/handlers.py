@@ -178,8 +178,8 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
     name = called(handler.alone if isinstance(handler, _WithoutContext) else handler)
     return ConfigError(
         f"The handler {name} returned a ProducerRecord, and run, run_async and run_batches send nothing: it would be "
-        "lost. Call run_and_produce, with batches=Batches(...) for a handler of batches; a worker says produces=True. "
-        "Or return None. The record is not done, and comes again."
+        "lost. Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. The record is "
+        "not done, and comes again. A @worker cannot send what its handler returns: let it send with a producer."
     )
 
 
