@@ -321,7 +321,7 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
 def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew_with_other_lines(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.delay.scheduler.LAYOUT_LASTS", 0.1)
+    monkeypatch.setattr("headway.delay.line_choice.LAYOUT_LASTS", 0.1)
 
     def looks_for_lines() -> bool:
         return any(thread.name == "headway-layout" for thread in threading.enumerate())

@@ -30,6 +30,7 @@ from headway import (
     cli,
 )
 from headway.broker import LocalBroker
+from headway.core.delay.ladder import FIRST_DELAYS
 from headway.core.rights import Right
 from headway.delay.topics import TopicNames, create_topics
 from headway.errors import AuthorizationError, DeliveryRefusedError, FetchRefusedError, HeadwayError
@@ -242,6 +243,25 @@ def test_a_scheduler_that_may_not_see_its_lines_makes_no_others(user: User, clus
             Scheduler(user.config, name=user.name).close()
         user.grant(missing)
     assert own_topics(cluster) == there
+
+
+def test_a_scheduler_that_may_not_create_the_topics_of_a_longer_delay_says_which_and_who_makes_them(
+    user: User, cluster: Cluster
+) -> None:
+    cluster.create_target(cluster.target)
+    create_topics(cluster.config, cluster.name, delay=FIRST_DELAYS)
+    user.grant(*SCHEDULES)
+    there = own_topics(cluster)
+    with Scheduler(user.config, name=user.name) as scheduler:
+        scheduler.send_later("k", b"v", cluster.target, 5).wait(30)
+        with pytest.raises(AuthorizationError) as refused:
+            scheduler.send_later("k", b"v", cluster.target, 20)
+        assert f"needs the topics {user.name}.line-16000, which do not exist." in str(refused.value)
+        assert user.sentence(Grant("Create", "Topic", "{}.line-16000")) in str(refused.value)
+        assert f"`headway schedule init --name {user.name}`" in str(refused.value)
+        assert own_topics(cluster) == there
+        create_topics(cluster.config, cluster.name)
+        scheduler.send_later("k", b"v", cluster.target, 20).wait(30)  # it looks again before it asks for more
 
 
 def test_a_cancellation_whose_answer_may_not_be_read_says_so(user: User, cluster: Cluster) -> None:

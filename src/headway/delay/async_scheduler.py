@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -54,14 +55,15 @@ class AsyncScheduler:
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
         scheduler = await self._made()
-        return await _stored(scheduler.send_later(key, value, topic, when, **options))
+        send = partial(scheduler.send_later, key, value, topic, when, **options)
+        return await _stored(await asyncio.to_thread(send) if scheduler.may_wait_for_lines(when) else send())
 
     async def every(
         self, rule: str | When, key: Any, value: Any, topic: str, **options: Unpack[RecurringOptions]
     ) -> ScheduleHandle:
         """Deliver a record again and again; see `Scheduler.every`."""
         scheduler = await self._made()
-        return await _stored(scheduler.every(rule, key, value, topic, **options))
+        return await _stored(await asyncio.to_thread(scheduler.every, rule, key, value, topic, **options))
 
     async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Cancel a schedule; see `Scheduler.cancel`."""

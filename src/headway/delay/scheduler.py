@@ -1,19 +1,16 @@
 """Schedulers: they store records in Kafka now, which a relay delivers when they are due."""
 
 import itertools
-import logging
-import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from headway.config import Config, OutputSettings
 from headway.connection_settings import connection_of
 from headway.core.delay.changes import Settled
-from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.recurrence import Misfire, Recurrence
 from headway.core.delay.schedule import HEADER, HandleParts, Schedule, partition_of
 from headway.core.levels.naming import level_topic
@@ -23,8 +20,9 @@ from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
 from headway.delay.due_time import When, due_at
 from headway.delay.handle import ScheduleHandle
-from headway.delay.topics import DEFAULT_NAME, Layout, TopicNames, create_topics, read_layout
-from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, SerializationError
+from headway.delay.line_choice import LineChoice
+from headway.delay.topics import DEFAULT_NAME, TopicNames
+from headway.errors import ClosedError, ConfigError, KafkaError, SerializationError
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
@@ -35,32 +33,21 @@ from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header
 from headway.runtime.lifecycle import Closable, time_left_of
 
-log = logging.getLogger(__name__)
-
-LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
-
-
-class _Lines(NamedTuple):
-    """The layout of a scheduler's topics, and the destination for each line."""
-
-    layout: Layout
-    ladder: Ladder
-    destinations: Mapping[int, Destination]
-
 
 class Scheduler(Closable):
     """A client that stores records in Kafka, which a relay delivers when they are due: once, and never early.
 
     `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The scheduler
-    creates its topics if there are none. A relay (`headway relay`) delivers the records. A record that comes due while
-    no relay runs is delivered when one runs again. Thread-safe. `with` closes the scheduler, which first stores all
-    schedules.
+    creates its topics if there are none, and those of longer delays when the first such record comes. A relay
+    (`headway relay`) delivers the records; what comes due while none runs is delivered when one runs again.
+    Thread-safe. `with` closes the scheduler, which first stores all schedules.
 
     Args:
         name: The prefix of the topics' names. Schedulers and relays of one name belong together.
 
     Raises:
         ConfigError: A setting is out of bounds.
+        AuthorizationError: Topics are missing and may not be created.
         KafkaError: The topics do not exist and could not be created.
 
     Within half a minute the scheduler notices that other lines are in use, or that topics were created again.
@@ -72,13 +59,12 @@ class Scheduler(Closable):
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
         self._connection = connection
-        layout = self._look_for_layout()
+        self._choice = LineChoice(connection, self._names)
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
-        self._lines = self._lines_of(layout)
-        self._look_again_at = time.monotonic() + LAYOUT_LASTS
-        self._asking = Commands(connection, self._names, layout.partitions, self._send_command)
+        self._choice.connect(self._destination)
+        self._asking = Commands(connection, self._names, self._choice.layout.partitions, self._send_command)
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
         self._closed = self._is_forked = False
@@ -99,7 +85,8 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time.
 
-        Returns at once; the handle's `wait` returns when the record is stored. Key, value and headers arrive byte for
+        Returns at once, or, of the first record with a longer delay than any before, when the topics of its lines are
+        created; the handle's `wait` returns when the record is stored. Key, value and headers arrive byte for
         byte. Of records with the same key and the same due time the first sent arrives first. A record that is due
         already is delivered as soon as a relay sees it.
 
@@ -120,6 +107,7 @@ class Scheduler(Closable):
                 header has the name that Headway uses.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
+            AuthorizationError: The delay needs topics that do not exist and may not be created.
         """
         return self._schedule(key, value, topic, when, headers, level, partition, id, None, None, on_stored)
 
@@ -173,7 +161,11 @@ class Scheduler(Closable):
         first = recurrence.following(now, now)
         if first is None:
             raise ConfigError(f"The rule {rule!r} never comes true, or only beyond the year 9999.")
-        return self._schedule(key, value, topic, (first - now) / 1000, headers, level, partition, id, recurrence, first)
+        second = recurrence.following(first, first)
+        gap = 0 if second is None else second - first
+        return self._schedule(
+            *(key, value, topic, (first - now) / 1000, headers, level, partition, id, recurrence, first, None, gap)
+        )
 
     def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Cancel a schedule, and return `Settled.CANCELLED`, or `Settled.DELIVERED` if the record came first.
@@ -202,7 +194,16 @@ class Scheduler(Closable):
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
     ) -> Future[Settled]:
         """Reschedule as `reschedule` does, but wait only until the schedule is stored."""
-        return self._ask(handle, due_at(when, time.time()), timeout)
+        now = time.time()
+        due = due_at(when, now)
+        self._check_open()
+        self._choice.reaching(due - int(now * 1000))
+        return self._ask(handle, due, timeout)
+
+    def may_wait_for_lines(self, when: When) -> bool:
+        """Return whether a schedule for this time is the first to need longer lines, whose topics it then creates."""
+        now = time.time()
+        return not self._choice.covers(due_at(when, now) - now * 1000)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on; raise `ConfigError` if librdkafka does not accept them."""
@@ -255,6 +256,7 @@ class Scheduler(Closable):
         recurrence: Recurrence | None,
         due: int | None = None,
         on_stored: OnDelivery | None = None,
+        gap: int = 0,
     ) -> ScheduleHandle:
         self._check_open()
         target = topic if level is None else level_topic(topic, level)
@@ -272,39 +274,17 @@ class Scheduler(Closable):
         if self._names.owns(target):
             raise ConfigError(f"The topic {target} is the scheduler's own, so nothing can be scheduled to it.")
         fields.append(schedule.header())
-        if time.monotonic() > self._look_again_at:
-            self._look_again()
-        lines = self._lines
+        lines = self._choice.of_now()
+        if max(due - at, gap) >= lines.reach:
+            lines = self._choice.reaching(max(due - at, gap))
         own = _partition_of(key, order, lines.layout.partitions)
         destination = lines.destinations[lines.ladder.line_for(due - at)]
         future = DeliveryFuture.of(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
         return ScheduleHandle(own, schedule, future)
 
-    def _look_for_layout(self) -> Layout:
-        return read_layout(self._connection, self._names.name, "Write") or create_topics(
-            self._connection, self._names.name
-        )
-
-    def _lines_of(self, layout: Layout) -> _Lines:
-        ladder = layout.usable
-        topics = {line: self._names.line(line) for line in (MEMORY, *ladder.lines)}
-        return _Lines(layout, ladder, {line: self._destination(topic) for line, topic in topics.items()})
-
     def _destination(self, topic: str) -> Destination:
         return Destination(topic, 0, topic, self._client.serve_until, client=self._client)
-
-    def _look_again(self) -> None:
-        """Look for the current lines in a thread, so that no caller of `send_later` waits."""
-        self._look_again_at = time.monotonic() + LAYOUT_LASTS
-
-        def look() -> None:
-            try:
-                self._lines = self._lines_of(self._look_for_layout())
-            except HeadwayError as error:
-                log.warning("The scheduler %s goes on with the lines that it knows: %s", self._names.name, error)
-
-        threading.Thread(target=look, name="headway-layout", daemon=True).start()
 
     def _send(
         self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None
@@ -316,7 +296,7 @@ class Scheduler(Closable):
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))
-        partitions = self._lines.layout.partitions
+        partitions = self._choice.of_now().layout.partitions
         if parts.partition >= partitions:
             raise ConfigError(
                 f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only {partitions}. "

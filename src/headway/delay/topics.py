@@ -1,9 +1,10 @@
 """A scheduler's topics: their names, their settings, their creation, and the ladder in use."""
 
 import logging
+import math
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.levels.naming import is_topic_name
 from headway.core.untrusted import LATEST, Time, read_json
 from headway.declarations import shown
-from headway.errors import ConfigError, KafkaError, UnreadableError
+from headway.errors import AuthorizationError, ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.reading.compacted import TopicReader
+from headway.kafka.topic_listing import TopicListing
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,10 @@ class NewTopic(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The partitions that all topics have, the lines that exist, and the lines in use."""
+    """The partitions that all topics have, the lines that exist, and the lines that may be used.
+
+    A line of the ladder may have no topic yet: that is created when a delay needs it.
+    """
 
     partitions: int
     lines: tuple[int, ...]
@@ -116,18 +121,22 @@ class Layout(NamedTuple):
         """The ladder without lines whose topics do not exist: any ladder is right for any record."""
         return usable(self.ladder, self.lines)
 
+    @property
+    def reach(self) -> float:
+        """The shortest delay in milliseconds that needs a line without a topic; infinite if all have one."""
+        return self.ladder.reach(self.lines)
+
 
 def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
     """Return a ladder without its missing lines; or unchanged, if all its lines are missing."""
     return Ladder.of_those(set(ladder.lines).intersection(lines)) or ladder
 
 
-def topics_for(names: TopicNames, ladder: Ladder, partitions: int) -> list[NewTopic]:
-    """Return all topics of a scheduler. Lines and commands keep their records until they are done with."""
-    line = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
+def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list[NewTopic]:
+    """Return all topics of a scheduler with these lines. Lines and commands keep records until they are done with."""
     kept = {**_FOR_EVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
-        *(NewTopic(names.line(each), partitions, line) for each in (MEMORY, *ladder.lines)),
+        *(_line_topic(names, line, partitions) for line in (MEMORY, *lines)),
         NewTopic(names.commands, partitions, {**_FOR_EVER, **_BROKERS_TIME}),
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
@@ -136,19 +145,29 @@ def topics_for(names: TopicNames, ladder: Ladder, partitions: int) -> list[NewTo
     ]
 
 
+def _line_topic(names: TopicNames, line: int, partitions: int) -> NewTopic:
+    settings = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
+    return NewTopic(names.line(line), partitions, settings)
+
+
 def create_topics(
     config: Mapping[str, Any],
     name: str = DEFAULT_NAME,
     ladder: Ladder | None = None,
     partitions: int = DEFAULT_PARTITIONS,
     replication_factor: int | None = None,
+    delay: float = math.inf,
 ) -> Layout:
     """Create the missing topics of a scheduler, and put a ladder in use: the given one, or else the current one.
+
+    Of its lines those are created that delays up to `delay` milliseconds need; by default all. That two schedulers do
+    so at once does no harm: the ladder says which lines may be used, and a line is in use as soon as it has a topic.
 
     Pending records are not touched: a record carries its due time, so other lines only mean other moves. Relays read
     lines that are no longer in use until they are empty.
 
     Raises:
+        AuthorizationError: A topic is missing and may not be created.
         KafkaError: A topic could not be created.
         ConfigError: Topics exist with different numbers of partitions.
     """
@@ -159,11 +178,29 @@ def create_topics(
         in_use = _read_ladder(reader, names, existing)
         partitions = existing.get(names.state, partitions)
         wanted = ladder or in_use.ladder or Ladder.exponential()
-        missing = [new for new in topics_for(names, wanted, partitions) if new.name not in existing]
-        _create(admin, missing, replication_factor)
+        lines = wanted.up_to(delay)
+        needed = topics_for(names, lines, partitions)
+        there = existing.look_up([new.name for new in needed])
+        _create(admin, names, [new for new in needed if new.name not in there], replication_factor)
         if wanted != in_use.ladder or not in_use.is_stored:
             _write_ladder(config, names, wanted)
-        return _checked(names, _await(admin, names, wanted), wanted)
+        return _checked(names, _await(admin, names, [new.name for new in needed]), wanted)
+
+
+def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> Layout:
+    """Create the missing topics of the lines that delays up to so many milliseconds need; by default of all lines.
+
+    Raises as `create_topics` does.
+    """
+    names = TopicNames(name)
+    with TopicReader(config) as reader:
+        layout = layout_seen_by(reader, name, "Write")
+        if layout is None:  # all topics were deleted
+            return create_topics(config, name, delay=delay)
+        lines = layout.ladder.up_to(delay)
+        missing = [_line_topic(names, line, layout.partitions) for line in lines if line not in layout.lines]
+        _create(reader.admin, names, missing, None)
+        return _checked(names, _await(reader.admin, names, [new.name for new in missing]), layout.ladder)
 
 
 def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
@@ -172,7 +209,7 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
     with TopicReader(config) as reader:
         existing = reader.admin.topics()
         wanted_ladder = ladder or _read_ladder(reader, names, existing).ladder or Ladder.exponential()
-    wanted = topics_for(names, wanted_ladder, existing.get(names.state, partitions))
+    wanted = topics_for(names, wanted_ladder.lines, existing.get(names.state, partitions))
     return [new for new in wanted if new.name not in existing]
 
 
@@ -196,32 +233,38 @@ def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layo
     return None if ladder is None else _checked(names, existing.wanting(wanted), ladder)
 
 
-def _create(admin: Admin, topics: list[NewTopic], replication_factor: int | None) -> None:
+def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication_factor: int | None) -> None:
     alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
     for new in topics:
         alike.setdefault((new.partitions, tuple(new.config.items())), []).append(new.name)
     for (partitions, settings), new_names in alike.items():
         try:
             admin.create(new_names, partitions, replication_factor, dict(settings))
+        except AuthorizationError as refused:
+            missing = ", ".join(new_names)
+            raise AuthorizationError(
+                f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Or let a login "
+                f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
+            ) from refused
         except KafkaError:
             if _all_there(admin, new_names) is None:  # else another scheduler created them first
                 raise
 
 
-def _all_there(admin: Admin, topics: Collection[str]) -> Mapping[str, int] | None:
+def _all_there(admin: Admin, topics: Collection[str]) -> TopicListing | None:
     """Return all existing topics as soon as these are among them; None if that takes too long."""
     deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
         existing = admin.topics()
-        if all(topic in existing for topic in topics):
+        if len(existing.look_up(topics)) == len(topics):
             return existing
         time.sleep(_ASK_AGAIN_AFTER)
     return None
 
 
-def _await(admin: Admin, names: TopicNames, ladder: Ladder) -> Mapping[str, int]:
-    """Wait until all topics are known, since brokers learn of new topics one after the other; return all topics."""
-    existing = _all_there(admin, [new.name for new in topics_for(names, ladder, 1)])
+def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicListing:
+    """Wait until these topics are known, since brokers learn of new ones one after the other; return all topics."""
+    existing = _all_there(admin, created)
     if existing is None:
         raise KafkaError(
             f"The topics of {names.name} were created, and are not known {CREATED_TOPIC_KNOWN_WITHIN:g} s later."
@@ -243,8 +286,11 @@ def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, 
     stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0].get(_LADDER_KEY)
     if ladder := ladder_from(names, _LADDER_KEY.encode(), stored):
         return _InUse(ladder, is_stored=True)
-    # All lines are older than the ladder's first record, but maybe newer than the topics listed before.
-    return _InUse(Ladder.of_those(names.lines_of(reader.admin.topics())), is_stored=False)
+    # All first lines are older than the ladder's first record, but maybe newer than the topics listed before.
+    there, default = Ladder.of_those(names.lines_of(reader.admin.topics())), Ladder.exponential()
+    # Another scheduler is about to say that more lines may follow.
+    is_begun = there is not None and there.lines == default.up_to(there.lines[-1])
+    return _InUse(default if is_begun else there, is_stored=False)
 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:
@@ -283,12 +329,12 @@ def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) 
         raise KafkaError(f"The ladder was not stored in {names.ladder}: {refused or 'no answer'}.")
 
 
-def _checked(names: TopicNames, existing: Mapping[str, int], ladder: Ladder) -> Layout:
+def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     lines = names.lines_of(existing)
-    # Lines in use that are not listed may exist, as topics that this client may not see.
-    unlisted = {line: existing.get(names.line(line)) for line in (MEMORY, *ladder.lines) if line not in lines}
-    lines |= {line: count for line, count in unlisted.items() if count is not None}
+    # Lines that are not listed may exist, as topics that this client may not see.
+    unlisted = {names.line(line): line for line in (MEMORY, *ladder.lines) if line not in lines}
+    lines |= {unlisted[topic]: count for topic, count in existing.look_up(list(unlisted)).items()}
     others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}
     for topic, count in others.items():
         if count != partitions:

@@ -88,20 +88,25 @@ class Admin:
         seen = {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
         return TopicListing(seen, self._partitions_of, wanted)
 
-    def _partitions_of(self, topic: str, wanted: str) -> int | None:
-        about = self._describe_topic(topic, _ANY_ANSWER_WITHIN, wanted)
-        return None if about is None else len(about.partitions)
+    def _partitions_of(self, topics: Collection[str], wanted: str) -> dict[str, int | None]:
+        described = self._describe_topics(topics, _ANY_ANSWER_WITHIN, wanted)
+        return {topic: None if about is None else len(about.partitions) for topic, about in described.items()}
 
-    def _describe_topic(self, topic: str, within: float, wanted: str = "Describe") -> "TopicDescription | None":
-        """Return the description of a topic, None if it does not exist; raises `AuthorizationError`."""
-        if not is_topic_name(topic):
-            return None
-        try:
-            return ask_about_topics(self._client, [topic], within)[topic].result()
-        except ck.KafkaException as error:
-            if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise self._not_described(topic, error, wanted) from error
+    def _describe_topic(self, topic: str, within: float) -> "TopicDescription | None":
+        return self._describe_topics([topic], within)[topic]
+
+    def _describe_topics(
+        self, topics: Collection[str], within: float, wanted: str = "Describe"
+    ) -> "dict[str, TopicDescription | None]":
+        """Return the description of each topic, None if it does not exist; raises `AuthorizationError`."""
+        found: dict[str, TopicDescription | None] = dict.fromkeys(topics)
+        for topic, answer in ask_about_topics(self._client, list(filter(is_topic_name, topics)), within).items():
+            try:
+                found[topic] = answer.result()
+            except ck.KafkaException as error:
+                if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._not_described(topic, error, wanted) from error
+        return found
 
     def _not_described(self, topic: str, error: ck.KafkaException, operation: str = "Describe") -> KafkaError:
         refused = why_refused(error.args[0], operation, self._settings, topic=topic)

@@ -1,6 +1,6 @@
 """The existing topics: a listing leaves out topics that a client may not see, so these are asked for by name."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 
 class TopicListing(Mapping[str, int]):
@@ -11,13 +11,16 @@ class TopicListing(Mapping[str, int]):
 
     Args:
         seen: The topics of a listing.
-        ask: Returns how many partitions a topic has, None if it does not exist. Raises `AuthorizationError` if Kafka
+        ask: Returns how many partitions each topic has, None if it does not exist. Raises `AuthorizationError` if Kafka
             does not tell this client, for the operation that it is given.
         wanted: The operation for which a topic is looked up.
     """
 
     def __init__(
-        self, seen: Mapping[str, int], ask: Callable[[str, str], int | None], wanted: str = "Describe"
+        self,
+        seen: Mapping[str, int],
+        ask: Callable[[Collection[str], str], Mapping[str, int | None]],
+        wanted: str = "Describe",
     ) -> None:
         self.seen = seen
         self._ask = ask
@@ -28,15 +31,15 @@ class TopicListing(Mapping[str, int]):
         """Return the same listing, for another operation on the topics that are looked up."""
         return TopicListing(self.seen, self._ask, operation)
 
+    def look_up(self, topics: Collection[str]) -> dict[str, int]:
+        """Return those of these topics that exist, each with its number of partitions; ask for all at once."""
+        if unknown := [topic for topic in topics if topic not in self.seen and topic not in self._asked]:
+            self._asked |= self._ask(unknown, self._wanted)
+        counts = {topic: self.seen.get(topic, self._asked.get(topic)) for topic in topics}
+        return {topic: count for topic, count in counts.items() if count is not None}
+
     def __getitem__(self, topic: str) -> int:
-        if topic in self.seen:
-            return self.seen[topic]
-        if topic not in self._asked:
-            self._asked[topic] = self._ask(topic, self._wanted)
-        count = self._asked[topic]
-        if count is None:
-            raise KeyError(topic)
-        return count
+        return self.look_up([topic])[topic]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.seen)

@@ -24,6 +24,12 @@ from headway.errors import ConfigError
 MEMORY = 0
 """The line for records due sooner than the shortest line allows: it is read at once, and they wait in memory."""
 
+FIRST_DELAYS = 8_000
+"""The delays in milliseconds for which a fresh scheduler has lines; longer ones are added when a delay needs them.
+
+A relay that runs notices a new line within some five seconds, and the shortest of those keeps its first record for 16.
+"""
+
 # A record leaves a line a little before the line's time, and may enter it a little after. So a delay of a whole minute
 # is one of 32, 16, 8 and 4 seconds, though each step takes some milliseconds.
 _LEAVES_EARLIER = 100
@@ -95,6 +101,25 @@ class Ladder:
         """Return the line for a record that is due in so many milliseconds; `MEMORY` if none is short enough."""
         index = bisect_right(self.lines, remaining + _MAY_ENTER_LATER)
         return self.lines[index - 1] if index else MEMORY
+
+    def up_to(self, delay: float) -> tuple[int, ...]:
+        """Return the lines that delays up to this one, in milliseconds, need; at least the shortest.
+
+        >>> Ladder((1000, 2000, 4000)).up_to(3999)
+        (1000, 2000, 4000)
+        >>> Ladder((1000, 2000, 4000)).up_to(0)
+        (1000,)
+        """
+        return self.lines[: max(1, bisect_right(self.lines, delay + _MAY_ENTER_LATER))]
+
+    def reach(self, lines: Iterable[int]) -> float:
+        """Return the shortest delay that needs a line beside these; infinite if these are all.
+
+        >>> Ladder((1000, 2000, 4000)).reach({1000, 4000})
+        1950
+        """
+        missing = set(self.lines).difference(lines)
+        return min(missing) - _MAY_ENTER_LATER if missing else math.inf
 
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
         """Yield the lines that a record passes, each after so many milliseconds, if no step takes any time."""

@@ -35,7 +35,7 @@ class LinesInUse:
         self._reader = reader
         self._names = names
         self.ladder, self.lines = self._layout()
-        self.is_outdated = False  # another ladder was put in use, or topics of this one were missing
+        self.is_outdated = False  # another ladder was put in use, or a line has a topic by now
         self._looked_at = time.monotonic()
         self._look_again_after = _LOOK_AGAIN_AFTER
         self._ids: dict[str, str] = {}
@@ -66,43 +66,49 @@ class LinesInUse:
         counts = Counter(number for topic, number in assigned if topic in topics)
         return sorted(number for number, count in counts.items() if count == len(topics))
 
+    @property
     def usable(self) -> Ladder:
-        """Return the ladder of the lines that exist."""
-        ladder = usable(self.ladder, self.lines)
-        if ladder != self.ladder:
-            log.warning("The lines %s lack topics; in use are: %s.", self.ladder, ladder)
-            self.is_outdated = True
-        return ladder
+        """The ladder of the lines that exist."""
+        return usable(self.ladder, self.lines)
+
+    @property
+    def to_come(self) -> list[str]:
+        """The topics of lines that may be used and do not exist, until a delay needs them."""
+        return [self._names.line(line) for line in self.ladder.lines if line not in self.lines]
 
     def hear(self, message: Message) -> None:
         """Take in a record of the topic that says which lines are in use."""
         if ladder := ladder_from(self._names, message.key(), message.value()):
-            self.is_outdated = ladder != self.ladder or usable(ladder, self.lines) != ladder
+            self.is_outdated = ladder != self.ladder
             self._look_again_after = _LOOK_AGAIN_AFTER
 
     def update(self) -> Changed:
-        """Use the lines that were put in use; look again later while their topics are not all known."""
+        """Use the lines that were put in use; look again later while topics are missing that were there."""
         if time.monotonic() - self._looked_at < self._look_again_after:
             return Changed.NOTHING
         ladder, lines = self._layout()
         self._looked_at = time.monotonic()
-        if not set(ladder.lines).issubset(lines):
+        if self._lost(ladder, lines):
             self._look_again_after = min(2 * self._look_again_after, _LOOK_AT_LEAST_EVERY)
             return Changed.NOTHING
         self._look_again_after = _LOOK_AGAIN_AFTER
         self.is_outdated = False
         if (ladder, lines) == (self.ladder, self.lines):
             return Changed.NOTHING
-        log.info("The lines of %s are from now on: %s.", self._names.name, ladder)
         changed = Changed.LADDER if lines == self.lines else Changed.TOPICS
         self.ladder, self.lines = ladder, lines
+        log.info("The lines of %s are from now on: %s.", self._names.name, self.usable)
         return changed
+
+    def _lost(self, ladder: Ladder, lines: Collection[int]) -> list[int]:
+        """Return the lines of a ladder whose topics were there and are not now."""
+        return sorted(set(ladder.lines).intersection(self.lines).difference(lines))
 
     def look_for_missing(self) -> Changed:
         """Look for the lines when no number has all its partitions: a topic was deleted, or is still to come."""
         ladder, lines = self._layout()
-        if missing := sorted(set(ladder.lines).difference(lines)):
-            names = ", ".join(map(self._names.line, missing))
+        if lost := self._lost(ladder, lines):
+            names = ", ".join(map(self._names.line, lost))
             log.warning("Nothing is delivered: the lines of %s lack the topics %s.", self._names.name, names)
         elif lines != self.lines:
             self.ladder, self.lines = ladder, lines
@@ -128,7 +134,7 @@ class LinesInUse:
         Brokers learn of new topics one after the other.
         """
         layout = layout_seen_by(self._reader, self._names.name)
-        if layout is None or not set(layout.ladder.lines).issubset(layout.lines):
+        if layout is None or self._lost(layout.ladder, layout.lines):
             return None
         if (layout.ladder, layout.lines) == (self.ladder, self.lines):
             return Changed.NOTHING

@@ -291,7 +291,7 @@ class Relay(Closable):
                 self._restarts.plan(_LOOK_FOR_LINES_AGAIN_AFTER)
             return
         stored = self._predecessors.stored(numbers)
-        room, ladder, ends = self._memory // len(numbers), self._lines.usable(), self._predecessors.ends(numbers)
+        room, ladder, ends = self._memory // len(numbers), self._lines.usable, self._predecessors.ends(numbers)
         lines = self._lines.lines
         for number in numbers:
             relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number])
@@ -312,7 +312,7 @@ class Relay(Closable):
         Return None while some lines are missing.
         """
         keys, ids = self._lines.state_keys, self._lines.topic_ids()
-        self._remade.expect(ids, time.monotonic())
+        self._remade.expect(ids, self._lines.to_come, time.monotonic())
         if self._lines.are_remade(ids):
             log.warning("Topics of %s were deleted and made anew.", self._names.name)
             self._deletions.begin_again()
@@ -345,6 +345,8 @@ class Relay(Closable):
             self._change_lines()
         if remade := self._remade.found(time.monotonic()):
             raise KafkaError(f"{remade[0]} was deleted and made anew")
+        if self._remade.have_come():
+            self._lines.is_outdated = True
         if not self._relays or self._carrier is None:
             self._receive(messages, 0)
             return False
@@ -352,7 +354,7 @@ class Relay(Closable):
             self._carrier.look_at_clock(self._relays.commands_starts())
         now = self._timing.now()
         self._receive(messages, now)
-        self._relays.search(self._lines.ladder, now)
+        self._relays.search(self._lines.usable, now)
         did = self._carry_out(now)
         self._carrier.serve()
         while self._carrier.written:

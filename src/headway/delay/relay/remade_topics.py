@@ -1,11 +1,11 @@
-"""A watch for topics that were deleted and created again while they are read.
+"""A watch for topics that were deleted and created again while they are read, and for lines that were added.
 
 The consumer may not notice: if the new topic already has as many records as were read of the old one, the consumer
 goes on behind them. Those records would never be delivered. Only Kafka's topic ids show the change.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from headway.config import Config
@@ -27,12 +27,15 @@ class RemadeTopics:
         self._thread = ThreadPoolExecutor(1, "headway-topic-ids")
         self._admin: Admin | None = None
         self._expected: Mapping[str, str] = {}
+        self._to_come: Collection[str] = ()
+        self._have_come = False
         self._asked: Future[dict[str, str]] | None = None
         self._look_at = 0.0
 
-    def expect(self, ids: Mapping[str, str], now: float) -> None:
-        """Look from now on for other ids of these topics."""
-        self._expected = ids
+    def expect(self, ids: Mapping[str, str], to_come: Collection[str], now: float) -> None:
+        """Look from now on for other ids of these topics, and for topics that do not exist yet."""
+        self._expected, self._to_come = ids, to_come
+        self._have_come = False
         self._asked = None
         self._look_at = now + _LOOK_AT_TOPICS_EVERY
 
@@ -40,13 +43,19 @@ class RemadeTopics:
         """Return the topics that were created again since `expect`, sorted; never wait."""
         if self._asked is None:
             if self._expected and now >= self._look_at:
-                self._asked = self._thread.submit(self._ask, list(self._expected))
+                self._asked = self._thread.submit(self._ask, [*self._expected, *self._to_come])
                 self._asked.add_done_callback(lambda _: self._wake.set())
             return []
         if not self._asked.done():
             return []
         ids, self._asked, self._look_at = self._asked.result(), None, now + _LOOK_AT_TOPICS_EVERY
+        self._have_come = not ids.keys().isdisjoint(self._to_come)
         return sorted(topic for topic, expected in self._expected.items() if ids.get(topic, expected) != expected)
+
+    def have_come(self) -> bool:
+        """Return whether topics that were to come exist by the latest answer; True once for each answer."""
+        have_come, self._have_come = self._have_come, False
+        return have_come
 
     def close(self) -> None:
         """End the thread."""

@@ -1,6 +1,7 @@
 """Rows with a due time, on their way to the delay lines, from which a relay delivers them."""
 
 import itertools
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from headway.connection_settings import connection_of
 from headway.core.delay.schedule import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import limits
-from headway.delay.topics import Layout, TopicNames, create_topics, read_layout
+from headway.delay.topics import Layout, TopicNames, add_lines, create_topics, read_layout
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause
@@ -42,7 +43,7 @@ class Lines(NamedTuple):
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> Lines:
-    """Return the lines of the scheduler of this name; create them if there are none.
+    """Return the lines of the scheduler of this name, and create the missing ones: tasks cannot, and need any delay.
 
     Raises `KafkaError`, and `ConfigError` for settings that do not suit the lines.
     """
@@ -54,7 +55,12 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
             "into more tasks."
         )
     connection = connection_of(config)
-    return Lines(name, read_layout(connection, name, "Write") or create_topics(connection, name))
+    layout = read_layout(connection, name, "Write")
+    if layout is None:
+        layout = create_topics(connection, name)
+    elif layout.reach < math.inf:
+        layout = add_lines(connection, name)
+    return Lines(name, layout)
 
 
 class DueRows:

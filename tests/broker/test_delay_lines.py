@@ -1,0 +1,140 @@
+"""A scheduler begins with few topics, and adds those of longer delays while schedulers and relays of others run."""
+
+import logging
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from headway import AsyncScheduler, Relay, Scheduler
+from headway.broker import LocalBroker
+from headway.core.delay.ladder import Ladder
+from headway.delay.topics import TopicNames, read_layout
+from tests.broker.delay_cluster import DelayCluster, wait_until
+
+
+class FreshCluster(DelayCluster):
+    """A scheduler's name without any topic."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__(bootstrap_servers)
+        self.name = f"fresh-{uuid.uuid4().hex[:8]}"
+        self.names = TopicNames(self.name)
+
+    @property
+    def own_topics(self) -> list[str]:
+        """The scheduler's topics, without the beginning of their names."""
+        topics = self.admin.list_topics(timeout=10).topics
+        return sorted(topic.removeprefix(f"{self.name}.") for topic in topics if topic.startswith(f"{self.name}."))
+
+    @property
+    def lines(self) -> list[int]:
+        """The lines that have topics."""
+        return sorted(int(topic.removeprefix("line-")) for topic in self.own_topics if topic.startswith("line-"))
+
+
+@pytest.fixture
+def cluster(headway_broker: LocalBroker) -> FreshCluster:
+    return FreshCluster(headway_broker.bootstrap_servers)
+
+
+def test_a_scheduler_of_short_delays_makes_ten_topics_and_each_longer_delay_the_lines_that_it_needs(
+    cluster: FreshCluster,
+) -> None:
+    with cluster.scheduler() as scheduler:
+        for _ in range(20):
+            scheduler.send_later("k", b"v", cluster.target, 5)
+        assert len(cluster.own_topics) == 10
+        assert cluster.lines == [0, 1000, 2000, 4000, 8000]
+        scheduler.send_later("k", b"v", cluster.target, 60)
+        assert cluster.lines == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
+        daily = scheduler.every("0 9 * * *", "k", b"v", cluster.target)
+        assert cluster.lines[-1] == 65_536_000
+        scheduler.ask_to_reschedule(daily, 86_400 * 365 * 50)
+        assert tuple(cluster.lines) == (0, *Ladder.exponential().lines)
+    assert len(cluster.own_topics) == 33
+
+
+def test_records_are_delivered_once_and_on_time_while_schedulers_add_lines_under_running_relays(
+    cluster: FreshCluster,
+) -> None:
+    with ExitStack() as stack:
+        schedulers = [stack.enter_context(cluster.scheduler()) for _ in range(3)]
+        relays = [stack.enter_context(cluster.relay()) for _ in range(2)]
+        wait_until(lambda: all(len(relay.partitions) == 2 for relay in relays))
+        dues: dict[bytes, float] = {}
+
+        def schedule(number: int, delay: float) -> None:
+            handles = {f"{number} {i} {delay}": delay + i / 10 for i in range(20)}
+            for key, seconds in handles.items():
+                dues[key.encode()] = schedulers[number].send_later(key, b"v", cluster.target, seconds).due
+
+        with ThreadPoolExecutor(3) as threads:
+            for delay in (0.5, 17, 34):  # all at once need lines that nobody has made
+                for made in [threads.submit(schedule, number, delay) for number in range(3)]:
+                    made.result()
+        assert cluster.lines == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
+        found = cluster.wait_for(len(dues), within=90)
+        wait_until(lambda: not cluster.pending())
+    assert Counter(message.key() for message in found) == dict.fromkeys(dues, 1)
+    late = [message.timestamp()[1] / 1000 - dues[message.key()] for message in found]
+    assert min(late) + 1e-9 >= 0
+    assert max(late) < 25
+
+
+def test_a_relay_of_another_process_reads_a_new_line_before_its_first_record_has_to_leave(
+    cluster: FreshCluster,
+) -> None:
+    with cluster.scheduler() as scheduler:
+        relay = cluster.relay_process()
+        try:
+            scheduler.send_later("first", b"v", cluster.target, 0)
+            cluster.wait_for_keys([b"first"])
+            due = scheduler.send_later("through the new line", b"v", cluster.target, 17).due
+            assert cluster.lines[-1] == 16_000
+            cluster.wait_for_keys([b"through the new line"])
+        finally:
+            relay.kill()
+            relay.wait()
+    [late] = [m.timestamp()[1] / 1000 - due for m in cluster.read() if m.key() == b"through the new line"]
+    assert 0 <= late < 10
+
+
+def test_what_was_scheduled_before_a_relay_ran_is_in_lines_that_it_reads_from_its_start(cluster: FreshCluster) -> None:
+    with cluster.scheduler() as scheduler:
+        for seconds in (0, 20, 3600):
+            scheduler.send_later(f"{seconds}", b"v", cluster.target, seconds)
+        scheduler.flush()
+        with cluster.relay():
+            cluster.wait_for_keys([b"0", b"20"])
+        assert [each.schedule.topic for each in cluster.pending()] == [cluster.target]
+
+
+async def test_an_async_scheduler_adds_lines_too(cluster: FreshCluster) -> None:
+    async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
+        assert len(cluster.lines) == 5
+        await scheduler.send_later("k", b"v", cluster.target, 3600)
+        assert cluster.lines[-1] == 2_048_000
+
+
+def test_two_schedulers_that_begin_at_once_agree_on_the_lines(cluster: FreshCluster) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        made = [threads.submit(Scheduler, cluster.config, name=cluster.name) for _ in range(6)]
+        for each in made:
+            each.result().close()
+    assert cluster.lines == [0, 1000, 2000, 4000, 8000]
+    layout = read_layout(cluster.config, cluster.name)
+    assert layout is not None
+    assert layout.ladder == Ladder.exponential()
+
+
+def test_a_line_whose_topic_is_not_needed_yet_is_no_cause_for_a_warning(
+    cluster: FreshCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    warnings = caplog.at_level(logging.WARNING)
+    with cluster.scheduler() as scheduler, warnings, Relay(cluster.config, name=cluster.name).running():
+        scheduler.send_later("k", b"v", cluster.target, 0.1)
+        cluster.wait_for_keys([b"k"])
+    assert [record for record in caplog.records if record.name.startswith("headway.delay")] == []
