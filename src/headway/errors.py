@@ -156,6 +156,10 @@ class ScheduleError(UnreadableError):
     """A delayed record does not say where and when it is due; it goes to the dead letters."""
 
 
+class IdPendingError(HeadwayError):
+    """A schedule that was not stored, since another one with the same id is pending (`if_pending="refuse"`)."""
+
+
 class NoRelayError(HeadwayError):
     """A cancellation or a reschedule that no relay has settled in time; it is settled as soon as one runs."""
 

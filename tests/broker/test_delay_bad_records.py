@@ -261,8 +261,13 @@ def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) ->
             scheduler.send_later("change:x", b"oops", f"{names.name}.line", 0.1, level=1000)
         with pytest.raises(ConfigError, match=r"'\.' is no name of a topic"):
             scheduler.send_later("k", b"v", ".", 0.1)
-        with pytest.raises(ConfigError, match="at most 1000 characters"):
-            scheduler.send_later("k", b"v", cluster.target, 0.1, id="x" * 1001)
+        for wrong in ("x" * 251, "", "two\nlines", "\ud800", 42):
+            with pytest.raises(ConfigError, match="it must be text of 1 to 250 characters"):
+                scheduler.send_later("k", b"v", cluster.target, 0.1, id=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="if_pending is 'drop'; it must be one of replace, keep, refuse"):
+            scheduler.send_later("k", b"v", cluster.target, 0.1, id="x", if_pending="drop")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"The header headway\.put is the scheduler's own"):
+            scheduler.send_later("k", b"v", cluster.target, 0.1, headers=[("headway.put", b"")])
         scheduler.flush()
     assert cluster.pending() == []
 

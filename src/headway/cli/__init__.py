@@ -21,7 +21,7 @@ SUMMARIES = {
     "topics": "Create, list and delete topics and their levels.",
     "produce": "Send the lines of FILES, or of stdin, to a topic by priority.",
     "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",
-    "schedule": "Schedule records for later, list what is pending, cancel it.",
+    "schedule": "Schedule records for later, list what is pending, cancel or reschedule it.",
     "relay": "Deliver delayed records when they are due.",
     "worker": "Run handlers that are declared with @worker, and keep them running.",
     "offsets": "Show what groups have committed, and draw their offset maps.",

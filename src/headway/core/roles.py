@@ -68,7 +68,7 @@ ROLES: Final[Mapping[str, Role]] = {
             RolePart("", "", _SCHEDULING),
             RolePart(
                 "cancel",
-                "that cancels or reschedules; `schedule cancel`, `cancel_where`",
+                "that cancels, reschedules, or has ids of its own; `schedule cancel`, `reschedule`, `cancel_where`",
                 ("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
             ),
             _CREATE_SCHEDULER,

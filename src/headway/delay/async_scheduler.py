@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
 from headway.config import Config
-from headway.core.delay.changes import Settled
+from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.recurrence import Misfire
 from headway.delay.commands import ANSWER_WITHIN, no_relay
 from headway.delay.due_time import When
@@ -28,6 +28,7 @@ class RecordOptions(TypedDict, total=False):
     level: int | None
     partition: int | None
     id: str | None
+    if_pending: IfPending
 
 
 class RecurringOptions(RecordOptions, total=False):
@@ -112,6 +113,8 @@ class AsyncScheduler:
 
 async def _stored(handle: ScheduleHandle) -> ScheduleHandle:
     await asyncio.wrap_future(handle.future)
+    if handle.answer is not None:
+        handle.check(await _settled(handle.answer, ANSWER_WITHIN))
     return handle
 
 

@@ -28,7 +28,8 @@ class Commands:
     def __init__(self, config: Mapping[str, Any], names: TopicNames, partitions: int, send: Send) -> None:
         self._config = config
         self._names = names
-        self._reply = random.randrange(partitions)  # noqa: S311 - it spreads answers
+        self.reply = random.randrange(partitions)  # noqa: S311 - it spreads answers
+        """The partition in which the answers come."""
         self._send = send
         self._waiting: dict[str, Future[Settled]] = {}
         self._lock = threading.Lock()
@@ -37,21 +38,31 @@ class Commands:
 
     def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
         """Send a command; the future resolves when a relay has settled it."""
+        token, answer = self.expect()
+        command = Command(parts.id, parts.due, parts.at, token, self.reply, to)
+        sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
+        self.is_sent(token, sent)
+        return answer
+
+    def expect(self) -> tuple[str, Future[Settled]]:
+        """Return a token for a command that is about to be sent, and the future of its answer."""
         with self._lock:
             if self._reader and self._refusal:  # librdkafka reports a refusal once; a new reader sees if it holds
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
                 self._refusal = None
-                self._reader = TailReader(self._config, self._names.answers, self._reply, self._answered, self._refused)
-        command = Command(parts.id, parts.due, parts.at, uuid.uuid4().hex, self._reply, to)
+                self._reader = TailReader(self._config, self._names.answers, self.reply, self._answered, self._refused)
         answer: Future[Settled] = Future()
         answer.set_running_or_notify_cancel()  # so a caller that stops waiting (`AsyncScheduler`) cannot end it
-        self._waiting[command.token] = answer
-        sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
-        sent.add_done_callback(lambda sent: self._failed(command.token, sent.exception()))
-        self._failed(command.token, self._refusal)  # which may have come before this command waited
-        return answer
+        token = uuid.uuid4().hex
+        self._waiting[token] = answer
+        return token, answer
+
+    def is_sent(self, token: str, sent: Future[Any]) -> None:
+        """Fail the command if it is not stored, or if its answer may not be read."""
+        sent.add_done_callback(lambda sent: self._failed(token, sent.exception()))
+        self._failed(token, self._refusal)  # which may have come before this command waited
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Read answers with these credentials from now on."""

@@ -1,26 +1,37 @@
 """The handle that a scheduler returns for each schedule."""
 
-from headway.core.delay.schedule import HandleParts, Schedule
+from concurrent.futures import Future
+
+from headway.core.delay.changes import Settled
+from headway.core.delay.schedule import OWN, HandleParts, Schedule
+from headway.delay.commands import ANSWER_WITHIN, settled_within
+from headway.errors import IdPendingError
 from headway.kafka.producer.delivery import DeliveryFuture
+from headway.runtime.lifecycle import time_left_of
 
 
 class ScheduleHandle:
     """A schedule: with the plain text `str(handle)` any process can cancel or reschedule it.
 
-    The handle exists at once; `wait` returns when the schedule is stored.
+    The handle exists at once; `wait` returns when the schedule is stored. With an id of one's own the text is `id:` and
+    the id.
     """
 
-    __slots__ = ("_partition", "_schedule", "future")
+    __slots__ = ("_partition", "_schedule", "answer", "future")
 
-    def __init__(self, partition: int, schedule: Schedule, future: DeliveryFuture) -> None:
+    def __init__(
+        self, partition: int, schedule: Schedule, future: DeliveryFuture, answer: Future[Settled] | None = None
+    ) -> None:
         self._partition = partition
         self._schedule = schedule
         self.future = future
+        self.answer = answer
+        """The relay's answer to a schedule that is refused if another one with its id is pending."""
 
     @property
     def id(self) -> str:
         """The schedule's id."""
-        return self._schedule.id
+        return self._schedule.id.removeprefix(OWN)
 
     @property
     def due(self) -> float:
@@ -28,8 +39,27 @@ class ScheduleHandle:
         return self._schedule.due / 1000
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has stored the schedule; raise `DeliveryError` if Kafka refused it, or `TimeoutError`."""
+        """Wait until Kafka has stored the schedule, and with `if_pending="refuse"` until a relay has taken it.
+
+        Raises:
+            DeliveryError: Kafka refused the record.
+            TimeoutError: It is not stored within so many seconds.
+            IdPendingError: Another schedule with the same id is pending, and this one was to be refused then.
+            NoRelayError: No relay has said so or otherwise within so many seconds, or half a minute.
+        """
+        left = time_left_of(timeout)
         self.future.result(timeout)
+        if self.answer is not None:
+            within = ANSWER_WITHIN if timeout is None else timeout
+            self.check(settled_within(self.answer, within, ANSWER_WITHIN if timeout is None else left() or 0.0))
+
+    def check(self, settled: Settled) -> None:
+        """Raise `IdPendingError` if this is a refusal."""
+        if settled is Settled.REFUSED:
+            raise IdPendingError(
+                f"A schedule with the id {self.id!r} is pending, so this one was not stored. Cancel that first "
+                f"(cancel({str(self)!r})), or replace it (if_pending='replace')."
+            )
 
     def __str__(self) -> str:
         return str(HandleParts(self._partition, self._schedule.due, self._schedule.at, self._schedule.id))

@@ -1,7 +1,8 @@
 """Pending schedules, read from the lines beside the relays, without disturbing them."""
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from headway.core.delay.changes import Changes
@@ -86,3 +87,18 @@ def _due(schedule: Schedule, changes: Changes) -> int | None:
     if change is None or schedule.generation > change.generation:
         return schedule.due
     return None if schedule.generation < change.live else change.due
+
+
+def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
+    """Return the next `limit` that are due, each once: one that moves meanwhile is found in two lines."""
+    soonest: list[Pending] = []
+    for each in found:
+        place = bisect_left(soonest, _rank(each), key=_rank)
+        if place < limit and _rank(each) not in map(_rank, soonest[place : place + 1]):
+            soonest.insert(place, each)
+            del soonest[limit:]
+    return soonest
+
+
+def _rank(pending: Pending) -> tuple[int, int, int, str]:
+    return pending.due, pending.schedule.at, pending.schedule.order, pending.handle

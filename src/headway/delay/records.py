@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headway.core.delay.changes import Command, read_command
+from headway.core.delay.changes import PUT_HEADER, Command, read_command, read_put
+from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Answer, Refusal, Tick, Write
-from headway.core.delay.schedule import HEADER, Schedule, read_schedule
+from headway.core.delay.schedule import HEADER, OWN, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.dead_letters import PREFIX, fitting, halved, letter_headers
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
@@ -45,6 +46,10 @@ _WAITS = "waits-"
 _WAIT_FOR_A_RIGHT = 20.0  # seconds
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are carried out, and nobody is told what became of them."
+
+
+OWN_HEADERS = frozenset({HEADER, PUT_HEADER})
+"""The headers that a schedule adds to a record, and that are taken off when it is delivered."""
 
 
 class RelayRecord(OutgoingRecord, gc=False):
@@ -294,18 +299,28 @@ def fetched_from(message: Any) -> Fetched:
     return Fetched(message.offset(), message.timestamp()[1], size, message, schedule)
 
 
+def _put_from(message: Any, value: str | bytes) -> PutRecord:
+    put, fetched = read_put(value), fetched_from(message)
+    if isinstance(fetched.schedule, ScheduleError):
+        raise fetched.schedule
+    if not fetched.schedule.id.startswith(OWN):
+        raise ScheduleError(f"The id {fetched.schedule.id[:100]!r} is none of a user's own.")
+    return PutRecord(put, fetched, fetched.schedule)
+
+
 def own_headers(message: Message) -> list[Header]:
     """Return a record's headers without Headway's own."""
     headers = headers_of(message)
     if len(headers) == 1 and headers[0][0] == HEADER:  # nearly always, and twice as quick
         return []
-    return [header for header in headers if header[0] != HEADER]
+    return [header for header in headers if header[0] not in OWN_HEADERS]
 
 
-def command_from(message: Any) -> Command | None:
+def command_from(message: Any) -> Command | PutRecord | None:
     """Return a command from its record; None, and log a warning, if it cannot be read."""
     try:
-        return read_command(message.value())
+        put = next((value for name, value in headers_of(message) if name == PUT_HEADER), None)
+        return read_command(message.value()) if put is None else _put_from(message, put)
     except ScheduleError as error:
         log.warning(
             "The record at offset %s of partition %s of %s is passed over: %s",

@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from headway.config import Config, OutputSettings
 from headway.connection_settings import connection_of
-from headway.core.delay.changes import Settled
+from headway.core.delay.changes import IfPending, Put, Settled
 from headway.core.delay.recurrence import Misfire, Recurrence
-from headway.core.delay.schedule import HEADER, HandleParts, Schedule, partition_of
+from headway.core.delay.schedule import HandleParts, Schedule, own_id, partition_of
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.untrusted import LATEST
@@ -21,6 +21,7 @@ from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
 from headway.delay.due_time import When, due_at
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
+from headway.delay.records import OWN_HEADERS
 from headway.delay.topics import DEFAULT_NAME, TopicNames
 from headway.errors import ClosedError, ConfigError, KafkaError, SerializationError
 from headway.kafka.binding.connection import change_credentials
@@ -81,6 +82,7 @@ class Scheduler(Closable):
         level: int | None = None,
         partition: int | None = None,
         id: str | None = None,
+        if_pending: IfPending = "replace",
         on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time.
@@ -98,7 +100,10 @@ class Scheduler(Closable):
             headers: The record's headers.
             level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
             partition: The target's partition; without it the key decides, as for any producer.
-            id: The beginning of the schedule's id, to find the schedule by in lists; a unique end is added.
+            id: An id of your own, of up to 250 characters; the handle is then `id:` and the id. Of one id only one
+                schedule is pending, whichever process it comes from. It keeps no order with others of the same key.
+            if_pending: What to do while a schedule with the same id is pending: "replace" it, "keep" it and drop this
+                one, or "refuse" this one; then the handle's `wait` raises `IdPendingError`.
             on_stored: Called with (error, metadata) when the record is stored or not, on the thread that takes reports:
                 one of the scheduler's, or one that sends, flushes or waits for a result.
 
@@ -109,7 +114,7 @@ class Scheduler(Closable):
             DeliveryError: The record cannot be stored.
             AuthorizationError: The delay needs topics that do not exist and may not be created.
         """
-        return self._schedule(key, value, topic, when, headers, level, partition, id, None, None, on_stored)
+        return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, on_stored=on_stored)
 
     def every(
         self,
@@ -125,6 +130,7 @@ class Scheduler(Closable):
         level: int | None = None,
         partition: int | None = None,
         id: str | None = None,
+        if_pending: IfPending = "replace",
     ) -> ScheduleHandle:
         """Deliver a record again and again, until it is cancelled.
 
@@ -143,7 +149,8 @@ class Scheduler(Closable):
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
-            id: The beginning of the schedule's id, as for `send_later`.
+            id: An id of your own, as for `send_later`; it is pending until the schedule is cancelled.
+            if_pending: What to do while that id is pending, as for `send_later`.
         """
         if isinstance(rule, datetime):
             raise ConfigError(
@@ -164,7 +171,8 @@ class Scheduler(Closable):
         second = recurrence.following(first, first)
         gap = 0 if second is None else second - first
         return self._schedule(
-            *(key, value, topic, (first - now) / 1000, headers, level, partition, id, recurrence, first, None, gap)
+            *(key, value, topic, (first - now) / 1000, headers, level, partition, id, if_pending, recurrence, first),
+            gap=gap,
         )
 
     def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
@@ -253,7 +261,8 @@ class Scheduler(Closable):
         level: int | None,
         partition: int | None,
         id_: str | None,
-        recurrence: Recurrence | None,
+        if_pending: IfPending,
+        recurrence: Recurrence | None = None,
         due: int | None = None,
         on_stored: OnDelivery | None = None,
         gap: int = 0,
@@ -268,7 +277,7 @@ class Scheduler(Closable):
         now = time.time()
         due = due_at(when, now) if due is None else due
         order, at = next(self._orders), int(now * 1000)
-        name = f"{self._token}{order:x}" if id_ is None else f"{id_}.{self._token}{order:x}"
+        name = f"{self._token}{order:x}" if id_ is None else own_id(id_)
         schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
         schedule.check()
         if self._names.owns(target):
@@ -277,11 +286,34 @@ class Scheduler(Closable):
         lines = self._choice.of_now()
         if max(due - at, gap) >= lines.reach:
             lines = self._choice.reaching(max(due - at, gap))
+        if id_ is not None:
+            return self._put(schedule, key, value, fields, if_pending, on_stored)
         own = _partition_of(key, order, lines.layout.partitions)
         destination = lines.destinations[lines.ladder.line_for(due - at)]
         future = DeliveryFuture.of(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
         return ScheduleHandle(own, schedule, future)
+
+    def _put(
+        self,
+        schedule: Schedule,
+        key: Any,
+        value: Any,
+        fields: list[Header],
+        if_pending: IfPending,
+        on_stored: OnDelivery | None,
+    ) -> ScheduleHandle:
+        """Store a schedule with an id of the user's own as a command: the relay of the id decides about all of them."""
+        if if_pending not in get_args(IfPending):
+            raise ConfigError(f"if_pending is {if_pending!r}; it must be one of {', '.join(get_args(IfPending))}.")
+        partition = partition_of(schedule.id, 0, self._choice.of_now().layout.partitions)
+        token, answer = self._asking.expect() if if_pending == "refuse" else ("", None)
+        fields.append(Put(if_pending, token, self._asking.reply).header())
+        future = DeliveryFuture.of(self._destination(self._names.commands), on_stored)
+        self._send(self._names.commands, value, key, partition, future, fields)
+        if answer is not None:
+            self._asking.is_sent(token, future)
+        return ScheduleHandle(partition, schedule, future, answer)
 
     def _destination(self, topic: str) -> Destination:
         return Destination(topic, 0, topic, self._client.serve_until, client=self._client)
@@ -297,6 +329,8 @@ class Scheduler(Closable):
             _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))
         partitions = self._choice.of_now().layout.partitions
+        if parts.is_own:
+            parts = parts._replace(partition=partition_of(parts.id, 0, partitions))
         if parts.partition >= partitions:
             raise ConfigError(
                 f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only {partitions}. "
@@ -333,6 +367,7 @@ def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
     """Return the headers of a schedule; raise `SerializationError` or `ConfigError` for one that cannot be sent."""
     fields: list[Header] = header_list(headers)
     size_of_headers(fields, target)
-    if any(name == HEADER for name, _ in fields):
-        raise ConfigError(f"The header {HEADER} is the scheduler's own. Give yours another name.")
+    for name, _ in fields:
+        if name in OWN_HEADERS:
+            raise ConfigError(f"The header {name} is the scheduler's own. Give yours another name.")
     return fields

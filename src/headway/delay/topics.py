@@ -137,7 +137,7 @@ def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list
     kept = {**_FOR_EVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(_line_topic(names, line, partitions) for line in (MEMORY, *lines)),
-        NewTopic(names.commands, partitions, {**_FOR_EVER, **_BROKERS_TIME}),
+        NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),  # it has schedules with ids of users' own, too
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
         NewTopic(names.dead, partitions, kept),

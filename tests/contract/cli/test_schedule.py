@@ -39,14 +39,14 @@ def run(cluster: DelayCluster, *arguments: str, text: str | bytes | None = None)
 
 
 def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) -> None:
-    added = run(cluster, "add", cluster.target, "--in", "1h", "--key", "k", "--id", "mine", text="one\ntwo\n")
+    added = run(cluster, "add", cluster.target, "--in", "1h", "--key", "k", text="one\ntwo\n")
     handles = added.output.split()
     assert added.exit_code == 0
     assert len(handles) == 2
     later = run(cluster, "add", cluster.target, "--in", "2d", text="three\n").output.strip()
     listed = [json.loads(line) for line in run(cluster, "list", "--json").output.splitlines()]
     assert [each["handle"] for each in listed] == [*handles, later]
-    assert listed[0]["id"].startswith("mine.")
+    assert listed[0]["id"] == handles[0].split(".")[-1]
     stats = json.loads(run(cluster, "stats", "--json").output)
     assert stats["pending"] == 3
     assert stats["lines"] == [{"line_ms": 4000, "pending": 3}]
@@ -56,6 +56,39 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
         cancelled = run(cluster, "cancel", *handles)
     assert cancelled.output == f"{handles[0]}: cancelled\n{handles[1]}: cancelled\n"
     assert [json.loads(line)["handle"] for line in run(cluster, "list", "--json").output.splitlines()] == [later]
+
+
+def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(cluster: DelayCluster) -> None:
+    def add(*more: str) -> Result:
+        return run(cluster, "add", cluster.target, "--in", "1h", "--id", "mine", *more, text="one\n")
+
+    with cluster.relay():
+        assert add().output == "id:mine\n"
+        refused = add("--if-pending", "refuse")
+        assert refused.exit_code == 1
+        assert "A schedule with the id 'mine' is pending" in refused.output
+        assert add().output == "id:mine\n"
+        wait_until(cluster.pending)
+        [listed] = [json.loads(line) for line in run(cluster, "list", "--json").output.splitlines()]
+        assert (listed["handle"], listed["id"]) == ("id:mine", "mine")
+        moved = run(cluster, "reschedule", "id:mine", "--in", "2d")
+        assert (moved.exit_code, moved.output) == (0, "id:mine: rescheduled\n")
+        assert run(cluster, "cancel", "id:mine").output == "id:mine: cancelled\n"
+        again = run(cluster, "reschedule", "id:mine", "--in", "1h")
+        assert (again.exit_code, again.output) == (1, "id:mine: cancelled\n")
+    two = run(cluster, "add", cluster.target, "--in", "1h", "--id", "mine", text="one\ntwo\n")
+    assert "The id 'mine' is for one record, and stdin has more than one line." in two.output
+
+
+def test_a_schedule_is_given_another_due_time_by_its_handle_and_comes_once(cluster: DelayCluster) -> None:
+    handles = run(cluster, "add", cluster.target, "--in", "1h", text="one\ntwo\n").output.split()
+    with cluster.relay():
+        moved = run(cluster, "reschedule", *handles, "--in", "100ms")
+        assert moved.output == "".join(f"{handle}: rescheduled\n" for handle in handles)
+        assert sorted(message.value() for message in cluster.wait_for(2)) == [b"one", b"two"]
+        late = run(cluster, "reschedule", handles[0], "--at", "2030-01-31T17:00:00+01:00")
+        assert (late.exit_code, late.output) == (1, f"{handles[0]}: already delivered\n")
+    assert len(cluster.read()) == 2
 
 
 def test_a_line_is_a_record_whatever_its_bytes_are(cluster: DelayCluster) -> None:
@@ -110,6 +143,9 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: Delay
         (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),
         (["add", "t", "--in", "1h", "-X", "message.timeout.ms=abc"], "must be a whole number"),
         (["cancel", "nonsense"], "is no handle"),
+        (["reschedule", "nonsense", "--in", "5m"], "is no handle"),
+        (["reschedule", "id:mine"], "one of --in and --at"),
+        (["add", "t", "--in", "5m", "--id", "x" * 251], "text of 1 to 250 characters"),
         (["cancel", "nonsense", "--timeout", "inf"], "inf is not in the range"),
     ],
 )

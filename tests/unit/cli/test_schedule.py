@@ -2,9 +2,9 @@
 
 from typing import Any, cast
 
-from headway.cli.commands.schedule import row_of, soonest_of
+from headway.cli.commands.schedule import row_of
 from headway.core.delay.schedule import Schedule
-from headway.delay.pending import Pending
+from headway.delay.pending import Pending, soonest_of
 
 NO_MESSAGE: Any = None
 

@@ -168,7 +168,7 @@ def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
 
 @acls.command()
 @_NAME
-@click.option("--cancel", is_flag=True, help="It cancels or reschedules.")
+@click.option("--cancel", is_flag=True, help="It cancels or reschedules, or gives ids of its own.")
 @_CREATE
 @_role
 def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:

@@ -1,12 +1,12 @@
-"""`headway schedule`: records for later, listed, cancelled and counted."""
+"""`headway schedule`: records for later, listed, cancelled, rescheduled and counted."""
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.table import Column
@@ -18,25 +18,39 @@ from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import LongLine, read_lines
-from headway.core.delay.changes import Settled
+from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
-from headway.core.delay.schedule import HandleParts
+from headway.core.delay.schedule import OWN, HandleParts
 from headway.delay.commands import no_relay
 from headway.delay.due_time import When
-from headway.delay.pending import Pending, layout_of, read_pending
+from headway.delay.pending import Pending, layout_of, read_pending, soonest_of
 from headway.delay.scheduler import Scheduler
 from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
 from headway.errors import ConfigError, HeadwayError
 from headway.runtime.lifecycle import time_left_of
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
+_IN = click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.")
+_AT = click.option(
+    "--at",
+    "at",
+    type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"]),
+    help="A time with its zone, as 2030-01-31T17:00:00+01:00.",
+)
+_TIMEOUT = click.option(
+    "--timeout",
+    type=click.FloatRange(0, 86_400),
+    default=30,
+    show_default=True,
+    help="Seconds to wait for a relay's answer.",
+)
 _BAR = 40
 _UNANSWERED = "not answered"
 
 
 @click.group()
 def schedule() -> None:
-    """Schedule records for later, list what is pending, cancel it.
+    """Schedule records for later, list what is pending, cancel or reschedule it.
 
     A relay (`headway relay`) delivers them when they are due.
 
@@ -93,19 +107,21 @@ def init(
 
 @schedule.command()
 @click.argument("topic")
-@click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.")
-@click.option(
-    "--at",
-    "at",
-    type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"]),
-    help="A time with its zone, as 2030-01-31T17:00:00+01:00.",
-)
+@_IN
+@_AT
 @click.option("--every", "rule", help="A cron expression, as '0 17 * * MON-FRI', or an interval, as 10m.")
 @click.option("--zone", default="UTC", show_default=True, help="The time zone of the cron expression.")
 @click.option("--key", help="The key of all records.")
 @click.option("--level", type=click.IntRange(min=0), help="The level, where the topic has levels.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
-@click.option("--id", "id_", help="What the ids of the schedules begin with.")
+@click.option("--id", "id_", help="An id of your own for the one record; the same id again replaces what is pending.")
+@click.option(
+    "--if-pending",
+    type=click.Choice(get_args(IfPending)),
+    default="replace",
+    show_default=True,
+    help="What to do while a schedule with that id is pending.",
+)
 @_NAME
 @kafka_options
 def add(
@@ -118,6 +134,7 @@ def add(
     level: int | None,
     headers: Iterable[tuple[str, str]],
     id_: str | None,
+    if_pending: Any,
     name: str,
     connection: ConnectionSettings,
 ) -> None:
@@ -126,12 +143,18 @@ def add(
     \b
       echo 'ship it' | headway schedule add orders --in 5m
       echo 'good evening' | headway schedule add chats --every '0 17 * * *' --zone Europe/Berlin
+      echo 'pay now' | headway schedule add chats --in 2d --id reminder-42
     """
     if sum(given is not None for given in (when, at, rule)) != 1:
         raise click.UsageError("Say when: one of --in, --at and --every.")
-    more: dict[str, Any] = {"headers": list(headers), "level": level, "id": id_}
+    more: dict[str, Any] = {"headers": list(headers), "level": level, "id": id_, "if_pending": if_pending}
+    lines: Iterable[Any] = read_lines(("-",), MAX_MESSAGE_BYTES)
+    if id_ is not None:
+        lines = few = list(islice(lines, 2))
+        if len(few) > 1:
+            raise ConfigError(f"The id {id_!r} is for one record, and stdin has more than one line.")
     with Scheduler(connection.config, name=name) as scheduler:
-        for place, line in read_lines(("-",), MAX_MESSAGE_BYTES):
+        for place, line in lines:
             if isinstance(line, LongLine):
                 raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
             value = line.rstrip(b"\r\n")
@@ -171,13 +194,7 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
 
 @schedule.command()
 @click.argument("handles", nargs=-1, required=True)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, 86_400),
-    default=30,
-    show_default=True,
-    help="Seconds to wait for a relay's answer.",
-)
+@_TIMEOUT
 @_NAME
 @kafka_options
 @click.pass_context
@@ -190,19 +207,69 @@ def cancel(
 
     \b
       headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
+      headway schedule cancel id:reminder-42
     """
+    outcomes = _asked_of_all(handles, timeout, name, connection, Scheduler.ask_to_cancel)
+    context.exit(0 if all(outcome is Settled.CANCELLED for outcome in outcomes) else 1)
+
+
+@schedule.command()
+@click.argument("handles", nargs=-1, required=True)
+@_IN
+@_AT
+@_TIMEOUT
+@_NAME
+@kafka_options
+@click.pass_context
+def reschedule(
+    context: click.Context,
+    handles: Sequence[str],
+    when: When | None,
+    at: datetime | None,
+    timeout: float,
+    name: str,
+    connection: ConnectionSettings,
+) -> None:
+    """Give schedules another due time, sooner or later, and say for each what became of that.
+
+    The exit code is 0 if all are rescheduled, and 1 if one was delivered or cancelled already, or no relay has
+    answered. The handles stay good.
+
+    \b
+      headway schedule reschedule 3.1763745120000.1763745060000.0ac5d81fe20 --in 2h
+      headway schedule reschedule id:reminder-42 --at 2030-01-31T17:00:00+01:00
+    """
+    if (when is None) == (at is None):
+        raise click.UsageError("Say when: one of --in and --at.")
+    due: When = at if when is None else when  # type: ignore[assignment]
+
+    def ask(scheduler: Scheduler, handle: str) -> Future[Settled]:
+        return scheduler.ask_to_reschedule(handle, due)
+
+    outcomes = _asked_of_all(handles, timeout, name, connection, ask)
+    context.exit(0 if all(outcome is Settled.RESCHEDULED for outcome in outcomes) else 1)
+
+
+def _asked_of_all(
+    handles: Sequence[str],
+    timeout: float,
+    name: str,
+    connection: ConnectionSettings,
+    ask: Callable[[Scheduler, str], Future[Settled]],
+) -> list[Settled | str]:
+    """Ask the relays about all of these schedules, show the outcome of each, and return the outcomes."""
     for handle in handles:
         HandleParts.read(handle)  # a mistake in one handle asks for none
     with Scheduler(connection.config, name=name) as scheduler:
         # Ask for all before waiting for the first answer: without a relay they are stored all the same.
-        asked = [scheduler.ask_to_cancel(handle) for handle in handles]
+        asked = [ask(scheduler, handle) for handle in handles]
         left = time_left_of(timeout)
         outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
     for handle, outcome in zip(handles, outcomes, strict=True):
         click.echo(f"{handle}: {outcome}")
     if _UNANSWERED in outcomes:
         raise no_relay(timeout)
-    context.exit(0 if all(outcome is Settled.CANCELLED for outcome in outcomes) else 1)
+    return outcomes
 
 
 @schedule.command()
@@ -290,21 +357,6 @@ def report(output: Path, count: int, master: str | None, name: str, connection: 
     click.echo(f"Wrote {output}, about {pending:,} schedules.")
 
 
-def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
-    """Return the next `limit` that are due, each once: one that moves meanwhile is found in two lines."""
-    soonest: list[Pending] = []
-    for each in found:
-        place = bisect_left(soonest, _rank(each), key=_rank)
-        if place < limit and _rank(each) not in map(_rank, soonest[place : place + 1]):
-            soonest.insert(place, each)
-            del soonest[limit:]
-    return soonest
-
-
-def _rank(pending: Pending) -> tuple[int, int, int, str]:
-    return pending.due, pending.schedule.at, pending.schedule.order, pending.handle
-
-
 def _draw(title: str, counts: Mapping[str, int]) -> None:
     if counts:
         most = max(counts.values())
@@ -325,7 +377,7 @@ def _describe(pending: Pending) -> dict[str, object]:
     schedule = pending.schedule
     return {
         "handle": pending.handle,
-        "id": schedule.id,
+        "id": schedule.id.removeprefix(OWN),
         "due": show_due(pending.due),
         "topic": schedule.topic,
         "recurs": schedule.recurrence is not None,

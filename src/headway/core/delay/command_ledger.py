@@ -2,21 +2,37 @@
 
 Invariants:
 - A command is done when it is answered, and a restart repeats those that are not.
+- Commands for an id of the user's own are decided in their order, at once: the schedule with that id is known here.
 - A command whose schedule was not seen waits until the record comes by, was looked for and found or not, or should have
   come by.
 """
 
+import math
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import NamedTuple
 
-from headway.core.delay.changes import Changes, Command, Settled
+from headway.core.delay.changes import Change, Changes, Command, Put, Settled
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.recent_deliveries import RecentDeliveries
 from headway.core.delay.relay_tick import Answer, Search
-from headway.core.delay.schedule import Schedule
+from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
+
+# The record of an id of the user's own may be on its way into its line when it is looked for first.
+_SEARCH_AGAIN_AFTER = 500
+_MOST_SEARCHES = 10
+
+
+class PutRecord(NamedTuple):
+    """A command to schedule under an id of the user's own, and the record that is to be scheduled."""
+
+    put: Put
+    fetched: Fetched
+    schedule: Schedule
 
 
 class CommandLedger:
@@ -51,6 +67,7 @@ class CommandLedger:
         """The commands that cannot be answered yet, by the id of their schedule."""
         self.searches: list[Search] = []
         """The schedules to look for in the lines; the driver clears it."""
+        self._searches_again: deque[tuple[int, Search]] = deque()
         self.answers: list[Answer] = []
         """The answers since `take_answers`."""
         self.is_changed = False  # since the progress was stored
@@ -65,6 +82,11 @@ class CommandLedger:
         """The earliest due time of a schedule whose command waits for it."""
         return self._dues[0][0] if self._dues else None
 
+    @property
+    def search_at(self) -> float:
+        """The time at which to look again for a record that was not found; infinite if there is none."""
+        return self._searches_again[0][0] if self._searches_again else math.inf
+
     def snapshot(self) -> OffsetMap:
         """Return the progress to store."""
         return self._progress.snapshot()
@@ -74,19 +96,53 @@ class CommandLedger:
         answers, self.answers = self.answers, []
         return answers
 
-    def receive(self, offset: int, command: Command | None, now: int) -> None:
+    def receive(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
         """Take in a command; None stands for an unreadable one, which cannot be answered."""
         for fresh in self._progress.receive((offset,)):
             self.is_changed = True
             if command is None:
                 self._progress.complete(fresh)
+            elif isinstance(command, PutRecord):
+                self._put(fresh, command, now)
+            elif command.id.startswith(OWN):
+                self._take_own(fresh, command, now)
             else:
                 self._take(fresh, command, now)
+
+    def _put(self, offset: int, command: PutRecord, now: int) -> None:
+        """Schedule under an id of the user's own, unless another one is pending that is not to be replaced."""
+        put, fetched, schedule = command
+        change = self._changes.get(schedule.id)
+        if change and change.due is not None and put.if_pending != "replace":
+            self._answer(offset, put, Settled.REFUSED)
+            return
+        self._answer_all(schedule.id, Settled.RESCHEDULED)  # what was rescheduled is replaced
+        if held := self._waiting.get(schedule.id):
+            self._waiting.remove(held)
+        change = self._changes.put(schedule.id, schedule.due, schedule.at, now)
+        self._move(fetched, schedule.again(schedule.due, change.generation), now)
+        self._answer(offset, put, Settled.SCHEDULED)
+
+    def _take_own(self, offset: int, command: Command, now: int) -> None:
+        change = self._changes.get(command.id)
+        if change is None:
+            self._answer(offset, command, Settled.UNKNOWN)
+        elif change.due is None:
+            self._answer(offset, command, _end_of(change))
+        elif held := self._waiting.get(command.id):
+            self._waiting.remove(held)
+            self._change_held(held, command, now)
+            self._answer(offset, command, _outcome(command))
+        elif change.placed > now:
+            self._change_unseen(offset, command, change.placed, change.at)
+        else:  # it is about to come by
+            self._changes.change(command.id, change.placed, command.to)
+            self._answer(offset, command, _outcome(command))
 
     def _take(self, offset: int, command: Command, now: int) -> None:
         change = self._changes.get(command.id)
         if change and change.due is None:
-            self._answer(offset, command, Settled.CANCELLED)
+            self._answer(offset, command, _end_of(change))
         elif held := self._waiting.get(command.id):
             self._waiting.remove(held)
             self._change_held(held, command, now)
@@ -94,7 +150,7 @@ class CommandLedger:
         elif command.id in self._recent:  # even if a clock was put back
             self._answer(offset, command, Settled.DELIVERED)
         elif (due := change.placed if change else command.due) > now:
-            self._change_unseen(offset, command, due)
+            self._change_unseen(offset, command, due, command.at)
         elif due < self._passed(now):
             self._answer(offset, command, Settled.DELIVERED)
         else:
@@ -107,7 +163,7 @@ class CommandLedger:
             self._move(held.fetched, held.schedule.again(command.to, change.generation), now)
             self._changes.goes_live(command.id)
 
-    def _change_unseen(self, offset: int, command: Command, due: int) -> None:
+    def _change_unseen(self, offset: int, command: Command, due: int, at: int) -> None:
         """Change a schedule whose record is in a line, and comes by before it is due, but maybe after its new time."""
         change = self._changes.change(command.id, due, command.to)
         # A new time waits behind an undecided one: that one may be applied once more, and would win.
@@ -116,14 +172,20 @@ class CommandLedger:
             return
         self.undecided.setdefault(command.id, []).append((offset, command))
         if command.to < due:
-            self.searches.append(Search(command.id, due, command.at, change.live))
+            self.searches.append(Search(command.id, due, at, change.live))
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
         """Note the result of a search: the schedule's record as it lies in its line, or None."""
+        change = self._changes.get(search.id)
+        if change and change.live != search.live:  # found meanwhile, or another schedule has the same id by now
+            return
         if fetched and isinstance(fetched.schedule, Schedule):
             self._go_before(fetched, fetched.schedule, now)
         change = self._changes.get(search.id)
         if change is None or (change.due is not None and change.live < change.generation):
+            if search.id.startswith(OWN) and search.tries < _MOST_SEARCHES:
+                self._searches_again.append((now + _SEARCH_AGAIN_AFTER, search._replace(tries=search.tries + 1)))
+                return
             self._answer_all(search.id, Settled.UNKNOWN)
         else:
             self._answer_all(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
@@ -145,8 +207,17 @@ class CommandLedger:
                 self._changes.change(command.id, schedule.due, command.to)
                 self._answer(offset, command, _outcome(command))
 
+    def _search_again(self, now: int) -> None:
+        """Look once more for the records that were not found, and whose commands still wait for them."""
+        while self._searches_again and self._searches_again[0][0] <= now:
+            _, search = self._searches_again.popleft()
+            change = self._changes.get(search.id)
+            if search.id in self.undecided and change and change.live == search.live:
+                self.searches.append(search)
+
     def answer_missed(self, now: int) -> None:
         """Answer commands whose record should have come by now, and has not."""
+        self._search_again(now)
         passed = self._passed(now)
         while self._dues and self._dues[0][0] < passed:
             _, id_ = heappop(self._dues)
@@ -156,10 +227,15 @@ class CommandLedger:
         for offset, command in self.undecided.pop(id_, ()):
             self._answer(offset, command, settled)
 
-    def _answer(self, offset: int, command: Command, settled: Settled) -> None:
+    def _answer(self, offset: int, command: Command | Put, settled: Settled) -> None:
         self._progress.complete(offset)
         self.is_changed = True
-        self.answers.append(Answer(command, settled))
+        if command.token:
+            self.answers.append(Answer(command, settled))
+
+
+def _end_of(change: Change) -> Settled:
+    return Settled.DELIVERED if change.is_delivered else Settled.CANCELLED
 
 
 def _outcome(command: Command) -> Settled:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from headway.core.delay.changes import Command
-from headway.core.delay.command_ledger import CommandLedger
+from headway.core.delay.command_ledger import CommandLedger, PutRecord
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import LEAVES_WITHIN, Fetched, LineWindow, bound_behind
@@ -39,7 +39,7 @@ from headway.core.delay.relay_state import (
     line_key,
 )
 from headway.core.delay.relay_tick import Refusal, Search, Tick, Write
-from headway.core.delay.schedule import Schedule
+from headway.core.delay.schedule import OWN, Schedule
 from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
@@ -147,7 +147,7 @@ class PartitionRelay:
         spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
         return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
-    def command(self, offset: int, command: Command | None, now: int) -> None:
+    def command(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
         """Take in a command; None stands for an unreadable one, which cannot be answered."""
         self._commands.receive(offset, command, now)
 
@@ -200,7 +200,7 @@ class PartitionRelay:
             times.append(due)
         passing = (self._commands.first_due, self._changes.next_expiry())
         times += [time + STORED_WITHIN + 1 for time in passing if time is not None and time + STORED_WITHIN >= now]
-        times += [each.expects_until + 1 for each in self._lines.values()]
+        times += [each.expects_until + 1 for each in self._lines.values()] + [self._commands.search_at]
         return min(times, default=math.inf)
 
     @property
@@ -338,8 +338,9 @@ class PartitionRelay:
                 break
             schedule, fetched = held.schedule, held.fetched
             if schedule.recurrence is None:
-                self._write(fetched, schedule, None)
                 self._recent.add(schedule.id)
+                if not schedule.id.startswith(OWN) or self._changes.ends(schedule.id, schedule.generation):
+                    self._write(fetched, schedule, None)
             else:
                 self._fire(fetched, schedule, schedule.recurrence, now)
 
@@ -352,6 +353,7 @@ class PartitionRelay:
         following = recurrence.following(schedule.due, now)
         if following is None:
             self._recent.add(schedule.id)
+            self._changes.ends(schedule.id, schedule.generation)
         else:
             self._move(fetched, schedule.again(following, schedule.generation), now)
             self._changes.recurs(schedule.id, schedule.generation, following)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headway.core.delay.changes import Command, Settled
+from headway.core.delay.changes import Command, Put, Settled
 from headway.core.delay.schedule import Schedule
 from headway.errors import ScheduleError
 
@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 class Answer(NamedTuple):
     """The answer to a command."""
 
-    command: Command
+    command: Command | Put
     settled: Settled
 
 
@@ -42,6 +42,7 @@ class Search(NamedTuple):
     due: int
     at: int
     live: int
+    tries: int = 1
 
     def is_for(self, schedule: Schedule) -> bool:
         """Return whether this is the schedule that is looked for."""

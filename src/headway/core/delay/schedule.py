@@ -12,10 +12,15 @@ import msgspec
 
 from headway.core.delay.recurrence import Recurrence
 from headway.core.untrusted import LATEST, LONGEST_TEXT, Count, Number, Text, Time, read_json
+from headway.declarations import shown
 from headway.errors import ConfigError, ScheduleError
 from headway.records import Header
 
 HEADER = "headway.delay"
+
+OWN = "id:"
+"""The beginning of a schedule's id, and of its handle, where the rest is an id of the user's own."""
+LONGEST_OWN = 250
 
 _is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
@@ -94,11 +99,29 @@ def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
     return crc32(key.encode() if isinstance(key, str) else key) % partitions
 
 
+def own_id(id_: object) -> str:
+    """Return the schedule's id for an id of the user's own; raise `ConfigError` for one that is out of bounds.
+
+    >>> own_id("reminder-42")
+    'id:reminder-42'
+    """
+    if not isinstance(id_, str) or not 0 < len(id_) <= LONGEST_OWN or not id_.isprintable():
+        raise ConfigError(
+            f"The id of a schedule is {shown(id_)}; it must be text of 1 to {LONGEST_OWN} characters, without line "
+            "breaks and other control characters."
+        )
+    return f"{OWN}{id_}"
+
+
 class HandleParts(NamedTuple):
     """The parts of a handle's text: the partition of its schedule, its due time, when it was scheduled, and its id.
 
-    >>> str(HandleParts(3, 1763745120000, 1763745060000, "order-17"))
-    '3.1763745120000.1763745060000.order-17'
+    The handle of an id of the user's own is made of that alone: its partition and times are 0, and follow from the id.
+
+    >>> str(HandleParts(3, 1763745120000, 1763745060000, "17"))
+    '3.1763745120000.1763745060000.17'
+    >>> str(HandleParts(3, 1763745120000, 1763745060000, own_id("order-17")))
+    'id:order-17'
     """
 
     partition: int
@@ -106,19 +129,29 @@ class HandleParts(NamedTuple):
     at: int
     id: str
 
+    @property
+    def is_own(self) -> bool:
+        """Return whether the id is the user's own."""
+        return self.id.startswith(OWN)
+
     def __str__(self) -> str:
-        return f"{self.partition}.{self.due}.{self.at}.{self.id}"
+        return self.id if self.is_own else f"{self.partition}.{self.due}.{self.at}.{self.id}"
 
     @classmethod
     def read(cls, text: str) -> "HandleParts":
         """Return the parts of a handle's text; raise `ConfigError` for another text."""
-        found, shown = _HANDLE.fullmatch(text), repr(text[:200])
+        if text.startswith(OWN):
+            return cls(0, 0, 0, own_id(text.removeprefix(OWN)))
+        found, said = _HANDLE.fullmatch(text), repr(text[:200])
         if not found:
-            raise ConfigError(f"{shown} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17.")
+            raise ConfigError(
+                f"{said} is no handle of a schedule; one looks like 3.1763745120000.1763745060000.17, or is "
+                f"{OWN} and an id of your own."
+            )
         partition, due, at, id_ = found.groups()
         parts = cls(int(partition), int(due), int(at), id_)
         if max(parts.due, parts.at) > LATEST or len(id_) > LONGEST_TEXT:
             raise ConfigError(
-                f"{shown} is no handle of a schedule: its times are beyond the year 9999, or it is too long."
+                f"{said} is no handle of a schedule: its times are beyond the year 9999, or it is too long."
             )
         return parts

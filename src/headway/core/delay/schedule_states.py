@@ -85,7 +85,7 @@ def state_of(change: Change | None, *, is_held: bool, is_delivered: bool, is_und
         is_undecided: True if a command for it is not answered yet.
     """
     if change and change.due is None:
-        return _S.CANCELLED
+        return _S.DELIVERED if change.is_delivered else _S.CANCELLED
     if is_held:
         return _S.IN_MEMORY
     if is_delivered:

@@ -9,12 +9,13 @@ import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from headway.core.delay.changes import Command, Settled, read_command
+from headway.core.delay.changes import Command, IfPending, Put, Settled, read_command
+from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.relay_tick import Search, Tick
-from headway.core.delay.schedule import Schedule, read_schedule
+from headway.core.delay.schedule import Schedule, own_id, read_schedule
 from headway.errors import ScheduleError
 
 START = 1_760_000_000_000
@@ -59,10 +60,11 @@ class World:
     topics: dict[str, str] = field(default_factory=dict)
     stops: float = 0.0  # the chance that the brokers stop before they take, or commit, what a turn has written
     logs: dict[int, list[Record]] = field(default_factory=dict)
-    commands: list[bytes] = field(default_factory=list)
+    commands: list[bytes | PutRecord] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)
     delivered: list[tuple[int, Schedule]] = field(default_factory=list)
     answers: dict[str, list[Settled]] = field(default_factory=dict)
+    events: list[tuple[str, object]] = field(default_factory=list)  # tokens that are answered, and what is delivered
     refused: list[object] = field(default_factory=list)
     writes: Counter[str] = field(default_factory=Counter)
     lines: tuple[int, ...] = ()
@@ -110,6 +112,14 @@ class World:
         self.commands.append(Command(schedule.id, schedule.due, schedule.at, token, 0, to).encode())
         return token
 
+    def put(self, id_: str, delay: int, if_pending: IfPending = "replace", **more: object) -> tuple[Schedule, str]:
+        """Schedule under an id of one's own; returns the command's token, too."""
+        token = f"{len(self.commands)}"
+        schedule = Schedule(own_id(id_), max(0, self.now + delay), self.now, len(self.commands), "target", **more)  # type: ignore[arg-type]
+        fetched = fetched_as(len(self.commands), Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
+        self.commands.append(PutRecord(Put(if_pending, token), fetched, schedule))
+        return schedule, token
+
     def fetch(self, line: int) -> None:
         """Let some of a line come in."""
         log, position, end = self.logs[line], self.positions[line], self.end_of(line)
@@ -137,7 +147,8 @@ class World:
             if line not in self.relay.full():
                 self.fetch(line)
         for value in self.commands[self.commands_position :]:
-            self.relay.command(self.commands_position, read_command(value), self.now)
+            command = value if isinstance(value, PutRecord) else read_command(value)
+            self.relay.command(self.commands_position, command, self.now)
             self.commands_position += 1
         self.searching += self.relay.searches
         self.relay.searches.clear()
@@ -210,10 +221,12 @@ class World:
         return written
 
     def _apply(self, tick: Tick) -> None:
+        self.events += [("answered", command.token) for command, _ in tick.answers]
         for write in tick.writes:
             if write.line is None:
                 self.writes[write.schedule.id] += 1
                 self.delivered.append((self.now, write.schedule))
+                self.events.append(("delivered", write.schedule))
         for command, settled in tick.answers:
             self.answers.setdefault(command.token, []).append(settled)
         self.refused += [refusal.record for refusal in tick.refusals]

@@ -1,0 +1,163 @@
+"""Ids of users' own on a real Apache Kafka: one schedule of an id is pending, across processes, relays and restarts."""
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headway import AsyncScheduler, Settled
+from headway.broker import LocalBroker
+from headway.core.delay.changes import Put
+from headway.core.delay.schedule import Schedule
+from headway.delay.relay.output import Mode
+from headway.errors import IdPendingError, NoRelayError
+from headway.kafka.reading.compacted import read_compacted
+from tests.broker.delay_cluster import DelayCluster, wait_until
+
+BOTH = pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
+
+
+@pytest.fixture
+def cluster(headway_broker: LocalBroker) -> DelayCluster:
+    return DelayCluster(headway_broker.bootstrap_servers)
+
+
+@BOTH
+def test_the_same_id_again_replaces_what_is_pending_in_a_line_in_memory_and_before_a_relay_runs(
+    cluster: DelayCluster, mode: Mode
+) -> None:
+    with cluster.scheduler() as first, cluster.scheduler() as second:
+        for scheduler, value in ((first, b"1"), (second, b"2")):
+            scheduler.send_later("k", value, cluster.target, 600, id="no relay").wait(30)
+            scheduler.send_later("k", value, cluster.target, 0.5, id="due", headers=[("own", b"x")]).wait(30)
+        with cluster.relay(mode=mode):
+            cluster.wait_for(1)
+            for delay in (600, 0.8, 3):  # far away, in memory, and in a line again
+                second.send_later("other key", b"3 %f" % delay, cluster.target, delay, id="no relay").wait(30)
+            found = cluster.wait_for(2)
+            wait_until(lambda: not cluster.pending())
+            time.sleep(0.5)
+    assert [(m.key(), m.value(), m.headers()) for m in found] == [
+        (b"k", b"2", [("own", b"x")]),
+        (b"other key", b"3 3.000000", None),
+    ]
+    assert len(cluster.read()) == 2
+
+
+def test_the_same_id_again_is_refused_or_dropped_where_that_is_asked_for(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler, cluster.relay():
+        first = scheduler.send_later("k", b"first", cluster.target, 600, id="reminder-42", if_pending="refuse")
+        first.wait(30)
+        assert (str(first), first.id) == ("id:reminder-42", "reminder-42")
+        with cluster.scheduler() as other:
+            again = other.send_later("k", b"again", cluster.target, 1.5, id="reminder-42", if_pending="refuse")
+            with pytest.raises(IdPendingError, match="with the id 'reminder-42' is pending, so this one"):
+                again.wait(30)
+            other.send_later("k", b"kept away", cluster.target, 0.1, id="reminder-42", if_pending="keep").wait(30)
+        assert scheduler.reschedule(first, 0.1) is Settled.RESCHEDULED
+        cluster.wait_for(1)
+        scheduler.send_later("k", b"free again", cluster.target, 0.1, id="reminder-42", if_pending="refuse").wait(30)
+        found = cluster.wait_for(2)
+    assert [message.value() for message in found] == [b"first", b"free again"]
+
+
+def test_by_ones_own_id_a_schedule_is_cancelled_and_rescheduled_from_anywhere(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler, cluster.relay():
+        assert scheduler.cancel("id:cancelled") is Settled.UNKNOWN
+        for id_ in ("cancelled", "sooner", "later"):
+            scheduler.send_later("k", id_.encode(), cluster.target, 2 if id_ == "later" else 600, id=id_)
+        scheduler.flush()
+        with cluster.scheduler() as other:
+            assert other.cancel("id:cancelled") is Settled.CANCELLED
+            assert other.reschedule("id:later", 600) is Settled.RESCHEDULED
+            assert other.reschedule("id:sooner", 0.2) is Settled.RESCHEDULED  # and its record may still be on its way
+        cluster.wait_for(1)
+        assert scheduler.cancel("id:sooner") is Settled.DELIVERED
+        assert scheduler.reschedule("id:later", 0.1) is Settled.RESCHEDULED
+        found = cluster.wait_for(2)
+        every = scheduler.every(0.2, "k", b"every", cluster.target, id="every")
+        cluster.wait_for(4)
+        assert scheduler.cancel(str(every)) is Settled.CANCELLED
+        count = len(cluster.read())
+        time.sleep(0.6)
+        assert len(cluster.read()) == count
+    assert [message.value() for message in found] == [b"sooner", b"later"]
+
+
+async def test_an_async_scheduler_has_ids_too(cluster: DelayCluster) -> None:
+    with cluster.relay():
+        async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
+            handle = await scheduler.send_later("k", b"v", cluster.target, 600, id="async", if_pending="refuse")
+            with pytest.raises(IdPendingError):
+                await scheduler.send_later("k", b"v", cluster.target, 600, id="async", if_pending="refuse")
+            assert await scheduler.cancel(str(handle)) is Settled.CANCELLED
+
+
+def test_whether_an_id_is_refused_is_not_known_without_a_relay(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler:
+        handle = scheduler.send_later("k", b"v", cluster.target, 0.1, id="1", if_pending="refuse")
+        with pytest.raises(NoRelayError):
+            handle.wait(2)
+        with cluster.relay():
+            cluster.wait_for(1)
+
+
+def test_many_processes_and_relays_that_are_killed_leave_one_delivery_of_each_id_and_the_last(
+    cluster: DelayCluster,
+) -> None:
+    relays = [cluster.relay_process() for _ in range(2)]
+    due = time.time() + 12
+
+    def schedule(number: int) -> None:
+        with cluster.scheduler() as scheduler:
+            for turn in range(15):
+                for id_ in range(20):
+                    value = b"%d %d" % (number, turn)
+                    scheduler.send_later(f"{id_}", value, cluster.target, due - time.time() + number, id=f"{id_}")
+                scheduler.flush()
+
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            running = [threads.submit(schedule, number) for number in range(3)]
+            time.sleep(1.5)
+            relays[0].kill()
+            relays.append(cluster.relay_process())
+            for each in running:
+                each.result()
+        found = cluster.wait_for(20, within=90)
+        wait_until(lambda: not cluster.pending(), within=90)
+    finally:
+        for relay in relays:
+            relay.kill()
+            relay.wait()
+    assert len(cluster.read()) == len(found) == 20
+    assert Counter(message.key() for message in found) == {b"%d" % id_: 1 for id_ in range(20)}
+    assert {message.value().split()[1] for message in found} == {b"14"}
+
+
+def test_a_damaged_command_with_an_id_stops_nobody(cluster: DelayCluster, caplog: pytest.LogCaptureFixture) -> None:
+    now = round(time.time() * 1000)
+    schedule, put = Schedule("id:1", now, now, 0, cluster.target).header(), Put("replace").header()
+    stranger = Schedule("not a user's own", now, now, 0, cluster.target).header()
+    for headers in ([put], [("headway.put", b"{}"), schedule], [stranger, put], [schedule, ("headway.put", None)]):
+        cluster.put(cluster.names.commands, b"k", b"v", headers)
+    cluster.put(cluster.names.commands, b"k", b"good", [schedule, put])
+    with cluster.relay():
+        [found] = cluster.wait_for(1)
+    assert found.value() == b"good"
+    assert caplog.text.count("is passed over") == 4
+
+
+@pytest.mark.slow
+def test_of_ids_that_were_delivered_nothing_stays_stored(cluster: DelayCluster) -> None:
+    def stored() -> list[str]:
+        state = read_compacted(cluster.config, cluster.names.state, [0, 1], 30)
+        return [key for values in state.values() for key in values if key.startswith("change:")]
+
+    with cluster.scheduler() as scheduler, cluster.relay():
+        for number in range(50):
+            scheduler.send_later("k", b"v", cluster.target, 0.5, id=f"{number}")
+        cluster.wait_for(50)
+        assert len(stored()) == 50  # for a minute, so that a late cancellation is told
+        wait_until(lambda: not stored(), within=90)
