@@ -197,6 +197,36 @@ def test_sending_asks_first_and_a_dry_run_only_tells(shop: Shop) -> None:
     assert shop.values() == [b"0", b"1"]
 
 
+def give_up(shop: Shop, key: bytes | None, value: bytes | None, offset: int) -> None:
+    """Write a dead letter by hand in the format of Kafka 4.4's share groups (KIP-1191): no older broker writes any."""
+    told = {"topic": shop.topic, "partition": 1, "offset": offset, "group": "billing", "delivery.count": 5}
+    headers = [(f"__dlq.errors.{name}", f"{text}".encode()) for name, text in told.items()]
+    headers.append(("__dlq.errors.message", b"Delivery count limit exceeded."))
+    shop.producer.produce(shop.dead, value, key, partition=0, headers=headers)  # type: ignore[arg-type]
+    assert shop.producer.flush(30) == 0
+
+
+def test_dead_letters_of_share_groups_are_listed_shown_and_sent_again_if_they_have_their_records(shop: Shop) -> None:
+    give_up(shop, None, None, 7)
+    give_up(shop, b"ann", b"1", 8)
+    _, *rows = dead("list", shop.dead).stdout.splitlines()
+    assert [f"{shop.topic} 1:{offset}" in row for row, offset in zip(rows, (7, 8), strict=True)] == [True, True]
+    assert all("5  -" in row and "Delivery count limit exceeded." in row for row in rows)
+    shown = dead("show", shop.dead, "0:0").stdout
+    assert "  share group   billing" in shown
+    assert "no value" in shown
+    assert "__dlq" not in shown
+    assert json.loads(dead("show", shop.dead, "0:0", "--json").stdout)["failure"]["group"] == "billing"
+    named = shop.send_again("0:0")
+    assert named.exit_code == 1
+    assert "its share group does not copy records, and nothing was sent" in named.stderr
+    rest = shop.send_again("--all")
+    assert "Left out, as their share groups do not copy records: 1." in rest.stderr
+    [record] = shop.records()
+    assert (record.key(), record.value(), record.partition()) == (b"ann", b"1", 1)
+    assert [name for name, _ in record.headers() or ()] == ["headway.sent-again.from"]
+
+
 def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) -> None:
     shop.bury(b"beginning", shortened="value 5000000 bytes, key 3 bytes, 0 headers")
     shop.bury(b"whole")

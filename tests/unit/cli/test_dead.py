@@ -180,6 +180,7 @@ def test_a_letter_tells_what_went_wrong_where_and_when() -> None:
         "first_time": 1_700_000_000_000,
         "last_time": 1_700_000_060_000,
         "shortened": None,
+        "group": None,
     }
     assert letter().when == 1_700_000_060_000
 

@@ -162,6 +162,8 @@ def send_again(
             )
         if plan.shortened:
             complaint.say(f"Left out, as they have only the beginning of their records: {plan.shortened:,}.")
+        if plan.empty:
+            complaint.say(f"Left out, as their share groups do not copy records: {plan.empty:,}.")
         if not plan.size:
             click.echo(
                 f"Nothing to send: {topic} holds no such dead letters{'' if sent_too else ' that are open'}.", err=True

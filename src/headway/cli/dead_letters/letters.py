@@ -13,6 +13,10 @@ from headway.records import Header, Message, headers_of
 
 SENT_AGAIN_FROM = "headway.sent-again.from"
 
+# The headers of a share group's dead letters (KIP-1191), all of them text.
+_OF_SHARE_GROUPS = "__dlq.errors."
+_TOLD = (PREFIX, _OF_SHARE_GROUPS)
+
 _MOST_OF_A_MESSAGE = 60
 _MOST_OF_A_KEY = 30
 _BYTES_OF_A_LINE = 32
@@ -43,7 +47,8 @@ class PlaceType(click.ParamType[Place]):
 class Failure(NamedTuple):
     """The failure of a record, as far as its dead letter's headers tell; times in ms since the epoch.
 
-    `shortened` is the size of the record, if its dead letter has only the beginning of it.
+    `shortened` is the size of the record, if its dead letter has only the beginning of it. `group` is the share group
+    whose dead letter this is.
     """
 
     exception: str | None
@@ -57,18 +62,19 @@ class Failure(NamedTuple):
     first_time: int | None
     last_time: int | None
     shortened: str | None = None
+    group: str | None = None
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
         """Return the failure from a record's headers; None if they are not those of a dead letter."""
-        told = {name.removeprefix(PREFIX): _text(value) for name, value in headers if name.startswith(PREFIX)}
+        told = _told(headers, PREFIX) or _told(headers, _OF_SHARE_GROUPS)
         if not told:
             return None
         return cls(
             exception=told.get("exception"),
             message=told.get("message"),
             reason=told.get("reason"),
-            attempts=_number(told.get("attempts")),
+            attempts=_number(told.get("attempts", told.get("delivery.count"))),
             topic=told.get("topic"),
             partition=_number(told.get("partition")),
             offset=_number(told.get("offset")),
@@ -76,6 +82,7 @@ class Failure(NamedTuple):
             first_time=_number(told.get("first.time")),
             last_time=_number(told.get("last.time")),
             shortened=told.get("shortened"),
+            group=told.get("group"),
         )
 
 
@@ -103,9 +110,14 @@ class Letter(NamedTuple):
         """The time at which the record failed for good; for a record that is no dead letter, its timestamp."""
         return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether this only tells of a record that a share group gave up: by default that is not copied."""
+        return self.failure is not None and self.failure.group is not None and self.key is self.value is None
+
     def headers_to_send(self, topic: str) -> list[Header]:
         """Return the record's own headers, and one that names its dead letter."""
-        own = [(name, value) for name, value in self.headers if not name.startswith((PREFIX, SENT_AGAIN_FROM))]
+        own = [(name, value) for name, value in self.headers if not name.startswith((*_TOLD, SENT_AGAIN_FROM))]
         return [*own, (SENT_AGAIN_FROM, f"{topic}-{self.place.partition}-{self.place.offset}".encode())]
 
 
@@ -166,7 +178,7 @@ def page(topic: str, letter: Letter) -> list[str]:
         f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
     ]
     lines += _fields(_story(letter.failure) | _times(letter) | {"key": shown_bytes(letter.key)})
-    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(PREFIX)]
+    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(_TOLD)]
     if own:
         lines += ["headers", *(f"  {name}: {value}" for name, value in own)]
     return [*lines, *_value(letter.value)]
@@ -182,6 +194,7 @@ def _story(failure: Failure | None) -> dict[str, str]:
         "reason": failure.reason,
         "attempts": failure.attempts,
         "from": _source(failure),
+        "share group": failure.group,
         "shortened": failure.shortened,
         **{name: time if time is None else local_time(time) for name, time in times.items()},
     }
@@ -218,6 +231,10 @@ def _source(failure: Failure) -> str:
         return "-"
     partition, offset = ("?" if each is None else each for each in (failure.partition, failure.offset))
     return f"{printable(failure.topic)} {partition}:{offset}"
+
+
+def _told(headers: Sequence[Header], beginning: str) -> dict[str, str | None]:
+    return {name.removeprefix(beginning): _text(value) for name, value in headers if name.startswith(beginning)}
 
 
 def _is_named(exception: str | None, name: str) -> bool:

@@ -36,6 +36,7 @@ class Plan:
         self.destinations: dict[int, dict[int, Destination]] = defaultdict(dict)
         self.homeless = 0
         self.shortened = 0
+        self.empty = 0
 
     @property
     def size(self) -> int:
@@ -79,6 +80,8 @@ def make_plan(dead: DeadTopic, wanted: Wanted, kafka_topics: Mapping[str, int], 
             plan.destinations[partition][offset] = _destination_of_named(dead, letter, wanted, kafka_topics)
         elif not wanted.places and _is_wanted(letter, wanted) and _is_shortened(letter):
             plan.shortened += 1
+        elif not wanted.places and _is_wanted(letter, wanted) and letter.is_empty:
+            plan.empty += 1
         elif not wanted.places and _is_wanted(letter, wanted):
             destination = _destination(letter, wanted, kafka_topics)
             if destination is None:
@@ -113,6 +116,12 @@ def _destination_of_named(
         raise ConfigError(
             f"{dead.name} {letter.place} has only the beginning of its record, which no topic took as a whole, and "
             "nothing was sent. Leave it out."
+        )
+    if letter.is_empty:
+        raise ConfigError(
+            f"{dead.name} {letter.place} has no key and no value: its share group does not copy records, and nothing "
+            "was sent. Leave it out, or set errors.deadletterqueue.copy.record.enable for the group; that counts for "
+            "later ones."
         )
     destination = _destination(letter, wanted, kafka_topics)
     if destination is None:
