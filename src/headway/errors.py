@@ -49,6 +49,7 @@ __all__ = [
     "HandlerError",
     "HandlerProcessError",
     "HeadwayError",
+    "IdPendingError",
     "KafkaError",
     "LocalBrokerError",
     "NoRelayError",
