@@ -1,7 +1,8 @@
 """The engine: records in, works out, outcomes in, commits out.
 
 The engine is a state machine without a clock: time is an argument, effects are return values, and the driver asks for
-the next wake-up. The driver fetches as many records as `demand` says, but none from the partitions in `paused`. The
+the next wake-up. (The file is long since all of its calls keep one state; what they need stands in modules beside it.)
+The driver fetches as many records as `demand` says, but none from the partitions in `paused`. The
 driver runs the works that `take` gives, reports each work, and commits what `tick` returns.
 
 Invariants:
@@ -255,8 +256,10 @@ class Engine(Generic[R]):
     def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
         """Mark a batch of one partition as done, as `finish` does: a tick has all its offsets and outputs, or none."""
         assignment = works[0].assignment
-        if assignment.state is _GONE:
-            return any(self._report_late(work) for work in works)
+        if works[0].state is not _RUNNING or assignment.state is _GONE:
+            for work in works:
+                self._report_late(work)
+            return False
         size = sum(map(self._size_of_output, outputs))
         kept = assignment.finish_together(works, outputs, size)
         self._backpressure.take_outputs(assignment.level, size, kept)

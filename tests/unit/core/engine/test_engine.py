@@ -648,3 +648,18 @@ def test_strict_gives_the_overdue_one_slot_of_four_so_that_high_never_waits_for_
     engine.receive(LOW, records(range(100)), NOW)
     engine.receive(HIGH, records(range(100)), NOW + 10)
     assert [work.level for work in engine.take(12, NOW + 10)] == [0, 1, 1, 1] * 3
+
+
+def test_a_batch_that_was_reported_with_outputs_counts_once_however_often_it_is_reported() -> None:
+    engine = engine_of(ORDERS)
+    engine.receive(ORDERS, records(range(4)), NOW)
+    batch = engine.take_batch(2, NOW)
+    for work in batch:
+        engine.retry(work, NOW + 5, TimeoutError(), NOW)
+    assert not engine.finish_together(batch, NOW, ["too late"])
+    assert engine.tick().outputs == []
+    rest = engine.take_batch(2, NOW)
+    assert engine.finish_together(rest, NOW, ["in time"])
+    assert not engine.finish_together(rest, NOW, ["once more"])
+    assert engine.tick().outputs == ["in time"]
+    assert offsets(engine.take_batch(4, NOW + 5)) == [0, 1]
