@@ -284,12 +284,14 @@ class Scheduler(Closable):
             raise ConfigError(f"The topic {target} is the scheduler's own, so nothing can be scheduled to it.")
         fields.append(schedule.header())
         lines = self._choice.of_now()
-        if max(due - at, gap) >= lines.reach:
-            lines = self._choice.reaching(max(due - at, gap))
+        delay = due - at
+        longest = delay if delay > gap else gap
+        if longest >= lines.reach:
+            lines = self._choice.reaching(longest)
         if id_ is not None:
             return self._put(schedule, key, value, fields, if_pending, on_stored)
         own = _partition_of(key, order, lines.layout.partitions)
-        destination = lines.destinations[lines.ladder.line_for(due - at)]
+        destination = lines.destinations[lines.ladder.line_for(delay)]
         future = DeliveryFuture.of(destination, on_stored)
         self._send(destination.kafka_topic, value, key, own, future, fields)
         return ScheduleHandle(own, schedule, future)

@@ -199,6 +199,8 @@ def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> 
             return create_topics(config, name, delay=delay)
         lines = layout.ladder.up_to(delay)
         missing = [_line_topic(names, line, layout.partitions) for line in lines if line not in layout.lines]
+        if not missing:
+            return layout
         _create(reader.admin, names, missing, None)
         return _checked(names, _await(reader.admin, names, [new.name for new in missing]), layout.ladder)
 

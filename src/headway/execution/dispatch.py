@@ -7,6 +7,8 @@ microseconds at a time, never during a handler, a call to Kafka, or anything tha
 At most one executor's thread waits for the lock; others leave their reports with that thread and are idle. If each
 thread waited itself, a thousand of them would queue up whenever one was interrupted with the lock. They would then be
 woken one by one.
+
+All calls are in one class, and the file is long for it: each is a few steps under the same lock.
 """
 
 import threading
@@ -152,9 +154,11 @@ class Dispatch:
             self._starts(jobs[1:])
         return jobs[0] if jobs else None
 
-    def failed(self, work: RecordWork, error: BaseException) -> Job | None:
-        """Note that a work failed; return the next job, if there is one for this slot."""
-        return self.settle((), ((work, error),))
+    def settle_job(self, job: Job, error: BaseException | None = None) -> Job | None:
+        """Note all works of a job as done, or as failed; return the next job, if there is one for this slot."""
+        if error is None:
+            return self.settle([(work, ()) for work in job], ())
+        return self.settle((), [(work, error) for work in job])
 
     def settle(
         self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
@@ -187,17 +191,17 @@ class Dispatch:
         self._wake_control()
         return following
 
-    def settle_later(self, done: Iterable[RecordWork], failed: Iterable[tuple[RecordWork, BaseException]]) -> None:
-        """Note works as `settle` does, on a thread that runs no job: the next one is started for it."""
-        if (job := self.settle([(work, ()) for work in done], failed)) and self._starts:
-            self._starts((job,))
+    def settle_later(self, job: Job, error: BaseException | None = None) -> None:
+        """Note a job as `settle_job` does, on a thread that runs none: the next one is started for it."""
+        if (following := self.settle_job(job, error)) and self._starts:
+            self._starts((following,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """Note that the scheduler refuses to try a work again later: the work failed for this reason instead."""
         with self.lock:
             work.outcome = None
             self._failed -= 1  # both failures are of one attempt
-        self.settle_later((), ((work, error),))
+        self.settle_later((work,), error)
 
     def letters_committed(self, count: int) -> None:
         """Count dead letters that were sent in `outputs` and are in Kafka now."""

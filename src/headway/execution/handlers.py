@@ -76,12 +76,12 @@ def with_context(handler: Callable[..., Any], first: str = "record", second: str
 
 def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
     """Return the calls of `handler(record, context)`; `settle` takes the result, without it the record is done."""
-    done, failed = dispatch.done, dispatch.failed
+    done, failed = dispatch.done, dispatch.settle_job
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None:
             if error := _not_run(result):
-                return failed(job[0], error)
+                return failed(job, error)
             if settle is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
                 return None
@@ -97,7 +97,7 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
     return Handlers(
         call_alone if alone else call,
         returned,
-        lambda job, error: failed(job[0], error),
+        failed,
         dispatch.give_up,
         handler,
         in_batches=False,
@@ -117,7 +117,7 @@ def for_batches(handler: WithContext, settle: Settle | None, dispatch: Dispatch)
             if settle is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
                 return None
-        return settle(job, result) if settle else dispatch.settle([(work, ()) for work in job], ())
+        return settle(job, result) if settle else dispatch.settle_job(job)
 
     def raised(job: Job, error: BaseException) -> Job | None:
         failures = _failures(job, error)

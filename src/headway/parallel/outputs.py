@@ -158,9 +158,9 @@ class Sending:
         try:
             outputs = self._outputs.of(job, returned)
         except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
-            return self._dispatch.settle((), [(work, error) for work in job])
+            return self._dispatch.settle_job(job, error)
         if not outputs:
-            return self._dispatch.settle([(work, ()) for work in job], ()) if job[1:] else self._dispatch.done(job[0])
+            return self._dispatch.settle_job(job) if job[1:] else self._dispatch.done(job[0])
         pending = _Pending(job, len(outputs), self._dispatch)
         for output in outputs:
             self._send(output, pending)
@@ -196,10 +196,8 @@ class _Pending:
             self._left -= 1
             if self._left:
                 return
-        if self._refused is not None:
-            self._dispatch.settle_later((), [(work, self._refused) for work in self._job])
-        elif self._job[1:]:
-            self._dispatch.settle_later(self._job, ())
+        if self._refused is not None or self._job[1:]:
+            self._dispatch.settle_later(self._job, self._refused)
         else:
             self._dispatch.stored(self._job[0])
 

@@ -118,7 +118,7 @@ class ResultStream(Generic[R]):
 
     def _done(self, job: Job) -> None:
         if self._in_batches:
-            self._dispatch.settle_later(job, ())
+            self._dispatch.settle_later(job)
         else:
             self._dispatch.stored(job[0])
 

@@ -161,21 +161,16 @@ class _BaseAsyncProducer:
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
             self._settle_in(loop)
+        if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
+            fields = producer.fields_of(topic, value, key, headers, partition, timestamp, due, level or None)
+            return self._send(**fields)
         if due is not None:
-            if isinstance(topic, ProducerRecord):
-                producer.fields_of(topic, due)  # this raises
             more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
             if isinstance(producer, PriorityProducer):
                 more["level"] = level
             send = partial(producer.send, topic, value, key, due=due, **more)
             return loop.create_task(_awaited_later(send))
-        try:
-            destination = producer._open[level][topic]  # type: ignore[index]  # a record is not found there
-        except Exception:  # the hash of a record's value may raise anything
-            if isinstance(topic, ProducerRecord):
-                fields = producer.fields_of(topic, value, key, headers, partition, timestamp, level or None)
-                return self._send(**fields)
-            destination = producer.destination(topic, level)
+        destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
@@ -187,7 +182,7 @@ class _BaseAsyncProducer:
         if taken:
             return awaited
         return self._wait_for_room(
-            (destination.topic, level, partition), record, destination, value, key, partition, timestamp, headers
+            (topic, level, partition), record, destination, value, key, partition, timestamp, headers
         )
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -96,7 +96,7 @@ class BaseProducer(Closable):
 
     def _send_later(
         self,
-        topic: str | ProducerRecord,
+        topic: str,
         value: Any,
         key: Any,
         due: When,
@@ -106,8 +106,6 @@ class BaseProducer(Closable):
         timestamp: int | None,
         on_delivery: OnDelivery | None,
     ) -> DeliveryFuture:
-        if isinstance(topic, ProducerRecord):
-            raise _not_alone(topic)
         self._check(level or 0)
         if timestamp is not None:
             raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")

@@ -101,7 +101,7 @@ def test_attempts_that_fail_in_a_dispatch_are_all_told_when_it_ends(lines: list[
     dispatch.feed()
     for _ in range(200):
         [work] = started.pop(0)
-        if job := dispatch.failed(work, OddError()):
+        if job := dispatch.settle_job((work,), OddError()):
             started.append(job)
     dispatch.abandon()
     assert len(list(lines)) <= 12

@@ -86,7 +86,7 @@ class World:
         work = self._leave(offset)
         with pytest.raises(ProcessDiedError) as raised:
             self.call([work])
-        self.take(self.dispatch.failed(work, raised.value))
+        self.take(self.dispatch.settle_job((work,), raised.value))
         self.dispatch.feed()
         return raised.value
 
@@ -199,7 +199,7 @@ def test_one_that_has_run_alone_is_no_suspect_at_its_next_attempt(make_world: Ma
     world.call_and_fail(0)
     [work] = world.started
     world.started.clear()
-    world.take(world.dispatch.failed(work, ValueError()))
+    world.take(world.dispatch.settle_job((work,), ValueError()))
     world.come(1, 2)
     assert world.runs == [0, 1, 2]
 

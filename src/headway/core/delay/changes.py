@@ -18,7 +18,7 @@ from headway.records import Header
 PUT_HEADER = "headway.put"
 
 IfPending = Literal["replace", "keep", "refuse"]
-"""What becomes of a schedule whose id another one has that is pending.
+"""The choice for a schedule whose id another one has that is pending.
 
 `replace` drops the pending one, `keep` and `refuse` drop the new one; and `refuse` says so to who has sent it.
 """

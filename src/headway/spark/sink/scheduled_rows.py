@@ -1,7 +1,6 @@
 """Rows with a due time, on their way to the delay lines, from which a relay delivers them."""
 
 import itertools
-import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from headway.connection_settings import connection_of
 from headway.core.delay.schedule import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import limits
-from headway.delay.topics import Layout, TopicNames, add_lines, create_topics, read_layout
+from headway.delay.topics import Layout, TopicNames, add_lines
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause
@@ -54,13 +53,7 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
             f"{_MOST_TRANSACTION_MS}, since relays wait no longer for what may still be on its way. Divide the rows "
             "into more tasks."
         )
-    connection = connection_of(config)
-    layout = read_layout(connection, name, "Write")
-    if layout is None:
-        layout = create_topics(connection, name)
-    elif layout.reach < math.inf:
-        layout = add_lines(connection, name)
-    return Lines(name, layout)
+    return Lines(name, add_lines(connection_of(config), name))
 
 
 class DueRows:

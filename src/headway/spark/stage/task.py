@@ -197,14 +197,14 @@ class Stage:
         try:
             checked, size = self._results.checked(result)
         except Exception as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
-            return self._dispatch.failed(work, FatalError(self._results.refusal(error)))
+            return self._dispatch.settle_job((work,), FatalError(self._results.refusal(error)))
         self._put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return self._dispatch.done(work)
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
         if not self._running.end(job[0]):
             return None
-        return self._dispatch.failed(job[0], FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error)
+        return self._dispatch.settle_job(job, FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error)
 
     def _give_up_overdue(self) -> None:
         """Fail the rows whose calls do not end."""
@@ -216,7 +216,7 @@ class Stage:
             if error := self._running.give_up(work):
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
-                self._dispatch.settle_later((), ((work, error),))
+                self._dispatch.settle_later((work,), error)
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """Put out a row that has failed for good; the engine takes this for storing its dead letter."""
