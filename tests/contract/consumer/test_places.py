@@ -186,7 +186,8 @@ def test_partitions_that_were_assigned_before_can_be_sought_when_more_are_assign
         def is_shared() -> bool:
             handed.extend(map(place, stays.poll(0.05)))
             handed.extend(map(place, leaves.poll(0.05)))
-            return len(stays.assignment()) == len(leaves.assignment()) == len(set(handed)) * 6 // count
+            half = LEVELS * PARTITIONS // 2
+            return len(stays.assignment()) == len(leaves.assignment()) == half and len(set(handed)) == count
 
         stays.subscribe(topic, on_assign=start_over)
         leaves.subscribe(topic)
