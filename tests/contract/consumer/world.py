@@ -5,6 +5,7 @@ have just this offset; a commit must leave just this offset in Kafka; a position
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Collection
@@ -26,6 +27,7 @@ from tests.made import made_by
 LEVELS = 2
 SETTLE_WITHIN = 60.0
 A_MOMENT = 0.005  # seconds that a poll waits
+_LOOK_AGAIN_AFTER = 1.0
 _AMID_REBALANCES = ("rebalance in progress", "generation id is not valid")
 
 
@@ -327,15 +329,17 @@ class AsyncMember(Member):
     def iterate(self, most: int) -> None:
         async def take() -> None:
             records = aiter(self.consumer)
-            for _ in range(most):
-                if not self._has_records():
-                    break
-                self._hand_out([await anext(records)])
+            taken = 0
+            while taken < most and self._has_records():
+                # A rebalance in here may leave this member with partitions that hold nothing more.
+                with contextlib.suppress(TimeoutError):
+                    self._hand_out([await asyncio.wait_for(anext(records), _LOOK_AGAIN_AFTER)])
+                    taken += 1
 
         self._run(take())
 
     def _has_records(self) -> bool:
-        """Whether an iteration is sure to end: it would wait for a record that never comes."""
+        """Whether an iteration will end, unless a rebalance comes: it would wait for a record that never comes."""
         active = self.next.keys() - self.paused
         return any(self.next[partition] < self.world.ends.get(partition, 0) for partition in active)
 
