@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.config import Config, whole_number
-from headway.core.delay.partition_relay import STORED_WITHIN
+from headway.core.delay.schedule import STORED_WITHIN
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import ConfigError
 

@@ -39,13 +39,10 @@ from headway.core.delay.relay_state import (
     line_key,
 )
 from headway.core.delay.relay_tick import Refusal, Search, Tick, Write
-from headway.core.delay.schedule import OWN, Schedule
+from headway.core.delay.schedule import OWN, STORED_WITHIN, Schedule
 from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
-
-STORED_WITHIN = 60_000
-"""The most milliseconds for which a record may be on its way into a line after it was scheduled or moved."""
 
 # Each of a line's records that wait in memory is a gap in its offset map, if they are due in quite another order than
 # they came. The map then has some kilobytes, and is stored with each tick.

@@ -22,6 +22,9 @@ OWN = "id:"
 """The beginning of a schedule's id, and of its handle, where the rest is an id of the user's own."""
 LONGEST_OWN = 250
 
+STORED_WITHIN = 60_000
+"""The most milliseconds for which a record may be on its way into a line after it was scheduled or moved."""
+
 _is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import Fetched
-from headway.core.delay.partition_relay import STORED_WITHIN
 from headway.core.delay.relay_tick import Search
-from headway.core.delay.schedule import Schedule
+from headway.core.delay.schedule import STORED_WITHIN, Schedule
 from headway.delay.records import fetched_from
 from headway.delay.topics import TopicNames
 from headway.errors import HeadwayError
