@@ -23,7 +23,6 @@ from headway.execution.failures import Letters
 from headway.execution.handlers import Handlers, Settle
 from headway.execution.jobs import Job
 from headway.execution.processes.messages import Deserializers
-from headway.execution.processes.pool import Processes
 from headway.execution.supervision import Supervision
 from headway.execution.threads import Threads
 from headway.kafka.admin import Admin
@@ -146,6 +145,8 @@ class RunParts:
         if is_coroutine_function(calls.handler):
             return EventLoop(calls, owner.get_loop() if owner else None, options.time_limit, owner)
         if options.executor == "process":
+            from headway.execution.processes.pool import Processes  # noqa: PLC0415 - most runs have none
+
             return Processes(
                 calls,
                 self._dispatch,
