@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine: a standalone master and two workers, each in a process of its own."""
+"""A real Spark cluster on this machine: a standalone master and its workers, each in a process of its own."""
 
 import os
 import re
@@ -31,6 +31,17 @@ class Cluster:
     directory: Path
     workers: list[psutil.Process] = field(default_factory=list)
     _drivers: list["Driver"] = field(default_factory=list)
+    _ending: ExitStack = field(default_factory=ExitStack)
+
+    def add_worker(self) -> None:
+        """Start one more worker, and wait until the master knows it."""
+        number = len(self.workers)
+        host = WORKER_HOSTS[number % len(WORKER_HOSTS)]
+        size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.directory / f"worker-{number}")]
+        log = self.directory / f"worker-{number}.log"
+        arguments = ["--host", host, "--webui-port", "0", "--port", "0", *size, self.url]
+        self.workers.append(self._ending.enter_context(_spark_process("worker.Worker", arguments, log)))
+        _await(self.directory / "master.log", r"Registering worker", number + 1)
 
     def run(self, program: str, *arguments: str) -> "Driver":
         """Start a program of `tests/spark/programs` as a driver."""
@@ -94,22 +105,18 @@ class Driver:
 
 
 @contextmanager
-def standalone_cluster(directory: Path) -> Iterator[Cluster]:
+def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
     """A cluster whose logs and work are in the directory; it ends with all that runs on it."""
     [port] = free_ports(1)
     with ExitStack() as ending:
-        cluster = Cluster(f"spark://{HOST}:{port}", directory)
+        cluster = Cluster(f"spark://{HOST}:{port}", directory, _ending=ending)
         ending.callback(cluster.kill_drivers)
         log = directory / "master.log"
-        place = ["--webui-port", "0", "--port"]
-        ending.enter_context(_spark_process("master.Master", ["--host", HOST, *place, str(port)], log))
+        place = ["--host", HOST, "--webui-port", "0", "--port", str(port)]
+        ending.enter_context(_spark_process("master.Master", place, log))
         _await(log, r"I have been elected leader", 1)
-        for number, host in enumerate(WORKER_HOSTS):
-            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / f"worker-{number}")]
-            worker_log = directory / f"worker-{number}.log"
-            worker = _spark_process("worker.Worker", ["--host", host, *place, "0", *size, cluster.url], worker_log)
-            cluster.workers.append(ending.enter_context(worker))
-        _await(log, r"Registering worker", 2)
+        for _ in range(workers):
+            cluster.add_worker()
         yield cluster
 
 
@@ -138,7 +145,8 @@ def _environment() -> dict[str, str]:
     java = {"JAVA_HOME": str(java_home(find_java())), "SPARK_DAEMON_MEMORY": "256m"}
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     # The tests' own modules are there on every machine, as with --py-files.
-    return {**os.environ, **java, **python, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": str(ROOT)}
+    modules = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return {**os.environ, **java, **python, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": modules}
 
 
 def _family(pid: int) -> list[psutil.Process]:

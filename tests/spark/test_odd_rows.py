@@ -65,7 +65,7 @@ def test_a_record_whose_time_spark_does_not_have_has_none_and_is_read_and_handle
     for number, stamp in enumerate(STAMPS.values()):
         orders.send(0, [number], partition=0, timestamp=stamp)
 
-    read = spark.read.format("headway").options(**orders.options).load()
+    read = spark.read.format("headway").options(**orders.options, splitPartitions="false").load()
     times = {int(row.value): row.at for row in read.selectExpr("value", "unix_millis(timestamp) AS at").collect()}
     assert times == dict(enumerate([STAMPS["milliseconds"], None, None, None, STAMPS["the last"], None]))
 

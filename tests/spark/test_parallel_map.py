@@ -45,7 +45,7 @@ def test_a_batch_has_an_outcome_for_each_row_and_dead_letters_for_those_that_are
 ) -> None:
     orders.send(0, range(10), partition=0, key=b"even", headers=[("kind", b"new")])
     orders.send(1, range(10, 20), partition=0, key=b"odd")
-    read = spark.read.format("headway").options(**orders.options, includeHeaders="true").load()
+    read = spark.read.format("headway").options(**orders.options, includeHeaders="true", splitPartitions="false").load()
     outcomes = stage(read).persist()
     rows = {int(row.value): row for row in outcomes.collect()}
 

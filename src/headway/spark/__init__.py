@@ -10,9 +10,11 @@ _MODULES = {
     "HeadwayDataSource": "headway.spark.source.data_source",
     "InputRow": "headway.spark.stage.input_row",
     "Output": "headway.spark.stage.output_records",
+    "follow_cluster": "headway.spark.session.parallelism",
     "local_session": "headway.spark.session.session",
     "outputs": "headway.spark.stage.output_records",
     "parallel_map": "headway.spark.stage.parallel_map",
+    "repartition_by_key": "headway.spark.stage.key_order",
     "run_workers": "headway.spark.workers",
     "stamped": "headway.spark.report.timestamps",
 }

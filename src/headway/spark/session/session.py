@@ -11,6 +11,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from headway.broker.java import find_java, java_home
+from headway.spark.session.parallelism import follow_cluster
 from headway.spark.session.stderr_filter import filtered_stderr
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -72,6 +73,7 @@ def local_session(
     _start_java(conf)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     _make_active(session)
+    follow_cluster(session)
     if _is_this_machine(master):
         _write_no_checksums(session)
     return session

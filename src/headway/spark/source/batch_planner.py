@@ -10,11 +10,12 @@ from headway.errors import KafkaError
 from headway.kafka.consumer.external_commits import ExternalCommits
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import HOW_TO_GO_ON, Offsets
+from headway.spark.session.parallelism import cluster_parallelism
 from headway.spark.source.data_loss import bridge
 from headway.spark.source.level_split import LevelSplit, Sightings
 from headway.spark.source.offset_bounds import resolve
 from headway.spark.source.options import Options
-from headway.spark.source.range_packing import ranges, task_count
+from headway.spark.source.range_packing import TaskOptions, ranges
 from headway.spark.source.stream_offset import StreamOffset
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class BatchPlanner:
             return self._nothing(begin)
         _log(losses)
         is_first = begin.begun == begin.offsets  # as `initial` says
-        return _divided(begin, replace(planned, begun=start if is_first else None))
+        return _divided(begin, replace(planned, begun=start if is_first else None), self._options.tasks)
 
     def close(self) -> None:
         """Close the connections."""
@@ -124,10 +125,11 @@ class BatchPlanner:
             self._committed = offsets
 
 
-def _divided(begin: StreamOffset, planned: StreamOffset) -> StreamOffset:
-    """Return the plan with the number of tasks that suits this driver's machine; it stays with the micro-batch."""
+def _divided(begin: StreamOffset, planned: StreamOffset, options: TaskOptions) -> StreamOffset:
+    """Return the plan with the number of tasks that suits the cluster; it stays with the micro-batch."""
     records = sum(item.length for item in ranges(begin, planned))
-    return replace(planned, tasks=task_count(records, os.cpu_count() or 1))
+    cores = cluster_parallelism() or os.cpu_count() or 1
+    return replace(planned, tasks=options.count(records, cores), split=options.split)
 
 
 def _admission(options: Options) -> LevelSplit | None:

@@ -10,7 +10,7 @@ from headway.errors import ConfigError, KafkaError
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import Offsets, Range, name_of
 from headway.spark.session.error_messages import one_sentence
-from headway.spark.source import range_packing, read_task
+from headway.spark.source import read_task
 from headway.spark.source.offset_bounds import resolve
 from headway.spark.source.options import Options
 
@@ -42,7 +42,8 @@ class BatchReader(DataSourceReader):
         with one_sentence():
             wanted = self._ranges()
             records = sum(item.length for item in wanted)
-            return read_task.input_partitions(wanted, range_packing.task_count(records, _LEAST_TASKS))
+            options = self._options.tasks
+            return read_task.input_partitions(wanted, options.count(records, _LEAST_TASKS), split=options.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""

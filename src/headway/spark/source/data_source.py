@@ -40,6 +40,10 @@ these, a time with its zone, or JSON by topic, level and partition |
 highest level |
     | `minRecordsPerTrigger` | 1 | no micro-batch before so many wait, |
     | `maxTriggerDelay` | `15m` | or the first of them has waited for so long |
+    | `minPartitions` | the cluster's cores; in batches 8 | the fewest tasks of a micro-batch, |
+    | `maxRecordsPerPartition` | no limit | and the most records of a task, both as far as there are partitions; |
+    | `splitPartitions` | streams: `false`, batches: `true` | or exactly, if several tasks may read one partition. \
+Then its records are in no order |
     | `failOnDataLoss` | `true` | whether offsets that Kafka no longer has fail the query, or are logged and skipped |
     | `isolation` | `read_committed` | or `read_uncommitted` |
     | `group.id` | none | the progress of the query is also committed to the level groups of this group |
@@ -63,7 +67,7 @@ highest level |
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for `spark.read`."""
         with one_sentence():
-            return BatchReader(parse(self.options))
+            return BatchReader(parse(self.options, in_streams=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader for `spark.readStream`."""

@@ -13,18 +13,23 @@ from headway.spark import option_parsing as values
 from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown
 from headway.spark.source import topic_selection
 from headway.spark.source.offset_bounds import Bound, parse_bound
+from headway.spark.source.range_packing import TaskOptions
 from headway.spark.source.topic_selection import Selection, parse_selection
 
 NAMES = (
     *topic_selection.NAMES,
     *("levels", "startingOffsets", "endingOffsets"),
     *("maxRecordsPerTrigger", "policy", "distributor", "strictMaxWait", "minRecordsPerTrigger", "maxTriggerDelay"),
+    *("minPartitions", "maxRecordsPerPartition", "splitPartitions"),
     *("failOnDataLoss", "isolation", "group.id", "includeHeaders"),
 )
 
 _ISOLATIONS = ("read_committed", "read_uncommitted")
 _OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
 _DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential_shares, "linear": linear_shares}
+
+# Spark itself slows down with more tasks in a stage; a number beyond is a mistake.
+_MOST_TASKS = 100_000
 
 _OFFSET_RESET = "auto.offset.reset"
 
@@ -46,6 +51,7 @@ class Options:
     strict_max_wait: float
     min_records: int
     max_trigger_delay: float
+    tasks: TaskOptions
     fail_on_data_loss: bool
     include_headers: bool
 
@@ -58,8 +64,10 @@ class Options:
         return policy
 
 
-def parse(given: Mapping[str, str]) -> Options:
+def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
     """Parse options as Spark hands them over: names in any case, values as text.
+
+    Partitions are not split unless that is asked for in streams, and are in batches.
 
     Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
     """
@@ -82,6 +90,7 @@ def parse(given: Mapping[str, str]) -> Options:
         strict_max_wait=values.duration("strictMaxWait", options.get("strictmaxwait", "1m")),
         min_records=_limit("minRecordsPerTrigger", options) or 1,
         max_trigger_delay=values.duration("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
+        tasks=_tasks(options, in_streams=in_streams),
         fail_on_data_loss=values.true_or_false("failOnDataLoss", options.get("failondataloss", "true")),
         include_headers=values.true_or_false("includeHeaders", options.get("includeheaders", "false")),
     )
@@ -104,6 +113,15 @@ def _required(name: str, options: Mapping[str, str]) -> str:
 def _limit(name: str, options: Mapping[str, str]) -> int | None:
     value = options.get(name.lower())
     return None if value is None else values.whole_number(name, value, 1, "the records of one micro-batch")
+
+
+def _tasks(options: Mapping[str, str], *, in_streams: bool) -> TaskOptions:
+    least, most = options.get("minpartitions"), options.get("maxrecordsperpartition")
+    return TaskOptions(
+        None if least is None else values.whole_number("minPartitions", least, 1, "the fewest tasks", _MOST_TASKS),
+        None if most is None else values.whole_number("maxRecordsPerPartition", most, 1, "the most records of a task"),
+        values.true_or_false("splitPartitions", options.get("splitpartitions", "false" if in_streams else "true")),
+    )
 
 
 def _bound(name: str, options: Mapping[str, str]) -> Bound | None:

@@ -1,12 +1,12 @@
 """The ranges of a micro-batch and its tasks: pure functions over offsets.
 
-Invariants: a partition's range is never split; ranges and tasks follow from the start and the end alone, which Spark
-keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same tasks, on any machine.
-The sink relies on it: it knows by a task's number which rows it has written.
+Invariants: a partition's range is split only where that is asked for. Ranges and tasks follow from the start and the
+end alone, which Spark keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same
+tasks, on any machine. The sink relies on it: it knows by a task's number which rows it has written.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from operator import attrgetter
 
@@ -42,9 +42,47 @@ def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) ->
     return 0 if begun_anew else start.offsets[partition]
 
 
-def task_count(records: int, cores: int) -> int:
-    """Return how many tasks are worth their start: one for few records, then all cores, and more on a large cluster."""
-    return 1 if records <= RECORDS_FOR_ONE else max(cores, records // RECORDS_PER_TASK)
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """What the user says of tasks: the fewest, the most records of one, and whether ranges can be split for them."""
+
+    least: int | None = None
+    most_records: int | None = None
+    split: bool = False
+
+    def count(self, records: int, cores: int) -> int:
+        """Return how many tasks read so many records where `cores` run at once.
+
+        Without options it is one for few records, then one for each core, and more where that many pay their start.
+        """
+        found = self.least or (1 if records <= RECORDS_FOR_ONE else cores)
+        if records > RECORDS_FOR_ONE:
+            found = max(found, records // RECORDS_PER_TASK)
+        return found if self.most_records is None else max(found, -(-records // self.most_records))
+
+
+def divide(wanted: Iterable[Range], tasks: int, *, split: bool) -> list[list[Range]]:
+    """Return the ranges in at most `tasks` groups, none of them empty, of about equal length."""
+    return cut(wanted, tasks) if split else pack(wanted, tasks)
+
+
+def cut(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
+    """Return the ranges in at most `tasks` groups of equal length, higher levels first; ranges are split for it."""
+    ordered = sorted(wanted, key=lambda item: (-item.partition.level, item))
+    most = -(-sum(item.length for item in ordered) // tasks)
+    groups: list[list[Range]] = []
+    room = 0
+    for item in ordered:
+        begin = item.start
+        while begin < item.end:
+            if not room:
+                groups.append([])
+                room = most
+            end = min(item.end, begin + room)
+            groups[-1].append(Range(item.partition, begin, end))
+            room -= end - begin
+            begin = end
+    return groups
 
 
 def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:

@@ -19,9 +19,9 @@ from headway.spark.source.options import Options
 log = logging.getLogger(__name__)
 
 
-def input_partitions(wanted: Sequence[Range], tasks: int) -> list[InputPartition]:
+def input_partitions(wanted: Sequence[Range], tasks: int, *, split: bool) -> list[InputPartition]:
     """Return the ranges in a group for each task, in at most `tasks` groups."""
-    return [InputPartition(group) for group in range_packing.pack(wanted, tasks)]
+    return [InputPartition(group) for group in range_packing.divide(wanted, tasks, split=split)]
 
 
 def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:

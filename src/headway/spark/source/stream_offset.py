@@ -17,7 +17,8 @@ class StreamOffset:
     """The next offset of each partition, and the ids of the level topics to which the offsets belong.
 
     A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is the most tasks that
-    read the micro-batch that ends here. A replay uses the same number on any machine, so each task gets the same rows.
+    read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same on any
+    machine and with any options, so each task gets the same rows.
     `begun` is the micro-batch's start, if it is a query's first: Spark's log has no offset before it, and Spark asks
     anew.
     """
@@ -25,6 +26,7 @@ class StreamOffset:
     offsets: Offsets
     topic_ids: Mapping[str, str]
     tasks: int = field(default=1, compare=False)
+    split: bool = field(default=False, compare=False)
     begun: Offsets | None = field(default=None, compare=False)
 
     def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
@@ -36,14 +38,15 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         """Return the form for the checkpoint, in one order, since Spark compares it as text."""
         ids = dict(sorted(self.topic_ids.items()))
+        split = {"split": True} if self.split else {}
         begun = {} if self.begun is None else {"begun": to_json(self.begun)}
-        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks, **begun}
+        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks, **split, **begun}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> "StreamOffset":
         """Return the offset from its form for the checkpoint."""
         begun = from_json(form["begun"]) if "begun" in form else None
-        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"], begun)
+        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"], form.get("split", False), begun)
 
 
 def to_json(offsets: Offsets) -> OffsetJson:

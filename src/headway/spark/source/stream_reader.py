@@ -59,7 +59,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the ranges of a micro-batch, a group for each task."""
         stop = StreamOffset.from_json(end)
-        return read_task.input_partitions(range_packing.ranges(StreamOffset.from_json(start), stop), stop.tasks)
+        wanted = range_packing.ranges(StreamOffset.from_json(start), stop)
+        return read_task.input_partitions(wanted, stop.tasks, split=stop.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""

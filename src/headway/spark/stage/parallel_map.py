@@ -16,6 +16,7 @@ from headway.declarations import called, check_above_zero, check_kind, check_who
 from headway.errors import ConfigError
 from headway.execution.handlers import with_context
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.stage.key_order import check_keys_stay_together
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.result_type import ResultType
 from headway.spark.stage.row_keys import is_key
@@ -39,8 +40,8 @@ def parallel_map(
 
     Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
     wait for them. Nothing is shuffled: rows that must be in order have to be in one partition. Rows from
-    `format("headway")` are, since it never divides a partition of Kafka. A micro-batch ends when all its rows are done,
-    so the order holds across micro-batches.
+    `format("headway")` are, unless it splits partitions; use `repartition_by_key` behind one that does. A micro-batch
+    ends when all its rows are done, so the order holds across micro-batches.
 
     The columns added are `result`, `outcome`, `attempts`, `error`, `started` and `done`. `outcome` is `ok`, `failed`,
     or `parked`: a parked row was not handled, since an earlier row of its key failed in the same task. `error` has
@@ -64,7 +65,7 @@ def parallel_map(
         time_limit: How many seconds a call may take; after that the attempt has failed.
         retries: The times and the number of attempts at a failed row.
 
-    Raises `ConfigError` for arguments that are out of bounds.
+    Raises `ConfigError` for arguments that are out of bounds, and with a key for a source that splits partitions.
     """
     settings = Settings(
         key=_key_columns(df, key),
@@ -74,6 +75,8 @@ def parallel_map(
         columns=outcome_columns(_result_type(schema)),
     )
     _check(df, handler, settings)
+    if settings.key:
+        check_keys_stay_together(df)
     run = _run_stage(cloudpickle.dumps(handler), settings)  # type: ignore[no-untyped-call]
     return df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]))
 

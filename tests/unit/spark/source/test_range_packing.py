@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headway.kafka.reading.range_reader import Offsets, Range
 from headway.records import TopicPartition
-from headway.spark.source.range_packing import pack, ranges, task_count
+from headway.spark.source.range_packing import TaskOptions, cut, pack, ranges
 from headway.spark.source.stream_offset import StreamOffset
 
 LEVELS = 3
@@ -35,9 +35,9 @@ def reached(offsets: Offsets, **topic_ids: str) -> StreamOffset:
 
 @given(offsets)
 def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
-    there = StreamOffset(given_offsets, {"orders-0": "id"}, tasks=7, begun=given_offsets)
+    there = StreamOffset(given_offsets, {"orders-0": "id"}, tasks=7, split=True, begun=given_offsets)
     read = StreamOffset.from_json(json.loads(json.dumps(there.to_json())))
-    assert (read, read.tasks, read.begun) == (there, 7, given_offsets)
+    assert (read, read.tasks, read.split, read.begun) == (there, 7, True, given_offsets)
 
 
 @given(offsets)
@@ -86,7 +86,36 @@ def test_a_range_is_sent_to_a_task_in_no_more_memory_however_long_it_is() -> Non
     assert len(pickle.dumps(longest)) < 1_000
 
 
-def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_this_machine_has_cores() -> None:
-    assert task_count(records=1_000, cores=2) == 1
-    assert task_count(records=1_001, cores=2) == 2
-    assert task_count(records=10_000_000, cores=2) == 100
+def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_the_cluster_has_cores() -> None:
+    options = TaskOptions()
+    assert options.count(records=1_000, cores=2) == 1
+    assert options.count(records=1_001, cores=2) == 2
+    assert options.count(records=10_000_000, cores=2) == 100
+
+
+def test_the_user_says_how_many_tasks_there_are_at_least_and_how_many_records_one_has_at_most() -> None:
+    assert TaskOptions(least=7).count(records=10, cores=2) == 7
+    assert TaskOptions(least=7).count(records=10_000_000, cores=2) == 100
+    assert TaskOptions(least=1).count(records=50_000, cores=2) == 1
+    assert TaskOptions(most_records=100).count(records=1_001, cores=2) == 11
+
+
+@given(backlogs, st.integers(1, 50))
+def test_cut_ranges_have_equal_tasks_whatever_the_partitions_and_lose_nothing(
+    backlog: dict[TopicPartition, tuple[int, int]], tasks: int
+) -> None:
+    wanted = ranges(*map(reached, start_and_end(backlog)))
+    groups = cut(wanted, tasks)
+    total = sum(item.length for item in wanted)
+    assert len(groups) <= tasks
+    assert all(0 < sum(item.length for item in group) <= -(-total // tasks) for group in groups)
+    pieces = sorted(piece for group in groups for piece in group)
+    joined: list[Range] = []
+    for piece in pieces:
+        if joined and joined[-1].partition == piece.partition and joined[-1].end == piece.start:
+            joined[-1] = joined[-1]._replace(end=piece.end)
+        else:
+            joined.append(piece)
+    assert joined == wanted
+    levels = [piece.partition.level for group in groups for piece in group]
+    assert levels == sorted(levels, reverse=True)

@@ -1,0 +1,64 @@
+"""The number of tasks that a session's cluster runs at once, told to the processes that plan its queries.
+
+Spark plans a Python source in a process without a `SparkContext`. It shares with the driver the directory of the
+program's files, which Spark makes and removes. The driver writes the number there, whenever it changes.
+"""
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark import SparkContext, SparkFiles
+from pyspark.sql import SparkSession
+
+_FILE = "headway-parallelism"
+_LOOK_EVERY = 1.0  # seconds
+
+_followed: set[str] = set()
+
+
+def follow_cluster(session: SparkSession) -> None:
+    """Have the session's queries divide their micro-batches by the cores of its cluster, as executors come and go.
+
+    Without it, and without the option `minPartitions`, they go by the cores of the driver's machine. The number is
+    Spark's `defaultParallelism`. `local_session` calls this.
+    """
+    directory = SparkFiles.getRootDirectory()
+    if directory in _followed:
+        return
+    _followed.add(directory)
+    context = session.sparkContext
+    told = _tell(context, directory, None)
+    threading.Thread(target=_follow, args=(context, directory, told), name="headway-parallelism", daemon=True).start()
+
+
+def cluster_parallelism() -> int | None:
+    """Return what `follow_cluster` wrote; `None` if it did not. For the processes that plan a query."""
+    try:
+        root = Path(SparkFiles.getRootDirectory())
+    except (AssertionError, AttributeError):  # outside of Spark
+        return None
+    for directory in (root, root.parent):  # a query has a directory of its own in the program's
+        with suppress(OSError, ValueError):
+            count = int((directory / _FILE).read_text())
+            return count if count > 0 else None
+    return None
+
+
+def _follow(context: SparkContext, directory: str, told: int) -> None:
+    pause = threading.Event()
+    # Whatever fails here: the session has ended.
+    with suppress(Exception):
+        while not pause.wait(_LOOK_EVERY):
+            told = _tell(context, directory, told)
+    _followed.discard(directory)
+
+
+def _tell(context: SparkContext, directory: str, told: int | None) -> int:
+    count = context.defaultParallelism
+    if count != told:
+        unfinished = Path(directory, f"{_FILE}.new")
+        unfinished.write_text(str(count))
+        os.replace(unfinished, Path(directory, _FILE))
+    return count

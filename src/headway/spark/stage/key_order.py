@@ -1,0 +1,85 @@
+"""The order by key behind a source that splits partitions, and for more tasks than a topic has partitions."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+
+from headway.declarations import check_whole
+from headway.errors import ConfigError
+from headway.spark.session.error_messages import one_sentence
+
+_PLACE = ("topic", "level", "partition", "offset")
+_ROWS_OF_A_BATCH = 10_000
+
+# Spark's operators behind which rows are not where the source had them: their order is then the user's own matter.
+_MOVING = ("Repartition", "Join", "Aggregate", "Window", "Sort", "Union", "Distinct", "Deduplicate")
+
+
+def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFrame:
+    """Return the records of a frame from `format("headway")` with all of a key in one task, in their order.
+
+    A micro-batch's records can then be read and handled by more tasks than the topic has partitions: read with
+    `splitPartitions`, and put this before `parallel_map`. In a task records of higher levels come first, and those of a
+    partition in the order of their offsets. Records without a key are spread over all tasks. A task holds its part of
+    the micro-batch in memory while it sorts. `partitions` is the number of tasks; without it, the setting
+    `spark.sql.shuffle.partitions`.
+
+    Raises `ConfigError` for a frame without the source's columns, or a number below 1.
+    """
+    missing = [name for name in ("key", *_PLACE) if name not in df.columns]
+    if missing:
+        raise ConfigError(
+            f"The DataFrame has no column {missing[0]}. repartition_by_key needs key, {', '.join(_PLACE)}, as "
+            'format("headway") gives them: select others after it.'
+        )
+    if partitions is not None:
+        check_whole("partitions", partitions, 1)
+    spread = F.coalesce(F.col("key"), F.xxhash64(*_PLACE).cast("string").cast(df.schema["key"].dataType))
+    together = df.repartition(spread) if partitions is None else df.repartition(partitions, spread)
+    return together.mapInArrow(_sorted, df.schema)
+
+
+def check_keys_stay_together(df: DataFrame) -> None:
+    """Raise `ConfigError` for a frame of which the source may have divided a key over tasks.
+
+    Over Spark Connect the plan cannot be read, and nothing is checked.
+    """
+    if not hasattr(df, "_jdf"):
+        return
+    plan = df._jdf.queryExecution().analyzed()
+    if any(_is_split(leaf) for leaf in _leaves(plan)) and not any(name in plan.toString() for name in _MOVING):
+        raise ConfigError(
+            'The DataFrame is from format("headway") with split partitions, so rows of a key can be in several tasks. '
+            "Set splitPartitions to false, put repartition_by_key before parallel_map, or say key=None for no order."
+        )
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    found = plan.collectLeaves()
+    return (found.apply(number) for number in range(found.size()))
+
+
+def _is_split(leaf: Any) -> bool:
+    match leaf.getClass().getSimpleName():
+        case "DataSourceV2Relation" if leaf.table().name() == "headway":
+            return str(leaf.options().getOrDefault("splitPartitions", "true")).lower() == "true"
+        case "StreamingRelationV2" if leaf.sourceName() == "headway":
+            return str(leaf.extraOptions().getOrDefault("splitPartitions", "false")).lower() == "true"
+    return False
+
+
+def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    found = list(batches)
+    if not found:
+        return
+    with one_sentence():
+        rows = pa.Table.from_batches(found)
+        columns = [("level", "descending"), *((name, "ascending") for name in _PLACE if name != "level")]
+        order = pc.sort_indices(rows, sort_keys=columns)
+        # In pieces: a column of more than 2 GB cannot be taken at once.
+        for first in range(0, len(order), _ROWS_OF_A_BATCH):
+            yield from rows.take(order.slice(first, _ROWS_OF_A_BATCH)).combine_chunks().to_batches()
