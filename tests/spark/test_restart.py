@@ -1,7 +1,6 @@
 """A query that was stopped between planning and committing a micro-batch goes on from its checkpoint."""
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from headway.spark.source import batch_planner
 from headway.spark.source.options import parse
 from headway.spark.source.stream_reader import StreamReader
 
@@ -85,12 +85,12 @@ def test_a_micro_batch_that_is_planned_anew_on_another_machine_has_the_same_rows
         orders.send(level, range(500 + 100 * level))
     options = parse({**orders.options, "startingOffsets": "earliest"})
 
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(batch_planner, "cluster_parallelism", lambda: 4)
     first = StreamReader(options)
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     before = [task.value for task in first.partitions(start, end)]
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(batch_planner, "cluster_parallelism", lambda: 2)
     logged = json.loads(json.dumps([start, end]))
     after = [task.value for task in StreamReader(options).partitions(*logged)]
 

@@ -16,6 +16,7 @@ from headway.connection_settings import connection_of
 from headway.core.levels.naming import level_topic
 from headway.delay.topics import DEFAULT_NAME
 from headway.kafka.reading.catalog import Catalog
+from headway.kafka.reading.topic_naming import TopicNaming
 from headway.spark.stage.output_records import Output, outputs
 
 LATE_MINUTES = 60
@@ -63,7 +64,7 @@ class Outputs:
         none, if a level of `like` does not exist.
         """
         catalog = Catalog(connection_of(self.kafka))
-        catalog.find([like], levels)
+        catalog.find([like], TopicNaming(levels))
         existing = catalog.topics()
         for level in range(levels):
             partitions = existing[level_topic(like, level)]

@@ -1,4 +1,4 @@
-"""Commits for a level group without members: tools that show lag read them."""
+"""Commits for groups without members: tools that show lag read them."""
 
 import logging
 from collections import defaultdict
@@ -6,23 +6,28 @@ from collections import defaultdict
 import confluent_kafka as ck
 
 from headway.config import Config
-from headway.core.levels.naming import level_group, level_topic
+from headway.core.levels.naming import level_group
 from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding import capi
 from headway.kafka.binding.factory import make_client
 from headway.kafka.consumer.commits import AsyncCommits, Offsets, SentCommit
+from headway.kafka.reading.topic_naming import kafka_topic
 
 log = logging.getLogger(__name__)
 
 
 class ExternalCommits:
-    """The commits of offsets to the level groups of `group`; nothing waits, and a refusal is logged once."""
+    """The commits of offsets to the level groups of `group`; nothing waits, and a refusal is logged once.
 
-    def __init__(self, config: Config, group: str) -> None:
+    Without `has_levels` they are to the group itself.
+    """
+
+    def __init__(self, config: Config, group: str, *, has_levels: bool = True) -> None:
         self._config = {"log_level": 2, **config}
         self._group = group
+        self._has_levels = has_levels
         self._consumers: dict[int, ck.Consumer] = {}
         self._sent = AsyncCommits()
         self._complaint = ""
@@ -33,8 +38,8 @@ class ExternalCommits:
         for consumer in self._consumers.values():
             consumer.poll(0)  # else its own reports would pile up
         by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
-        for (topic, partition, level), offset in offsets.items():
-            by_level[level][level_topic(topic, level), partition] = offset, b""
+        for at, offset in offsets.items():
+            by_level[at.level][kafka_topic(at), at.partition] = offset, b""
         parts = [capi.commit(self._consumer(level), commits) for level, commits in by_level.items()]
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
@@ -46,9 +51,12 @@ class ExternalCommits:
 
     def _consumer(self, level: int) -> ck.Consumer:
         if level not in self._consumers:
-            settings = {**self._config, "group.id": level_group(self._group, level), "enable.auto.commit": False}
+            settings = {**self._config, "group.id": self._group_of(level), "enable.auto.commit": False}
             self._consumers[level] = make_client(ck.Consumer, settings)
         return self._consumers[level]
+
+    def _group_of(self, level: int) -> str:
+        return level_group(self._group, level) if self._has_levels else self._group
 
     def _complain(self, error: Exception | None, offsets: Offsets) -> None:
         if error is not None and str(error) != self._complaint:
@@ -58,7 +66,7 @@ class ExternalCommits:
 
     def _missing_right(self) -> str | None:
         """Return the sentence that names it; librdkafka says only that it waits for the group's coordinator."""
-        groups = [level_group(self._group, level) for level in self._consumers]
+        groups = [self._group_of(level) for level in self._consumers]
         try:
             missing = Admin(self._config).missing([Right("Read", "Group", group) for group in groups])
         except KafkaError:

@@ -1,4 +1,4 @@
-"""The level topics in Kafka, and the offsets between which each of their partitions can be read."""
+"""The topics of a read in Kafka, and the offsets between which each of their partitions can be read."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -9,7 +9,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headway.config import Config
-from headway.core.levels.naming import how_to_create, level_topic
+from headway.core.levels.naming import how_to_create
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
@@ -18,6 +18,7 @@ from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.reading.range_reader import Offsets, name_of
+from headway.kafka.reading.topic_naming import NamedTopic, TopicNaming, kafka_topic
 from headway.records import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _ASK_AGAIN_AFTER = 0.2
 
 
 class TopicLevels(NamedTuple):
-    """The partitions of some topics at every level, and Kafka's id of each level topic if its brokers give one."""
+    """The partitions of some topics at every level, and the id of each Kafka topic if its brokers give one."""
 
     partitions: list[TopicPartition]
     topic_ids: dict[str, str]
@@ -53,22 +54,19 @@ class Catalog(Admin):
         self._isolation = isolation
         self._connected = False
 
-    def find(self, topics: Iterable[str], levels: int) -> TopicLevels:
-        """Return the topics at every level. Raises `KafkaError` if a level topic does not exist."""
-        wanted = [(topic, level) for topic in topics for level in range(levels)]
-        asked = [level_topic(topic, level) for topic, level in wanted]
+    def find(self, topics: Iterable[str], naming: TopicNaming) -> TopicLevels:
+        """Return the topics' partitions at every level. Raises `KafkaError` if one of their Kafka topics is missing."""
+        wanted = naming.kafka_topics(topics)
+        asked = [each.kafka_topic for each in wanted]
         if not asked:
             return TopicLevels([], {})
         answers = self._patiently(
             lambda: _settled(self._client.describe_topics(ck.TopicCollection(asked), request_timeout=ONE_ANSWER_WITHIN))
         )
-        found = [
-            self._description(answers[name], topic, level, levels)
-            for name, (topic, level) in zip(asked, wanted, strict=True)
-        ]
+        found = [self._description(answers[each.kafka_topic], each, naming.levels) for each in wanted]
         partitions = chain.from_iterable(
-            [TopicPartition(topic, partition=partition, level=level) for partition in range(len(about.partitions))]
-            for about, (topic, level) in zip(found, wanted, strict=True)
+            [naming.partition(each.topic, partition, each.level) for partition in range(len(about.partitions))]
+            for about, each in zip(found, wanted, strict=True)
         )
         ids = {name: str(about.topic_id) for name, about in zip(asked, found, strict=True) if about.topic_id}
         return TopicLevels(list(partitions), ids)
@@ -87,32 +85,34 @@ class Catalog(Admin):
         return found | self.ends([each for each, offset in found.items() if offset == NONE_THAT_LATE])
 
     def _description(
-        self, answer: "TopicDescription | ck.KafkaError", topic: str, level: int, levels: int
+        self, answer: "TopicDescription | ck.KafkaError", asked: NamedTopic, levels: int | None
     ) -> "TopicDescription":
         if not isinstance(answer, ck.KafkaError):
             return answer
-        name = level_topic(topic, level)
+        name = asked.kafka_topic
+        which = (
+            f"The Kafka topic {name}"
+            if levels is None
+            else f"The Kafka topic {name}, level {asked.level} of {asked.topic},"
+        )
         if answer.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise KafkaError(
-                f"The Kafka topic {name}, level {level} of {topic}, does not exist. {how_to_create(topic, levels)} Or "
-                "correct the name of the topic or the number of levels."
+                f"{which} does not exist. {how_to_create(asked.topic, levels)} Or correct the name of the topic or the "
+                "number of levels."
             )
-        raise self._failure(f"The Kafka topic {name}, level {level} of {topic}, cannot be read", answer, name)
+        raise self._failure(f"{which} cannot be read", answer, name)
 
     def _offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> Offsets:
         if not partitions:
             return {}
-        names = {
-            partition: (level_topic(partition.topic, partition.level), partition.partition) for partition in partitions
-        }
+        names = {partition: (kafka_topic(partition), partition.partition) for partition in partitions}
         wanted = dict.fromkeys(names.values(), which)
         answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, ONE_ANSWER_WITHIN))
         return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
 
     def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:
         if isinstance(answer, ck.KafkaError):
-            topic = level_topic(partition.topic, partition.level)
-            raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer, topic)
+            raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer, kafka_topic(partition))
         return answer
 
     def _ask_patiently(self) -> "ClusterMetadata":

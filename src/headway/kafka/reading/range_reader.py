@@ -1,4 +1,4 @@
-"""Reading by offset: the records of ranges of level topics.
+"""Reading by offset: the records of ranges of topics.
 
 The caller keeps its progress: no group is joined and nothing is committed. A range ends when the position has reached
 its end, not after a count of records. Compaction and transaction markers leave offsets without a record.
@@ -15,12 +15,12 @@ import confluent_kafka as ck
 from confluent_kafka import Message
 
 from headway.config import Config
-from headway.core.levels.naming import level_topic
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.binding.connection import Connection
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
+from headway.kafka.reading.topic_naming import kafka_topic
 from headway.kafka.reading.unjoined_consumer import OURS as UNJOINED
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.records import TopicPartition
@@ -115,7 +115,7 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
 
 
 class RangeReader(Closable):
-    """A Kafka client that reads ranges of level topics.
+    """A Kafka client that reads ranges of topics.
 
     `config` is librdkafka's. With `skip_lost`, offsets that Kafka no longer has are logged and passed over. Raises
     `ConfigError` for a setting that librdkafka does not know or take.
@@ -183,7 +183,7 @@ class RangeReader(Closable):
         for error in filter(None, map(Message.error, errors)):
             if error.code() in _LOST:
                 return self._lost(wanted, error.str())
-            if refused := why_not_readable(error, _topic(wanted.partition), self._config):
+            if refused := why_not_readable(error, kafka_topic(wanted.partition), self._config):
                 raise refused
             if error.code() != ck.KafkaError._PARTITION_EOF:
                 raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
@@ -199,7 +199,7 @@ class RangeReader(Closable):
         return self._bounds(wanted.partition)[1]
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        place = _topic(partition), partition.partition
+        place = kafka_topic(partition), partition.partition
         return watermarks(self._consumer, place, STALL_TIMEOUT_S, self._config)
 
     def _warn_if_aged_out(self, wanted: Range) -> None:
@@ -224,17 +224,17 @@ class RangeReader(Closable):
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
-    """Return a level's partition as confluent_kafka has it."""
-    return ck.TopicPartition(level_topic(partition.topic, partition.level), partition.partition, offset)
+    """Return a partition as confluent_kafka has it."""
+    return ck.TopicPartition(kafka_topic(partition), partition.partition, offset)
 
 
 def name_of(partition: TopicPartition) -> str:
-    """Return the name of a level's partition, for a sentence.
+    """Return the name of a partition, for a sentence.
 
     >>> name_of(TopicPartition("orders", partition=3, level=2))
     'partition 3 of the Kafka topic orders-2'
     """
-    return f"partition {partition.partition} of the Kafka topic {level_topic(partition.topic, partition.level)}"
+    return f"partition {partition.partition} of the Kafka topic {kafka_topic(partition)}"
 
 
 def no_longer_holds(wanted: Range, reason: str) -> str:
@@ -245,12 +245,8 @@ def no_longer_holds(wanted: Range, reason: str) -> str:
     )
 
 
-def _topic(partition: TopicPartition) -> str:
-    return level_topic(partition.topic, partition.level)
-
-
 def _place(item: Range) -> _Place:
-    return _topic(item.partition), item.partition.partition
+    return kafka_topic(item.partition), item.partition.partition
 
 
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:

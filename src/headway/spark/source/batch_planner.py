@@ -32,7 +32,7 @@ class BatchPlanner:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._catalog = Catalog(options.kafka, options.isolation)
-        self._commits = None if options.group is None else ExternalCommits(options.kafka, options.group)
+        self._commits = _commits(options)
         self._admission = _admission(options)
         self._target: StreamOffset | None = None
         self._committed: Offsets = {}
@@ -42,13 +42,9 @@ class BatchPlanner:
 
     def initial(self) -> StreamOffset:
         """Return the offsets that the option startingOffsets names."""
-        partitions, topic_ids = self._options.selection.find(self._catalog, self._options.levels)
+        partitions, topic_ids = self._options.selection.find(self._catalog, self._options.naming)
         if not partitions:
-            log.warning(
-                "No topic in Kafka matches subscribePattern=%r and has %d levels yet; the query waits for one.",
-                self._options.selection.pattern,
-                self._options.levels,
-            )
+            log.warning("%s yet; the query waits for one.", self._options.selection.none_found(self._options.naming))
         bound = self._options.start or "latest"
         offsets = resolve("startingOffsets", bound, partitions, self._catalog)
         if self._target is not None:
@@ -89,7 +85,7 @@ class BatchPlanner:
             self._commits.close()
 
     def _ends(self) -> StreamOffset:
-        partitions, topic_ids = self._options.selection.find(self._catalog, self._options.levels)
+        partitions, topic_ids = self._options.selection.find(self._catalog, self._options.naming)
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
 
     def _stops(self, start: Offsets, end: Offsets, *, limited: bool) -> Offsets:
@@ -132,12 +128,19 @@ def _divided(begin: StreamOffset, planned: StreamOffset, options: TaskOptions) -
     return replace(planned, tasks=options.count(records, cores), split=options.split)
 
 
+def _commits(options: Options) -> ExternalCommits | None:
+    if options.group is None:
+        return None
+    has_levels = options.naming.levels is not None or bool(options.naming.priorities)
+    return ExternalCommits(options.kafka, options.group, has_levels=has_levels)
+
+
 def _admission(options: Options) -> LevelSplit | None:
     policy = options.make_policy()
     if policy is None or options.max_records is None:
         return None
     sightings = Sightings(spacing=options.strict_max_wait / _SIGHTINGS_PER_WAIT)
-    return LevelSplit(policy, options.levels, options.max_records, sightings)
+    return LevelSplit(policy, options.naming.level_count, options.max_records, sightings)
 
 
 def _log(losses: Sequence[str]) -> None:

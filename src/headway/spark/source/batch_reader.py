@@ -52,11 +52,10 @@ class BatchReader(DataSourceReader):
     def _ranges(self) -> list[Range]:
         options = self._options
         catalog = Catalog(options.kafka, options.isolation)
-        partitions = options.selection.find(catalog, options.levels).partitions
+        partitions = options.selection.find(catalog, options.naming).partitions
         if not partitions:
             raise KafkaError(
-                f"No topic in Kafka matches subscribePattern={options.selection.pattern!r} and has {options.levels} "
-                "levels. Correct the pattern or the number of levels."
+                f"{options.selection.none_found(options.naming)}. Correct the pattern or the number of levels."
             )
         start = resolve("startingOffsets", options.start or "earliest", partitions, catalog)
         end = resolve("endingOffsets", options.end or "latest", partitions, catalog)

@@ -20,18 +20,19 @@ from headway.spark.source.stream_reader import StreamReader
 class HeadwayDataSource(DataSource):
     """Kafka topics with priority levels, as a source for Spark.
 
-    The columns are those of Spark's Kafka source, and `level`. Options, of which `levels`, `kafka.bootstrap.servers`
-    and one of the first three are required:
+    The columns are those of Spark's Kafka source, and `level`. Options, of which `kafka.bootstrap.servers` and one of
+    the first four are required:
 
     | option | default | what |
     |---|---|---|
     | `subscribe` | | topics, with commas between them |
     | `subscribePattern` | | a regular expression for the whole name of a topic, without its level |
     | `assign` | | some partitions of every level, as JSON: `{"orders": [0, 1]}` |
-    | `levels` | | the number of level topics of each topic |
+    | `priorities` | | topics under their own names, each with its level: `{"payments": 2, "clicks": 0}` |
+    | `levels` | none | the number of level topics of each topic; without it topics are read under their own names |
     | `kafka.*` | | any setting of librdkafka, as `kafka.bootstrap.servers` |
     | `startingOffsets` | streams: `latest`, batches: `earliest` | where a new query begins: one of \
-these, a time with its zone, or JSON by topic, level and partition |
+these, a time with its zone, or JSON by topic, level (if there are levels) and partition |
     | `endingOffsets` | `latest` | where a batch ends, likewise |
     | `maxRecordsPerTrigger` | no limit | the most records of a micro-batch |
     | `policy` | `fair` | how the levels share it: `fair`, `capacity_burst` or `strict` |

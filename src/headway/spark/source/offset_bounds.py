@@ -6,8 +6,10 @@ from typing import Literal, Protocol
 from headway.declarations import shown
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, name_of
+from headway.kafka.reading.topic_naming import TopicNaming
 from headway.records import TopicPartition
 from headway.spark.option_parsing import LARGEST, json_object, moment_ms
+from headway.spark.source.offset_json import from_json
 
 Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
 """The first or the last record, a time in milliseconds since the epoch, or an offset for each partition."""
@@ -15,6 +17,7 @@ Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
 EARLIEST, LATEST = -2, -1
 """The numbers in JSON for the first offset of a partition and for its end, as in Spark's Kafka source."""
 
+_PLAIN_EXAMPLE = '{"orders": {"0": 23, "1": -2}}: topic, partition, offset (-2 earliest, -1 latest)'
 _EXAMPLE = '{"orders": {"2": {"0": 23, "1": -2}}}: topic, level, partition, offset (-2 earliest, -1 latest)'
 
 
@@ -26,19 +29,19 @@ class Catalog(Protocol):
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets: ...
 
 
-def parse_bound(name: str, value: str) -> Bound:
+def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
     """Return an option's value as a bound. Raise `ConfigError` for one that is none of the four kinds."""
     if value.lower() == "earliest":
         return "earliest"
     if value.lower() == "latest":
         return "latest"
     if value.lstrip().startswith("{"):
-        return _each(name, value)
+        return _each(name, value, naming)
     time = moment_ms(value)
     if time is None:
         raise ConfigError(
             f"The option {name} is {shown(value)}. Choose earliest, latest, a time with its zone "
-            f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_EXAMPLE}."
+            f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_example(naming)}."
         )
     if time > LARGEST:
         raise ConfigError(
@@ -64,16 +67,12 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
     return given | first | last
 
 
-def _each(name: str, value: str) -> dict[TopicPartition, int]:
+def _each(name: str, value: str, naming: TopicNaming) -> dict[TopicPartition, int]:
+    example = _example(naming)
     try:
-        offsets = {
-            TopicPartition(topic, partition=int(partition), level=int(level)): offset
-            for topic, levels in json_object(name, value, _EXAMPLE).items()
-            for level, partitions in levels.items()
-            for partition, offset in partitions.items()
-        }
+        offsets = from_json(json_object(name, value, example), naming)
     except (AttributeError, ValueError):
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {_EXAMPLE}.") from None
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {example}.") from None
     for partition, offset in offsets.items():
         if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= LARGEST:
             raise ConfigError(
@@ -81,6 +80,10 @@ def _each(name: str, value: str) -> dict[TopicPartition, int]:
                 f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that is there."
             )
     return offsets
+
+
+def _example(naming: TopicNaming) -> str:
+    return _PLAIN_EXAMPLE if naming.levels is None else _EXAMPLE
 
 
 def _refuse_other_partitions(name: str, given: Collection[TopicPartition], there: Collection[TopicPartition]) -> None:

@@ -9,6 +9,7 @@ from headway.core.levels.naming import MOST_LEVELS
 from headway.core.levels.policies import Policy, PolicyName, make_policy
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import OURS, RangeReader
+from headway.kafka.reading.topic_naming import TopicNaming
 from headway.spark import option_parsing as values
 from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown
 from headway.spark.source import topic_selection
@@ -39,7 +40,7 @@ class Options:
     """The parsed options of a read; `None` for an option that was not given. Durations are in seconds."""
 
     selection: Selection
-    levels: int
+    naming: TopicNaming
     kafka: Mapping[str, str] = field(repr=False)  # can hold secrets
     isolation: str
     group: str | None
@@ -60,7 +61,9 @@ class Options:
         if self.max_records is None:
             return None
         distributor = None if self.distributor is None else _distributor(self.distributor)
-        _, policy = make_policy(self.policy, distributor, self.levels, self.max_records, max_wait=self.strict_max_wait)
+        _, policy = make_policy(
+            self.policy, distributor, self.naming.level_count, self.max_records, max_wait=self.strict_max_wait
+        )
         return policy
 
 
@@ -73,17 +76,16 @@ def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
     """
     options = {name.lower(): value for name, value in given.items()}
     refuse_unknown("source", NAMES, options)
-    levels = values.whole_number(
-        "levels", _required("levels", options), 1, "the number of level topics of each topic", most=MOST_LEVELS
-    )
+    selection = parse_selection(options)
+    naming = _naming(selection, options)
     parsed = Options(
-        selection=parse_selection(options),
-        levels=levels,
+        selection=selection,
+        naming=naming,
         kafka=_kafka(options),
         isolation=values.choice("isolation", options.get("isolation", _ISOLATIONS[0]), _ISOLATIONS),
         group=options.get("group.id"),
-        start=_bound("startingOffsets", options),
-        end=_bound("endingOffsets", options),
+        start=_bound("startingOffsets", options, naming),
+        end=_bound("endingOffsets", options, naming),
         max_records=_limit("maxRecordsPerTrigger", options),
         policy=cast("PolicyName", values.choice("policy", options.get("policy", "fair"), get_args(PolicyName))),
         distributor=options.get("distributor"),
@@ -101,6 +103,20 @@ def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
 def check_kafka(options: Options) -> None:
     """Raise `ConfigError` for a `kafka.*` option that librdkafka does not know or accept."""
     RangeReader(options.kafka).close()
+
+
+def _naming(selection: Selection, options: Mapping[str, str]) -> TopicNaming:
+    given = options.get("levels")
+    if given is None:
+        return TopicNaming(None, selection.priorities or {})
+    if selection.priorities is not None:
+        raise ConfigError(
+            "The option levels is for topics with a level topic each, and priorities gives topics as they are a level. "
+            "Remove one of the two."
+        )
+    return TopicNaming(
+        values.whole_number("levels", given.strip(), 1, "the number of level topics of each topic", most=MOST_LEVELS)
+    )
 
 
 def _required(name: str, options: Mapping[str, str]) -> str:
@@ -124,9 +140,9 @@ def _tasks(options: Mapping[str, str], *, in_streams: bool) -> TaskOptions:
     )
 
 
-def _bound(name: str, options: Mapping[str, str]) -> Bound | None:
+def _bound(name: str, options: Mapping[str, str], naming: TopicNaming) -> Bound | None:
     value = options.get(name.lower())
-    return None if value is None else parse_bound(name, value)
+    return None if value is None else parse_bound(name, value, naming)
 
 
 def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:

@@ -1,20 +1,19 @@
 """A query's progress, as Spark keeps it in its checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.core.levels.naming import level_topic
+from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets
+from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming, kafka_topic
 from headway.records import TopicPartition
-
-OffsetJson = dict[str, dict[str, dict[str, int]]]
-"""Offsets by topic, level and partition, as `startingOffsets` takes them, too."""
+from headway.spark.source.offset_json import from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of each partition, and the ids of the level topics to which the offsets belong.
+    """The next offset of each partition, and the ids of the Kafka topics to which the offsets belong.
 
     A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is the most tasks that
     read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same on any
@@ -31,44 +30,40 @@ class StreamOffset:
 
     def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
         """Return whether both offsets of a partition belong to the same topic, as far as is known."""
-        name = level_topic(partition.topic, partition.level)
+        name = kafka_topic(partition)
         ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
         return ours == theirs or ours is None or theirs is None
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for the checkpoint, in one order, since Spark compares it as text."""
-        ids = dict(sorted(self.topic_ids.items()))
-        split = {"split": True} if self.split else {}
-        begun = {} if self.begun is None else {"begun": to_json(self.begun)}
-        return {"offsets": to_json(self.offsets), "topicIds": ids, "tasks": self.tasks, **split, **begun}
+        form: dict[str, Any] = {"offsets": to_json(self.offsets), "topicIds": dict(sorted(self.topic_ids.items()))}
+        if priorities := {at.topic: at.level for at in sorted(self.offsets) if isinstance(at, PlainPartition)}:
+            form["priorities"] = priorities
+        form["tasks"] = self.tasks
+        if self.split:
+            form["split"] = True
+        return form if self.begun is None else {**form, "begun": to_json(self.begun)}
 
     @classmethod
-    def from_json(cls, form: Mapping[str, Any]) -> "StreamOffset":
-        """Return the offset from its form for the checkpoint."""
-        begun = from_json(form["begun"]) if "begun" in form else None
-        return cls(from_json(form["offsets"]), form["topicIds"], form["tasks"], form.get("split", False), begun)
+    def from_json(cls, form: Mapping[str, Any], naming: TopicNaming) -> "StreamOffset":
+        """Return the offset from its form for the checkpoint.
+
+        Raises `ConfigError` for a checkpoint of topics with levels where the query reads some without, and the reverse.
+        """
+        if form["offsets"] and ("priorities" in form) != (naming.levels is None):
+            had, has = ("no levels", "levels") if "priorities" in form else ("levels", "no levels")
+            raise ConfigError(
+                f"The checkpoint is of a query whose topics have {had}, and those of this query have {has}. Correct "
+                "the option levels, or start with a new checkpoint."
+            )
+        offsets = from_json(form["offsets"], naming)
+        begun = from_json(form["begun"], naming) if "begun" in form else None
+        return cls(offsets, form["topicIds"], form["tasks"], form.get("split", False), begun)
 
 
-def to_json(offsets: Offsets) -> OffsetJson:
-    """Return offsets as JSON, in one order.
+def naming_of(form: Mapping[str, Any], naming: TopicNaming) -> TopicNaming:
+    """Return the naming with the priorities of an offset in the checkpoint.
 
-    >>> to_json({TopicPartition("orders", partition=0, level=1): 7, TopicPartition("orders", partition=0): 5})
-    {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
+    A replay has the same tasks, though the query's priorities are others by now.
     """
-    form: OffsetJson = {}
-    for topic, partition, level in sorted(offsets, key=lambda at: (at.topic, at.level, at.partition)):
-        levels = form.setdefault(topic, {})
-        levels.setdefault(str(level), {})[str(partition)] = offsets[
-            TopicPartition(topic, partition=partition, level=level)
-        ]
-    return form
-
-
-def from_json(form: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
-    """Return offsets from their JSON form."""
-    return {
-        TopicPartition(topic, partition=int(partition), level=int(level)): offset
-        for topic, levels in form.items()
-        for level, partitions in levels.items()
-        for partition, offset in partitions.items()
-    }
+    return replace(naming, priorities=form["priorities"]) if "priorities" in form else naming

@@ -16,7 +16,7 @@ from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import range_packing, read_task
 from headway.spark.source.batch_planner import BatchPlanner
 from headway.spark.source.options import Options
-from headway.spark.source.stream_offset import StreamOffset
+from headway.spark.source.stream_offset import StreamOffset, naming_of
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -49,7 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with one_sentence():
             limited = not isinstance(limit, ReadAllAvailable)
-            return self._plan().next(StreamOffset.from_json(start), limited=limited).to_json()
+            return self._plan().next(StreamOffset.from_json(start, self._options.naming), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return the topics' ends at the last call of `latestOffset`; Spark shows them beside the progress."""
@@ -58,8 +58,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the ranges of a micro-batch, a group for each task."""
-        stop = StreamOffset.from_json(end)
-        wanted = range_packing.ranges(StreamOffset.from_json(start), stop)
+        naming = naming_of(end, self._options.naming)
+        stop = StreamOffset.from_json(end, naming)
+        wanted = range_packing.ranges(StreamOffset.from_json(start, naming), stop)
         return read_task.input_partitions(wanted, stop.tasks, split=stop.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

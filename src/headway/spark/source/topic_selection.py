@@ -1,35 +1,47 @@
-"""The choice of topics and partitions: the options `subscribe`, `subscribePattern` and `assign`."""
+"""The choice of topics and partitions: the options `subscribe`, `subscribePattern`, `assign` and `priorities`."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.core.levels.naming import level_topic
+from headway.core.levels.naming import MOST_LEVELS, level_topic
+from headway.declarations import shown
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.reading.catalog import Catalog, TopicLevels
+from headway.kafka.reading.topic_naming import TopicNaming
 from headway.spark.option_parsing import json_object
 
-NAMES = ("subscribe", "subscribePattern", "assign")
+NAMES = ("subscribe", "subscribePattern", "assign", "priorities")
 _ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
+_PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by name, or by a pattern; of `assigned` topics only these partitions."""
+    """Topics by name, or by a pattern; of `assigned` topics only these partitions.
+
+    `priorities` has the level of each topic that is read under its own name, if the option gives them.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
+    priorities: Mapping[str, int] | None = None
 
-    def find(self, catalog: Catalog, levels: int) -> TopicLevels:
+    def find(self, catalog: Catalog, naming: TopicNaming) -> TopicLevels:
         """Return the selected partitions; raise `KafkaError` if a named topic, level or partition does not exist.
 
         A topic that matches a pattern counts as existing when all its levels exist.
         """
         if self.pattern is not None:
-            return catalog.find(_matching(self.pattern, catalog.topics(), levels), levels)
-        found = catalog.find(self.topics, levels)
-        return found if self.assigned is None else _only(self.assigned, found, levels)
+            return catalog.find(_matching(self.pattern, catalog.topics(), naming.levels), naming)
+        found = catalog.find(self.topics, naming)
+        return found if self.assigned is None else _only(self.assigned, found, naming.levels or 1)
+
+    def none_found(self, naming: TopicNaming) -> str:
+        """Return the beginning of the sentence for a pattern that no topic matches."""
+        having = "" if naming.levels is None else f" and has {naming.levels} levels"
+        return f"No topic in Kafka matches subscribePattern={self.pattern!r}{having}"
 
 
 def parse_selection(options: Mapping[str, str]) -> Selection:
@@ -47,6 +59,9 @@ def parse_selection(options: Mapping[str, str]) -> Selection:
     if given[0] == "assign":
         assigned = _assigned(value)
         return Selection(topics=tuple(assigned), assigned=assigned)
+    if given[0] == "priorities":
+        priorities = _priorities(value)
+        return Selection(topics=tuple(priorities), priorities=priorities)
     return Selection(pattern=_pattern(value))
 
 
@@ -78,7 +93,22 @@ def _assigned(value: str) -> dict[str, tuple[int, ...]]:
     return {topic: tuple(partitions) for topic, partitions in form.items()}
 
 
-def _matching(pattern: str, kafka_topics: Mapping[str, int], levels: int) -> list[str]:
+def _priorities(value: str) -> dict[str, int]:
+    form = json_object("priorities", value, _PRIORITIES_EXAMPLE)
+    for topic, level in form.items():
+        if type(level) is not int or not 0 <= level < MOST_LEVELS:
+            raise ConfigError(
+                f"The option priorities gives {topic} the level {shown(level)}; it must be a whole number from 0, the "
+                f"lowest, to {MOST_LEVELS - 1}."
+            )
+    if not form:
+        raise ConfigError(f"The option priorities names no topic. Name some, as {_PRIORITIES_EXAMPLE}.")
+    return dict(form)
+
+
+def _matching(pattern: str, kafka_topics: Mapping[str, int], levels: int | None) -> list[str]:
+    if levels is None:
+        return sorted(topic for topic in kafka_topics if re.fullmatch(pattern, topic) and not topic.startswith("__"))
     lowest = (name.removesuffix("-0") for name in kafka_topics if name.endswith("-0") and not name.startswith("__"))
     return sorted(
         topic

@@ -5,6 +5,7 @@ import pytest
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.reading import range_reader
 from headway.kafka.reading.catalog import Catalog
+from headway.kafka.reading.topic_naming import TopicNaming
 from headway.records import TopicPartition
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
@@ -12,7 +13,7 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 
 def test_without_a_broker_the_error_names_the_address_and_the_cause() -> None:
     with pytest.raises(KafkaError, match=r"cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"):
-        Catalog(NOBODY).find(["orders"], levels=1)
+        Catalog(NOBODY).find(["orders"], TopicNaming(1))
 
 
 def test_a_range_that_gives_nothing_ends_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headway.kafka.reading.catalog import TopicLevels
 from headway.kafka.reading.range_reader import Offsets, Range
+from headway.kafka.reading.topic_naming import TopicNaming
 from headway.records import TopicPartition
 from headway.spark.source import batch_planner
 from headway.spark.source.options import parse
@@ -26,7 +27,7 @@ class GrowingTopic:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def find(self, topics: Iterable[str], levels: int) -> TopicLevels:
+    def find(self, topics: Iterable[str], naming: TopicNaming) -> TopicLevels:
         return TopicLevels([ORDERS], {})
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -60,7 +61,7 @@ def read(by: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[R
 def test_it_reads_what_has_come_since_the_query_began_although_spark_asks_again_where_it_begins(start: str) -> None:
     query = reader(start)
     begin = query.initialOffset()
-    [began] = StreamOffset.from_json(begin).offsets.values()
+    [began] = StreamOffset.from_json(begin, TopicNaming(1)).offsets.values()
     end = query.latestOffset(begin, ReadAllAvailable())
     assert read(query, query.initialOffset(), end) == [Range(ORDERS, began, began + 1)]
     following = query.latestOffset(end, ReadAllAvailable())

@@ -6,6 +6,7 @@ import pytest
 
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets
+from headway.kafka.reading.topic_naming import TopicNaming, kafka_topic
 from headway.records import TopicPartition
 from headway.spark.source.data_loss import bridge
 from headway.spark.source.offset_bounds import parse_bound, resolve
@@ -39,7 +40,10 @@ class Catalog:
     ],
 )
 def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> None:
-    assert resolve("startingOffsets", parse_bound("startingOffsets", value), [ONE, TWO], Catalog()) == offsets
+    assert (
+        resolve("startingOffsets", parse_bound("startingOffsets", value, TopicNaming(1)), [ONE, TWO], Catalog())
+        == offsets
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,14 +61,14 @@ def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> No
 )
 def test_a_bound_out_of_all_bounds_is_a_short_sentence(value: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_bound("startingOffsets", value)
+        parse_bound("startingOffsets", value, TopicNaming(1))
     assert sentence in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize("value", ["1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00+14:00"])
 def test_a_time_before_1970_is_the_first_there_is(value: str) -> None:
-    assert parse_bound("startingOffsets", value) == 0  # Kafka reads -1 as the end
+    assert parse_bound("startingOffsets", value, TopicNaming(1)) == 0  # Kafka reads -1 as the end
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_a_time_before_1970_is_the_first_there_is(value: str) -> None:
     ],
 )
 def test_offsets_are_of_just_the_partitions_that_are_read(there: list[TopicPartition], sentence: str) -> None:
-    bound = parse_bound("startingOffsets", '{"orders": {"0": {"0": 12}}}')
+    bound = parse_bound("startingOffsets", '{"orders": {"0": {"0": 12}}}', TopicNaming(1))
     with pytest.raises(ConfigError) as caught:
         resolve("startingOffsets", bound, there, Catalog())
     assert sentence in str(caught.value)
@@ -109,3 +113,17 @@ def test_what_is_lost_is_told_and_reading_goes_on_with_what_there_is(
     assert bridged.start == start
     assert len(bridged.losses) == 1
     assert loss in bridged.losses[0]
+
+
+def test_of_topics_without_levels_the_offsets_are_by_partition_as_in_sparks_kafka_source() -> None:
+    plain = TopicNaming(None, {"orders": 2})
+    bound = parse_bound("startingOffsets", '{"orders": {"0": 12, "1": -1}}', plain)
+    there = [plain.partition("orders", number, 0) for number in range(2)]
+    found = resolve("startingOffsets", bound, there, Catalog())
+    assert found == {there[0]: 12, there[1]: 20}
+    assert [(kafka_topic(at), at.level) for at in found] == [("orders", 2)] * 2
+    unknown = parse_bound("startingOffsets", '{"orders": {"0": 12, "1": -1, "3": 0}}', plain)
+    with pytest.raises(ConfigError, match="names partition 3 of the Kafka topic orders, which is not subscribed to"):
+        resolve("startingOffsets", unknown, there, Catalog())
+    with pytest.raises(ConfigError, match=r'it must be JSON, as \{"orders": \{"0": 23, "1": -2\}\}: topic, partition'):
+        parse_bound("startingOffsets", '{"orders": [0]}', plain)

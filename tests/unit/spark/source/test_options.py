@@ -22,7 +22,7 @@ def test_options_are_read_in_any_case_as_spark_hands_them_over() -> None:
     )
     assert parsed.selection == Selection(topics=("orders", "returns"))
     assert parsed.kafka == {"bootstrap.servers": "127.0.0.1:1", "ssl.ca.location": "ca.pem"}
-    assert (parsed.levels, parsed.max_records, parsed.start, parsed.include_headers) == (3, 50, "latest", True)
+    assert (parsed.naming.levels, parsed.max_records, parsed.start, parsed.include_headers) == (3, 50, "latest", True)
 
 
 def test_what_is_not_given_has_its_default() -> None:
@@ -51,7 +51,10 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
     ("wrong", "sentence"),
     [
         ({"subscribe": " , "}, "The option subscribe is ','. Name one topic or more"),
-        ({"subscribe": ""}, "needs one of the options subscribe, subscribePattern and assign, and none is given"),
+        (
+            {"subscribe": ""},
+            "needs one of the options subscribe, subscribePattern, assign and priorities, and none is given",
+        ),
         ({"assign": '{"orders": [0]}'}, "and subscribe and assign is given"),
         ({"levels": "0"}, "The option levels is '0'; it must be a whole number of at least 1"),
         ({"levels": "-1"}, "The option levels is '-1'"),
@@ -77,7 +80,7 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
         ({"kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset cannot be set: Spark's checkpoint says"),
         ({"maxOffsetsPerTrigger": "10"}, "no option maxoffsetspertrigger. Did you mean maxRecordsPerTrigger?"),
         ({"bootstrap.servers": "x"}, "no option bootstrap.servers. Did you mean kafka.bootstrap.servers?"),
-        ({"xyz": "1"}, "no option xyz. It has subscribe, subscribePattern, assign, levels"),
+        ({"xyz": "1"}, "no option xyz. It has subscribe, subscribePattern, assign, priorities, levels"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value_and_what_to_do(wrong: dict[str, str], sentence: str) -> None:
@@ -102,10 +105,49 @@ def test_a_selection_that_selects_nothing_is_a_sentence(option: str, value: str,
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["levels", "kafka.bootstrap.servers"])
-def test_a_missing_option_is_named(missing: str) -> None:
-    with pytest.raises(ConfigError, match=f"needs the option {missing}"):
-        parse({name: value for name, value in GIVEN.items() if name != missing})
+def test_a_missing_option_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"needs the option kafka.bootstrap.servers"):
+        parse({name: value for name, value in GIVEN.items() if name != "kafka.bootstrap.servers"})
+
+
+PLAIN = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+
+
+def test_topics_without_levels_are_read_under_their_own_names() -> None:
+    naming = parse(PLAIN | {"subscribe": "orders"}).naming
+    assert (naming.levels, naming.level_count) == (None, 1)
+    assert naming.kafka_topics(["orders"]) == [("orders", 0, "orders")]
+
+
+def test_topics_that_exist_have_the_levels_that_are_given_to_them() -> None:
+    parsed = parse(PLAIN | {"priorities": '{"payments": 2, "clicks": 0}', "maxRecordsPerTrigger": "14"})
+    assert parsed.selection.topics == ("payments", "clicks")
+    assert parsed.naming.kafka_topics(parsed.selection.topics) == [("payments", 2, "payments"), ("clicks", 0, "clicks")]
+    policy = parsed.make_policy()
+    assert policy is not None
+    assert len(policy.demand([Unread({}, 0, Sightings())] * 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"priorities": '{"payments": -1}'},
+            "priorities gives payments the level -1; it must be a whole number from 0",
+        ),
+        ({"priorities": '{"payments": 1000}'}, "the level 1000; it must be a whole number from 0, the lowest, to 999"),
+        ({"priorities": '{"payments": true}'}, "priorities gives payments the level True; it must be a whole number"),
+        ({"priorities": '{"payments": "2"}'}, "gives payments the level '2'; it must be a whole number"),
+        ({"priorities": "{}"}, "The option priorities names no topic. Name some"),
+        ({"priorities": "payments"}, "The option priorities is 'payments'; it must be JSON, as"),
+        ({"priorities": '{"payments": 1}', "levels": "3"}, "Remove one of the two."),
+        ({"priorities": '{"payments": 1}', "subscribe": "orders"}, "subscribe and priorities is given"),
+    ],
+)
+def test_wrong_priorities_are_a_sentence(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(PLAIN | given)
+    assert sentence in str(caught.value)
 
 
 def test_a_setting_that_librdkafka_does_not_know_is_named() -> None:

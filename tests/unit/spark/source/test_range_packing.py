@@ -3,13 +3,16 @@
 import json
 import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, Range
+from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming, kafka_topic
 from headway.records import TopicPartition
 from headway.spark.source.range_packing import TaskOptions, cut, pack, ranges
-from headway.spark.source.stream_offset import StreamOffset
+from headway.spark.source.stream_offset import StreamOffset, naming_of
 
 LEVELS = 3
 
@@ -36,7 +39,7 @@ def reached(offsets: Offsets, **topic_ids: str) -> StreamOffset:
 @given(offsets)
 def test_what_was_reached_survives_sparks_checkpoint(given_offsets: Offsets) -> None:
     there = StreamOffset(given_offsets, {"orders-0": "id"}, tasks=7, split=True, begun=given_offsets)
-    read = StreamOffset.from_json(json.loads(json.dumps(there.to_json())))
+    read = StreamOffset.from_json(json.loads(json.dumps(there.to_json())), TopicNaming(LEVELS))
     assert (read, read.tasks, read.split, read.begun) == (there, 7, True, given_offsets)
 
 
@@ -119,3 +122,30 @@ def test_cut_ranges_have_equal_tasks_whatever_the_partitions_and_lose_nothing(
     assert joined == wanted
     levels = [piece.partition.level for group in groups for piece in group]
     assert levels == sorted(levels, reverse=True)
+
+
+@given(offsets, st.dictionaries(st.sampled_from(["orders", "clicks"]), st.integers(0, 5)))
+def test_a_checkpoint_of_topics_without_levels_can_be_read_under_other_priorities(
+    given_offsets: Offsets, priorities: dict[str, int]
+) -> None:
+    first, later = TopicNaming(None, {"orders": 1}), TopicNaming(None, priorities)
+    there = StreamOffset({first.partition(at.topic, at.partition, 0): of for at, of in given_offsets.items()}, {})
+    form = json.loads(json.dumps(there.to_json()))
+
+    replayed = StreamOffset.from_json(form, naming_of(form, later))
+    assert replayed == there
+    assert {kafka_topic(at) for at in replayed.offsets} == {at.topic for at in given_offsets}
+    moved = StreamOffset.from_json(form, later).offsets
+    assert {(at.topic, at.partition): of for at, of in moved.items()} == {
+        (at.topic, at.partition): of for at, of in there.offsets.items()
+    }
+    assert all(at.level == priorities.get(at.topic, 0) for at in moved)
+
+
+def test_a_checkpoint_of_topics_with_levels_is_not_read_as_one_without() -> None:
+    with_levels = StreamOffset({TopicPartition("orders", partition=0, level=1): 5}, {}).to_json()
+    without = StreamOffset({PlainPartition("orders", partition=0): 5}, {}).to_json()
+    with pytest.raises(ConfigError, match="The checkpoint is of a query whose topics have levels, and those of this"):
+        StreamOffset.from_json(with_levels, TopicNaming(None))
+    with pytest.raises(ConfigError, match="whose topics have no levels, and those of this query have levels"):
+        StreamOffset.from_json(without, TopicNaming(2))

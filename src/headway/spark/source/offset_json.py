@@ -1,0 +1,46 @@
+"""Offsets as JSON: in Spark's checkpoint, and as users write them in `startingOffsets`.
+
+With levels it is by topic, level and partition; without levels by topic and partition, as in Spark's Kafka source. The
+priority of a topic is not in it, so it can change when a query starts again.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from headway.kafka.reading.range_reader import Offsets
+from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming
+from headway.records import TopicPartition
+
+OffsetJson = Mapping[str, Mapping[str, Any]]
+
+
+def to_json(offsets: Offsets) -> OffsetJson:
+    """Return offsets as JSON, in one order, since Spark compares it as text.
+
+    >>> to_json({TopicPartition("orders", partition=0, level=1): 7, TopicPartition("orders", partition=0): 5})
+    {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
+    >>> to_json({PlainPartition("clicks", partition=0, level=1): 7})
+    {'clicks': {'0': 7}}
+    """
+    form: dict[str, dict[str, Any]] = {}
+    for at in sorted(offsets, key=lambda at: (at.topic, at.level, at.partition)):
+        by_partition = form.setdefault(at.topic, {})
+        if not isinstance(at, PlainPartition):
+            by_partition = by_partition.setdefault(str(at.level), {})
+        by_partition[str(at.partition)] = offsets[at]
+    return form
+
+
+def from_json(form: OffsetJson, naming: TopicNaming) -> dict[TopicPartition, Any]:
+    """Return what JSON has for each partition. Raise `AttributeError` or `ValueError` for another form."""
+    return {
+        naming.partition(topic, int(partition), int(level)): offset
+        for topic, level, partition, offset in _entries(form, naming)
+    }
+
+
+def _entries(form: OffsetJson, naming: TopicNaming) -> Iterator[tuple[str, str, str, Any]]:
+    for topic, found in form.items():
+        for level, partitions in ({"0": found} if naming.levels is None else found).items():
+            for partition, offset in partitions.items():
+                yield topic, level, partition, offset
