@@ -15,12 +15,15 @@ from typing import Any, TypeVar
 
 from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.naming import MOST_LEVELS, subscriptions
+from headway.core.levels.naming import MOST_LEVELS, is_topic_name, subscriptions
 from headway.core.retry import Retries
-from headway.declarations import is_whole, shown
+from headway.declarations import check_kind, is_whole, shown
 from headway.errors import ConfigError
+from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
-from headway.parallel.validation import checked_handler, checked_options
+from headway.parallel.outputs import OnOutput
+from headway.parallel.result_stream import OnResult, ResultStream
+from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
 from headway.worker_values import Value, reader_of
 
 Topics = str | Sequence[str] | Mapping[str, int]
@@ -42,13 +45,17 @@ def worker(
     max_concurrency: int = 16,
     retries: Retries | None = None,
     dead_letter_topic: str | None = None,
+    produces: str | Sequence[str] | None = None,
+    on_output: OnOutput | None = None,
+    on_result: OnResult | None = None,
+    batches: Batches | None = None,
     config: Config | None = None,
     **options: Any,
 ) -> Callable[[F], F]:
     """Declare a handler as a worker; the function itself is returned as it is.
 
     The handler is a function or an `async def`, and gets each record and its context, as those of a `ParallelConsumer`
-    do.
+    do. With `produces` it may yield.
 
     Args:
         topics: The topics to read: one, several, or a mapping of topics to levels.
@@ -60,6 +67,12 @@ def worker(
         max_concurrency: The number of records that one process handles at a time.
         retries: The times and number of further attempts at a failed record.
         dead_letter_topic: The topic for records that are not tried again.
+        produces: The Kafka topics of what the handler returns or yields, which is sent as by `run_and_produce`: one or
+            several; a name that ends with `*` stands for all that begin so.
+        on_output: The function called for each stored output, with (input, output, metadata).
+        on_result: The function called for each value that the handler returns, with (record, value), one at a time and
+            in this process. The record is done when it returns; what it raises is a failed attempt.
+        batches: The sizes of batches: the handler gets lists of records, and of contexts.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
             "auto.offset.reset" a new group starts at the beginning.
         options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`.
@@ -85,6 +98,10 @@ def worker(
             group=group,
             levels=levels,
             reader=reader_of(value),
+            produces=_output_topics(produces),
+            on_output=on_output,
+            on_result=on_result,
+            batches=batches,
             config={} if config is None else config,
             options=options,
         )
@@ -113,6 +130,10 @@ class Worker:
     group: str
     levels: int | None
     reader: Callable[[Any], Any] | None
+    produces: Sequence[str] = ()
+    on_output: OnOutput | None = None
+    on_result: OnResult | None = None
+    batches: Batches | None = None
     config: Config = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
 
@@ -128,8 +149,40 @@ class Worker:
         check_settings(self.config)
         self.kafka_topics()  # this checks the levels of a mapping
         checked_options(ParallelSettings.parse(self._config({})), **{**_DEFAULTS, **self.options})
-        # Checked here, as the command wraps it: a wrapper does not tell its content.
-        checked_handler(self.handler, self.options.get("executor"))
+        self._check_results()
+        _ = self.call  # checked here, as the command wraps it: a wrapper does not tell its content
+
+    def _check_results(self) -> None:
+        if self.on_output is not None and not self.produces:
+            raise ConfigError("on_output is for outputs, and this worker has none. Name their topics with produces=.")
+        if self.on_result is not None and self.produces:
+            raise ConfigError(
+                "What a handler returns is either sent, with produces=, or handed to on_result. Leave out one of them; "
+                "on_output is told of each output that is stored."
+            )
+        check_callback("on_output", self.on_output, ("input", "output", "metadata"))
+        check_callback("on_result", self.on_result, ("input", "value"))
+        if self.batches is not None:
+            check_kind("batches", self.batches, Batches, "Batches, as Batches(100)")
+
+    @property
+    def call(self) -> Callable[[Any, Any], Any]:
+        """The handler as it is called: with the context or contexts, and with what it yields as a list."""
+        check = checked_handler if self.batches is None else checked_batch_handler
+        return check(self.handler, self.options.get("executor"), collects=bool(self.produces))
+
+    def run(self, consumer: ParallelConsumer, handler: Callable[..., Any] | None = None) -> None:
+        """Have a consumer run the handler, or one that calls it, until the consumer is stopped."""
+        handler = handler or self.handler
+        if self.produces:
+            consumer.run_and_produce(handler, self.on_output, batches=self.batches)
+        elif self.on_result is not None:
+            stream: ResultStream[Any] = consumer.results(handler, batches=self.batches)
+            stream.for_each(self.on_result)
+        elif self.batches is not None:
+            consumer.run_batches(handler, self.batches.max_size, self.batches.linger, self.batches.min_size)
+        else:
+            consumer.run(handler)
 
     def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
         """Return a consumer that is ready to run the handler.
@@ -167,6 +220,20 @@ class Worker:
         if self.reader is not None:
             own["value.deserializer"] = self.reader
         return {"auto.offset.reset": "earliest", **self.config, **kafka, **own}
+
+
+def _output_topics(produces: Any) -> Sequence[str]:
+    """Return the topics of outputs; raises `ConfigError` for what names none."""
+    if produces is None:
+        return ()
+    topics = list(produces) if isinstance(produces, Sequence) and not isinstance(produces, str) else [produces]
+    for topic in topics or [produces]:
+        if not isinstance(topic, str) or not (topic == "*" or is_topic_name(topic.removesuffix("*"))):
+            raise ConfigError(
+                f"produces has {shown(topic)}; it must be the name of a Kafka topic, or several, as "
+                'produces=["bills", "notices-*"], or left out.'
+            )
+    return topics
 
 
 def _check_known(options: Iterable[str]) -> None:

@@ -44,7 +44,6 @@ _PARALLEL = (
     RolePart("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
     RolePart("due", "with `RetryLater`", _SCHEDULING),
 )
-_WORKER = tuple(part for part in _PARALLEL if part.case != "outputs")
 _CONTROL = (
     RolePart("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
     RolePart("create", "on first use", ("Create Topic headway-control",)),
@@ -61,7 +60,7 @@ ROLES: Final[Mapping[str, Role]] = {
     ),
     "consumer": Role("`PriorityConsumer`, `headway consume`", (RolePart("", "", _MEMBER),)),
     "parallel": Role("`ParallelConsumer`", _PARALLEL),
-    "worker": Role("`@worker`, `headway worker`", _WORKER),
+    "worker": Role("`@worker`, `headway worker`", _PARALLEL),
     "scheduler": Role(
         "`Scheduler`, `headway schedule add`",
         (
@@ -111,7 +110,7 @@ ROLES: Final[Mapping[str, Role]] = {
             RolePart("create", "on first use", ("Create Topic <markers>",)),
         ),
     ),
-    "spark workers": Role("`run_workers`", (*_WORKER, *_CONTROL)),
+    "spark workers": Role("`run_workers`", (*_PARALLEL, *_CONTROL)),
     "schedule": Role(
         "`headway schedule list`, `stats`, `fit`, `report`; `headway.spark.delay`",
         (

@@ -330,6 +330,11 @@ class Dispatch:
             return waited
         if not (job := self._take(now)):
             return None
+        if self._supervision and job[1:]:
+            job, waiting = self._supervision.set_apart(job)
+            for work in waiting:
+                self._end(work, now)
+                self.engine.retry(work, now, None, now)
         if self._is_paced:
             self._admission.started(len(job), self._jobs, now)
         level = job[0].assignment.level

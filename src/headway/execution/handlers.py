@@ -80,7 +80,7 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None:
-            if error := _not_run(result):
+            if error := not_run(result):
                 return failed(job, error)
             if settle is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
@@ -112,7 +112,7 @@ def for_batches(handler: WithContext, settle: Settle | None, dispatch: Dispatch)
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None:
-            if error := _not_run(result):
+            if error := not_run(result):
                 return raised(job, error)
             if settle is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
@@ -160,12 +160,12 @@ def _collect(handler: WithContext, record: ConsumerRecord, context: Context) -> 
     return list(returned) if isinstance(returned, Iterator) else returned
 
 
-def _not_run(result: Any) -> ConfigError | None:
+def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
     """Return the error for a call that returned something to run; a decorator or a lambda hides that before."""
     if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):  # by its type, not by what it claims to be
         return None
     return ConfigError(
-        f"The handler returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
+        f"{name} returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
         "around an async def, write it as an async def that awaits; if it yields, write it without yield."
     )
 
@@ -179,7 +179,7 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
     return ConfigError(
         f"The handler {name} returned a ProducerRecord, and run, run_async and run_batches send nothing: it would be "
         "lost. Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. The record is "
-        "not done, and comes again. A @worker cannot send what its handler returns: let it send with a producer."
+        "not done, and comes again. For a @worker, declare the topics with produces=."
     )
 
 

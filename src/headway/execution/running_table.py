@@ -35,13 +35,17 @@ class RunningTable:
     """The table, for the process that writes it: `most` rows in the file of a descriptor. Not thread-safe."""
 
     def __init__(self, descriptor: int, most: int) -> None:
-        size = most * _ROW_SIZE
-        os.ftruncate(descriptor, size)
-        self._bytes = mmap.mmap(descriptor, size)
-        self._size = size
-        self._free = list(range(0, size, _ROW_SIZE))
+        self._descriptor = descriptor
+        self.make_room(most)
         self._rows: dict[RecordWork, int] = {}
         self._sources: dict[TopicPartition, bytes] = {}
+
+    def make_room(self, most: int) -> None:
+        """Have this number of rows, none of which is in use."""
+        self._size = size = most * _ROW_SIZE
+        os.ftruncate(self._descriptor, size)
+        self._bytes = mmap.mmap(self._descriptor, size)
+        self._free = list(range(0, size, _ROW_SIZE))
 
     def enter(self, work: RecordWork) -> None:
         """Note that a record runs; without a free row it is not noted."""

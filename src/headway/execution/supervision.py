@@ -10,6 +10,7 @@ from typing import Any
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.suspects import MOST_SUSPECTS, Suspect
+from headway.errors import BatchError
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
@@ -20,7 +21,7 @@ _Address = tuple[str, int, int]
 
 
 class Supervision:
-    """A table of the running records, and the suspects among those that come; for jobs of one record.
+    """A table of the running records, and the suspects among those that come.
 
     `suspect` may be called from any thread. `fail_as_before` is for the executor, and all else for the dispatch, with
     its lock.
@@ -49,15 +50,43 @@ class Supervision:
         """Return the same call, which raises for a suspect whose attempt ended with its process how that ended."""
 
         def supervised(job: Job) -> Any:
-            if self._suspects and (suspect := self._find(job[0])) and self._has_failed(job[0], suspect):
-                if job[0].attempt <= suspect.attempts:
-                    job[0].failure = suspect.failure(time.monotonic() - time.time())
-                raise suspect.error()
-            return call(job)
+            if not self._suspects:
+                return call(job)
+            failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
+            if len(failed) < len(
+                job
+            ):  # of a batch that has started before it was known, the others would count as done
+                return call(job)
+            raise BatchError(failed) if job[1:] else failed[0]
 
         return supervised
 
+    def _failed_before(self, work: RecordWork) -> BaseException | None:
+        if not (suspect := self._find(work)) or not self._has_failed(work, suspect):
+            return None
+        if work.attempt <= suspect.attempts:
+            work.failure = suspect.failure(time.monotonic() - time.time())
+        return suspect.error()
+
+    def expect_batches(self, slots: int, max_size: int) -> None:
+        """Make room in the table for batches; call it before any record runs."""
+        self._table.make_room(max(slots, min(slots * max_size, MOST_SUSPECTS)))
+
     # For the dispatch
+
+    def set_apart(self, batch: Job) -> tuple[Job, Job]:
+        """Return the part of a batch that may go on, and the part that has to wait again.
+
+        Suspects whose attempt has failed before are called for without the others, and one that is to run alone is a
+        batch of its own. What is before it in its lane goes first.
+        """
+        suspects = [(index, work, each) for index, work in enumerate(batch) if (each := self._find(work))]
+        if not suspects:
+            return batch, ()
+        if failed := [work for _, work, suspect in suspects if self._has_failed(work, suspect)]:
+            return failed, [work for work in batch if work not in failed]
+        end = max(1, suspects[0][0])
+        return batch[:end], batch[end:]
 
     def free(self, running: int) -> int:
         """Return how many jobs may start beside the suspect that is alone, while so many have a slot."""
@@ -72,7 +101,8 @@ class Supervision:
             self.alone, self._since, self._is_waiting = work, now, running > 1
             if self._is_waiting:
                 return None
-        self._table.enter(work)
+        for each in job:
+            self._table.enter(each)
         return job
 
     def start_waiting(self, now: float) -> Job | None:

@@ -1,7 +1,7 @@
-"""The handlers' results as a stream for the caller to iterate over, plain or async.
+"""The handlers' results as a stream for the caller to iterate over, plain or async, or to be handed to a function.
 
-A record is done when the next result is asked for. Results that the caller did not reach therefore come again. Until
-then a record keeps its slot, so no more results wait than there are slots.
+A record is done when the next result is asked for, or when the function returns. Results that the caller did not reach
+therefore come again. Until then a record keeps its slot, so no more results wait than there are slots.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from headway.declarations import is_coroutine_function
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record
+from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record, not_run
 from headway.execution.jobs import Job
+from headway.parallel.validation import check_callback
 from headway.records import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
 
@@ -33,6 +34,9 @@ class BatchResult(NamedTuple):
 
 
 R = TypeVar("R")
+
+OnResult = Callable[[Any, Any], Any]
+"""The function for a result: (input, value). The input is a `ConsumerRecord`, or for batches a list of them."""
 
 Run = Callable[[Handlers, asyncio.Task[Any] | None], None]
 _Item = tuple[Job, Any] | None
@@ -92,6 +96,25 @@ class ResultStream(Generic[R]):
         if self._failure:
             raise self._failure
 
+    def for_each(self, on_result: OnResult) -> None:
+        """Call `on_result(record, value)` for each result, one at a time in this thread, until the consumer is stopped.
+
+        A record is done when the call returns. Whatever it raises is a failed attempt, as if the handler had raised it;
+        only KeyboardInterrupt ends the run, for Ctrl-C raises it here.
+        """
+        check_callback("on_result", on_result, ("input", "value"))
+        items: SimpleQueue[_Item] = SimpleQueue()
+        running = self._start(items.put, None)
+        try:
+            with on_terminate(self._stop):
+                while (item := items.get()) and not self._has_ended:
+                    self._dispatch.settle_later(item[0], _failure_of(on_result, self._result(item)))
+        finally:
+            self._leave()
+            running.join()
+        if self._failure:
+            raise self._failure
+
     def _start(self, put: Callable[[_Item], Any], owner: asyncio.Task[Any] | None) -> threading.Thread:
         def settle(job: Job, value: Any) -> Job | None:
             put((job, value))
@@ -127,3 +150,13 @@ class ResultStream(Generic[R]):
         records = [work.record for work in job]
         result: Any = BatchResult(records, value) if self._in_batches else Result(records[0], value)
         return result  # type: ignore[no-any-return]
+
+
+def _failure_of(on_result: OnResult, result: Any) -> BaseException | None:
+    """Call the function; return what it raised, or None."""
+    try:
+        return not_run(on_result(*result), "on_result")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return error

@@ -123,6 +123,8 @@ class RunParts:
         """
         of_one = with_outputs and self._options.commit_mode == "transactional"
         engine = self._dispatch.engine
+        if self.supervision:
+            self.supervision.expect_batches(self._options.max_concurrency, batches.max_size)
         engine.let_batches_fill(batches.least, batches.linger, of_one)
         self._take_batch = partial(engine.take_batch, batches.max_size, of_one_partition=of_one)
 

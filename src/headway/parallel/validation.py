@@ -112,8 +112,8 @@ def checked_batch_handler(handler: BatchHandler, executor: str | None, *, collec
 def _check_runs(handler: WithContext, executor: str | None) -> None:
     if is_generator_function(handler):
         raise ConfigError(
-            f"The handler {called(handler)} yields, and only run_and_produce takes that: elsewhere nothing of it would "
-            "run. Write it without yield."
+            f"The handler {called(handler)} yields, and only run_and_produce takes that, or a @worker with produces=: "
+            "elsewhere nothing of it would run. Write it without yield."
         )
     is_async = is_coroutine_function(handler)
     if executor not in (None, *(("async",) if is_async else ("thread", "process"))):

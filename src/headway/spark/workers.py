@@ -79,7 +79,7 @@ class WorkerTask:
     def handle(self, consumer: ParallelConsumer) -> "Ended":
         """Run the handler until the consumer is stopped."""
         [worker] = find_workers([self.worker]).values()
-        consumer.run(worker.handler)
+        worker.run(consumer)
         return Ended(consumer.metrics(), "")
 
     def mistake(self, error: HeadwayError) -> "Ended":

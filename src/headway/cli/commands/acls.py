@@ -326,12 +326,13 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
     names = {
         "topic": [*worker.kafka_topics(), *(literal_beginning(each) for each in worker.topics if each.startswith("^"))],
         "group": _groups(worker.group, worker.levels),
+        "output": worker.produces,
         "dead letters": [worker.dead_letter_topic] if worker.dead_letter_topic else [],
         "transactional id": [f"{own_id or worker.group}-*"],  # each process has one of its own
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }
     declared = _cases(transactional=worker.options.get("commit_mode") == "transactional")
-    return rights_of(role, [*cases, "dead letters", *declared], names)
+    return rights_of(role, [*cases, "outputs", "dead letters", *declared], names)
 
 
 def _cases(**wanted: object) -> list[str]:

@@ -1,39 +1,38 @@
 """A member's handler with the command's addition: logs that name the record."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headway.cli.workers.logs import handled_record, log_to_stderr
+from headway.cli.workers.logs import Handled, handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
-from headway.declarations import is_coroutine_function
-from headway.execution.context import Context
-from headway.execution.handlers import WithContext, with_context
-from headway.records import ConsumerRecord
+from headway.declarations import called, is_coroutine_function
+from headway.execution.handlers import WithContext
 from headway.worker_discovery import find_workers
+from headway.workers import Worker
 
 
-def with_record_in_logs(handler: Callable[..., Any]) -> WithContext:
-    """Return the same handler, a coroutine function if it is one; all that it logs names the record."""
-    handler = with_context(handler)
+def with_record_in_logs(worker: Worker) -> WithContext:
+    """Return a worker's handler, a coroutine function if it is one; all that it logs names the record, or the batch."""
+    handler = worker.call  # it yields nothing, so that all of it runs within the call
 
     # Twice the same code: a context manager for both would take longer than noting the running record for the
     # supervisor.
-    def handle(record: ConsumerRecord, context: Context) -> Any:
+    def handle(record: Handled, context: Any) -> Any:
         token = handled_record.set(record)
         try:
             return handler(record, context)
         finally:
             handled_record.reset(token)
 
-    async def handle_async(record: ConsumerRecord, context: Context) -> Any:
+    async def handle_async(record: Handled, context: Any) -> Any:
         token = handled_record.set(record)
         try:
             return await handler(record, context)
         finally:
             handled_record.reset(token)
 
+    handle.__qualname__ = handle_async.__qualname__ = called(worker.handler)  # as errors name it
     return handle_async if is_coroutine_function(handler) else handle
 
 
@@ -45,7 +44,7 @@ class HandlingElsewhere:
     index: int
     logs: LogStyle
 
-    def __call__(self, record: ConsumerRecord, context: Context) -> Any:
+    def __call__(self, record: Handled, context: Any) -> Any:
         return _arrive(self)(record, context)
 
 
@@ -54,4 +53,4 @@ def _arrive(elsewhere: HandlingElsewhere) -> WithContext:
     """Return the worker's handler, in a process that logs as its parent does from now on."""
     log_to_stderr(elsewhere.logs, elsewhere.worker, elsewhere.index)
     [worker] = find_workers([elsewhere.worker]).values()
-    return with_record_in_logs(worker.handler)
+    return with_record_in_logs(worker)

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import wraps
@@ -21,8 +21,11 @@ from headway.records import ConsumerRecord
 
 CLEAR_LINE = "\r\x1b[K"
 
-handled_record: ContextVar[ConsumerRecord | None] = ContextVar("handled_record", default=None)
-"""The record whose handler runs here, so that all that it logs names the record."""
+Handled = ConsumerRecord | Sequence[ConsumerRecord]
+"""The record of a call of a handler, or the records of a batch."""
+
+handled_record: ContextVar[Handled | None] = ContextVar("handled_record", default=None)
+"""The record whose handler runs here, or the batch, so that all that it logs names the record or the batch's first."""
 
 _PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
@@ -39,8 +42,10 @@ class TextLines(logging.Formatter):
         """Return the line, and the traceback below it if there is one."""
         text = f"{_time(record):%Y-%m-%d %H:%M:%S}.{int(record.msecs):03} {record.levelname:<7} {self._source} "
         text += f"{record.name}: {record.getMessage()}"
-        if about := handled_record.get():
-            text += f" [{about.kafka_topic}, partition {about.partition}, offset {about.offset}]"
+        if handled := handled_record.get():
+            about, count = _first_of(handled)
+            more = f" and {count - 1} more" if count > 1 else ""
+            text += f" [{about.kafka_topic}, partition {about.partition}, offset {about.offset}{more}]"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return self._start + text
@@ -63,8 +68,11 @@ class JsonLines(logging.Formatter):
             "pid": os.getpid(),
             **self._who,
         }
-        if about := _record_of(record):
+        if handled := _record_of(record):
+            about, count = _first_of(handled)
             event |= {"topic": about.kafka_topic, "partition": about.partition, "offset": about.offset}
+            if count > 1:
+                event["records"] = count
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         given = {key: value for key, value in vars(record).items() if key not in event.keys() | _PLAIN}
@@ -123,7 +131,12 @@ def _time(record: logging.LogRecord) -> datetime:
     return datetime.fromtimestamp(record.created)
 
 
-def _record_of(event: logging.LogRecord) -> ConsumerRecord | None:
-    """Return the record that an event is about: the one whose handler logged it, or one that it names."""
+def _record_of(event: logging.LogRecord) -> Handled | None:
+    """Return the record or batch that an event is about: the one whose handler logged it, or one that it names."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)
+
+
+def _first_of(handled: Handled) -> tuple[ConsumerRecord, int]:
+    """Return a record, or the first of a batch, and how many there are."""
+    return (handled, 1) if isinstance(handled, ConsumerRecord) else (handled[0], len(handled))

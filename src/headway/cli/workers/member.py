@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from headway.cli.workers.codes import Code
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
@@ -62,8 +61,9 @@ class Member:
                 self._supervision = consumer.supervise(self._table, self._suspects)
             self._consumer = consumer
             if worker.options.get("executor") == "process":
-                return self._handle(consumer, HandlingElsewhere(self._job.worker, self._job.index, self._job.logs))
-            return self._handle(consumer, with_record_in_logs(worker.handler))
+                elsewhere = HandlingElsewhere(self._job.worker, self._job.index, self._job.logs)
+                return self._handle(consumer, lambda: worker.run(consumer, elsewhere))
+            return self._handle(consumer, lambda: worker.run(consumer, with_record_in_logs(worker)))
         except KeyboardInterrupt:
             return Code.INTERRUPTED
         except Exception as error:
@@ -87,13 +87,13 @@ class Member:
         self._say(Report(mistake=sentence[:_LONGEST_SENTENCE]))
         return code
 
-    def _handle(self, consumer: ParallelConsumer, handler: Callable[..., Any]) -> Code:
+    def _handle(self, consumer: ParallelConsumer, run: Callable[[], None]) -> Code:
         # All objects loaded so far stay: to look through them again and again would take a tenth of the time.
         gc.freeze()
         ended = threading.Event()
         threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
         try:
-            consumer.run(handler)
+            run()
         finally:
             ended.set()
             counts = consumer.metrics()

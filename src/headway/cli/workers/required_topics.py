@@ -39,11 +39,14 @@ def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Map
         there = kafka_topics[name]
         for topic in worker.topics:
             _require(name, worker, topic, there)
-        if worker.dead_letter_topic is not None and worker.dead_letter_topic not in there:
-            raise ConfigError(
-                f"Kafka has no topic {worker.dead_letter_topic}, where dead letters of {name} go. "
-                f"{how_to_create(worker.dead_letter_topic)}"
-            )
+        written = there.wanting("Write") if isinstance(there, TopicListing) else there
+        letters = [] if worker.dead_letter_topic is None else [worker.dead_letter_topic]
+        for topic, what in (
+            *((each, "dead letters") for each in letters),
+            *((each, "outputs") for each in worker.produces),
+        ):
+            if not topic.endswith("*") and topic not in written:
+                raise ConfigError(f"Kafka has no topic {topic}, where {what} of {name} go. {how_to_create(topic)}")
     _require_own_records(workers)
 
 
