@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from headway import ConsumerRecord, Ordering, Retries, worker, workers
+from headway import Batches, ConsumerRecord, Ordering, Retries, worker, workers
 from headway.cli.workers import messages
 from headway.cli.workers.logs import JsonLines, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, Warn, from_line, order_from_line, to_line
@@ -147,6 +147,14 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
             {"hand_over_timeuot": 5},
             "A worker has no option 'hand_over_timeuot'. Did you mean 'hand_over_timeout'?",
         ),
+        ("orders", {"produces": 5}, "produces has 5; it must be the name of a Kafka topic, or several"),
+        ("orders", {"produces": []}, "produces has []; it must be"),
+        ("orders", {"produces": ["bills", "no topic"]}, "produces has 'no topic'"),
+        ("orders", {"on_output": print}, "on_output is for outputs, and this worker has none. Name their topics"),
+        ("orders", {"produces": "bills", "on_output": len}, "on_output is len, which cannot be called with (input, "),
+        ("orders", {"produces": "bills", "on_result": print}, "either sent, with produces=, or handed to on_result"),
+        ("orders", {"on_result": 5}, "on_result is 5; it must be a function"),
+        ("orders", {"batches": 100}, "batches is 100; it must be Batches, as Batches(100)"),
         ("orders", {"concurrency": 5}, "A worker has no option 'concurrency'. Did you mean 'max_concurrency'?"),
         ("orders", {"xyz": 5}, "Beside its own, it has "),
     ],
@@ -175,6 +183,46 @@ def test_a_handler_of_which_a_call_would_run_nothing_is_refused_when_it_is_decla
     for handler in (yields, yields_later):
         with pytest.raises(ConfigError, match=f"The handler .*{handler.__name__} yields, and only run_and_produce"):
             worker("orders", group="billing")(handler)
+
+
+def test_with_outputs_a_handler_may_yield_and_what_it_yields_is_within_the_call() -> None:
+    def yields(record: ConsumerRecord) -> Iterator[int]:
+        yield 1
+        yield 2
+
+    found = worker_of(worker("orders", group="billing", produces=["bills", "notices-*", "*"])(yields))
+    assert found is not None
+    assert found.call(None, None) == [1, 2]
+    assert list(yields(None)) == [1, 2]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "run"),
+    [
+        ({}, lambda consumer, handler: consumer.run.assert_called_once_with(handler)),
+        (
+            {"batches": Batches(9, 0.5, 3)},
+            lambda consumer, handler: consumer.run_batches.assert_called_once_with(handler, 9, 0.5, 3),
+        ),
+        (
+            {"produces": "bills", "on_output": print, "batches": Batches(9)},
+            lambda consumer, handler: consumer.run_and_produce.assert_called_once_with(
+                handler, print, batches=Batches(9)
+            ),
+        ),
+        (
+            {"on_result": print},
+            lambda consumer, handler: (
+                consumer.results.assert_called_once_with(handler, batches=None),
+                consumer.results.return_value.for_each.assert_called_once_with(print),
+            ),
+        ),
+    ],
+)
+def test_a_worker_runs_as_it_was_declared(options: dict[str, Any], run: Callable[..., Any]) -> None:
+    consumer, found = MagicMock(), declared(**options)
+    found.run(consumer)
+    run(consumer, found.handler)
 
 
 def test_an_executor_that_does_not_run_the_handler_is_refused_when_it_is_declared() -> None:
@@ -321,6 +369,13 @@ def test_a_topic_that_is_missing_is_told_with_what_to_do(options: dict[str, Any]
     assert sentence in str(refused.value)
 
 
+def test_a_topic_of_outputs_that_is_missing_is_told_and_a_beginning_of_names_is_not_looked_for() -> None:
+    found = {"shop:bill": declared(produces=["bills-*", "notices"])}
+    with pytest.raises(ConfigError, match="Kafka has no topic notices, where outputs of shop:bill go"):
+        require_topics(found, {"shop:bill": {"orders": 1}})
+    require_topics(found, {"shop:bill": {"orders": 1, "notices": 1}})
+
+
 def test_two_workers_that_would_split_their_records_are_refused() -> None:
     one, other, audit = declared(levels=1), declared(levels=1, max_concurrency=2), declared(levels=1, group="audit")
     seen = {"m:f": {"orders-0": 1}, "m:g": {"orders-0": 1}}
@@ -402,6 +457,15 @@ def test_what_a_handler_logs_names_the_record_it_handles() -> None:
     handled_record.reset(token)
     assert line.endswith(" WARNING m:f[3] shop: late [orders-2, partition 4, offset 7]")
     assert "partition" not in TextLines("m:f[3]", over_progress=False).format(event("late"))
+
+
+def test_what_a_handler_of_batches_logs_names_the_first_record_and_how_many_there_are() -> None:
+    token = handled_record.set([RECORD] * 12)
+    line = TextLines("m:f[3]", over_progress=False).format(event("late"))
+    found = json.loads(JsonLines(None, None).format(event("late")))
+    handled_record.reset(token)
+    assert line.endswith(" late [orders-2, partition 4, offset 7 and 11 more]")
+    assert (found["topic"], found["partition"], found["offset"], found["records"]) == ("orders-2", 4, 7, 12)
 
 
 def test_an_error_is_a_field_of_json_and_below_a_line_of_text() -> None:

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
@@ -18,7 +20,7 @@ from headway.core.engine.suspects import Attempt, RecordId, Suspect
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
-from headway.errors import ProcessDiedError
+from headway.errors import BatchError, ProcessDiedError
 from headway.execution import supervision as supervising
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
@@ -278,6 +280,93 @@ def test_a_paused_consumer_keeps_its_suspect_waiting(make_world: Make) -> None:
     world.dispatch.paused = False
     world.dispatch.feed()
     assert world.runs == [1]
+
+
+class BatchWorld(World):
+    """The same, in batches of one lane, or of records that have none."""
+
+    def __init__(self, size: int, slots: int = 1, ordering: Ordering = Ordering.PARTITION) -> None:
+        super().__init__(slots, Retries(fixed_backoff(0.0), max_attempts=3))
+        self.engine = Engine[Any](ordering)
+        self.engine.assign(ORDERS, OffsetMap(0))
+        self.dispatch = Dispatch(
+            self.engine, Retries(fixed_backoff(0.0), max_attempts=3), Concurrency(slots), self.wake, 1
+        )
+        self.supervision.expect_batches(slots, size)
+        self.jobs: list[Job] = []
+        self.dispatch.begin(
+            self._start,
+            letters=self.letters,
+            supervision=self.supervision,
+            take_job=lambda now: self.engine.take_batch(size, now),
+        )
+        self.call = self.supervision.fail_as_before(lambda job: [work.offset for work in job])
+        self.calls: list[list[int]] = []
+
+    def _start(self, jobs: Any) -> None:
+        self.jobs += jobs
+
+    def run_next(self) -> None:
+        """Run the first job that was started, unless its call fails as before."""
+        job = self.jobs.pop(0)
+        assert {work.offset for work in job} <= set(self.noted) or self._has_suspects(job)
+        try:
+            self.calls.append(self.call(job))
+        except (BatchError, ProcessDiedError) as error:
+            errors = error.failures if isinstance(error, BatchError) else {0: error}
+            self.take(self.dispatch.settle((), [(job[i], each) for i, each in errors.items()]))
+        else:
+            self.take(self.dispatch.settle([(work, ()) for work in job], ()))
+        self.dispatch.feed()
+
+    def _has_suspects(self, job: Job) -> bool:
+        return any(self.supervision._find(work) for work in job)
+
+    def run_all(self) -> list[list[int]]:
+        """Run until nothing runs; returns the calls of the handler."""
+        while self.jobs:
+            self.run_next()
+        return self.calls
+
+
+def test_a_batch_has_a_row_for_each_of_its_records() -> None:
+    world = BatchWorld(size=4)
+    world.come(0, 1, 2, 3, 4)
+    assert world.noted == [0, 1, 2, 3]
+    world.run_next()
+    assert world.noted == [4]
+
+
+def test_the_suspects_of_a_batch_fail_without_the_others_and_then_run_alone() -> None:
+    world = BatchWorld(size=8)
+    for offset in (2, 3):
+        world.suspect(offset)
+    world.come(*range(8))
+    assert world.run_all() == [[0, 1], [2], [3], [4, 5, 6, 7]]
+    assert world.letters.sent == []
+
+
+@given(
+    size=st.integers(1, 6),
+    slots=st.integers(1, 3),
+    ordering=st.sampled_from(Ordering),
+    suspects=st.dictionaries(st.integers(0, 11), st.tuples(st.integers(1, 2), st.booleans())),
+)
+def test_whatever_is_suspect_each_record_is_called_for_once_and_suspects_alone(
+    size: int, slots: int, ordering: Ordering, suspects: dict[int, tuple[int, bool]]
+) -> None:
+    world = BatchWorld(size, slots, ordering)
+    for offset, (attempts, alone) in suspects.items():
+        world.suspect(offset, attempts, alone=alone)
+    world.come(*range(12))
+    calls = world.run_all()
+    assert sorted(offset for call in calls for offset in call) == list(range(12))
+    assert all(len(call) == 1 for call in calls if suspects.keys() & set(call))
+    if ordering is not Ordering.UNORDERED:
+        assert [offset for call in calls for offset in call] == list(range(12))
+    assert world.noted == []
+    world.wake.close()
+    os.close(world.descriptor)
 
 
 def test_an_interrupted_row_does_not_count() -> None:
