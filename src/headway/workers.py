@@ -23,7 +23,14 @@ from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import OnResult, ResultStream
-from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
+from headway.parallel.validation import (
+    CALLBACKS,
+    check_callback,
+    check_callbacks,
+    checked_batch_handler,
+    checked_handler,
+    checked_options,
+)
 from headway.worker_values import Value, reader_of
 
 Topics = str | Sequence[str] | Mapping[str, int]
@@ -75,11 +82,13 @@ def worker(
         batches: The sizes of batches: the handler gets lists of records, and of contexts.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
             "auto.offset.reset" a new group starts at the beginning.
-        options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`.
+        options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`, and the callbacks of its
+            `subscribe`, as `on_assign`.
 
     Raises `ConfigError` for an option out of bounds.
     """
     _check_known(options)
+    callbacks = {name: options.pop(name) for name in CALLBACKS if name in options}
     options |= {
         "ordering": ordering,
         "max_concurrency": max_concurrency,
@@ -102,6 +111,7 @@ def worker(
             on_output=on_output,
             on_result=on_result,
             batches=batches,
+            callbacks=callbacks,
             config={} if config is None else config,
             options=options,
         )
@@ -134,6 +144,7 @@ class Worker:
     on_output: OnOutput | None = None
     on_result: OnResult | None = None
     batches: Batches | None = None
+    callbacks: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
     config: Config = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
 
@@ -160,6 +171,7 @@ class Worker:
                 "What a handler returns is either sent, with produces=, or handed to on_result. Leave out one of them; "
                 "on_output is told of each output that is stored."
             )
+        check_callbacks(**self.callbacks)
         check_callback("on_output", self.on_output, ("input", "output", "metadata"))
         check_callback("on_result", self.on_result, ("input", "value"))
         if self.batches is not None:
@@ -194,7 +206,7 @@ class Worker:
         if "group.instance.id" in settings:  # members with the same id would end each other
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
         consumer = ParallelConsumer(settings, **{**self.options, **changed, **self._own_transactions(index)})
-        consumer.subscribe(self.topics)
+        consumer.subscribe(self.topics, **self.callbacks)
         return consumer
 
     def _own_transactions(self, index: int) -> dict[str, Any]:
@@ -238,7 +250,7 @@ def _output_topics(produces: Any) -> Sequence[str]:
 
 def _check_known(options: Iterable[str]) -> None:
     """Raise `ConfigError` for a name that is no option of a `ParallelConsumer`."""
-    known = _DEFAULTS.keys()
+    known = {*_DEFAULTS, *CALLBACKS}
     for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, {*known, "group", "levels", "value"}, n=1)

@@ -281,6 +281,11 @@ class Dispatch:
                 return len(self._running)
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
 
+    def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
+        """Have the running works of these partitions be none that count, whatever becomes of them."""
+        with self.lock:
+            self.engine.give_up([work for work in self._running if work.partition in partitions])
+
     def abandon(self) -> None:
         """Stop waiting for anything, and count the running works as abandoned."""
         with self.lock:

@@ -17,7 +17,7 @@ from headway.errors import KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
-from headway.kafka.consumer.commits import metadata_is_too_large
+from headway.kafka.consumer.commits import Offsets, metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.membership import Standing, standing
 from headway.parallel.transactions import OutcomeUnknownError, Refusals, Transactions
@@ -58,6 +58,7 @@ class Commits:
     Args:
         give_up: Gives a level's partitions up as lost.
         rejoin: Gives a level's partitions up as lost, and has it join its group again.
+        tell: Tells of each commit's outcome.
         waits: True to fetch nothing while a commit is on its way.
     """
 
@@ -69,6 +70,7 @@ class Commits:
         rejoin: Callable[[int], None],
         interval: float,
         now: float,
+        tell: Callable[[Exception | None, Offsets], None] = lambda error, offsets: None,
         *,
         waits: bool,
     ) -> None:
@@ -76,6 +78,7 @@ class Commits:
         self._levels = levels
         self._give_up_level = give_up
         self._rejoin = rejoin
+        self._tell = tell
         self._turns = CommitSchedule(len(levels), interval, now)
         self._waits = waits
         self.transactions: Transactions | None = None
@@ -139,7 +142,12 @@ class Commits:
         return set(range(len(self._levels))) if partitions is None else {each.level for each in partitions}
 
     def _give_up(self, chosen: Callable[[_OnItsWay], bool]) -> None:
-        self._on_their_way = [each for each in self._on_their_way if not (chosen(each) and each.sent.give_up())]
+        given_up = [each for each in self._on_their_way if chosen(each) and each.sent.give_up()]
+        self._on_their_way = [each for each in self._on_their_way if each not in given_up]
+        for each in given_up:
+            self._tell(
+                KafkaError("Kafka did not answer a commit in time; it may have happened or not."), _offsets(each.tick)
+            )
 
     def _is_uncommitted(self, partitions: Collection[TopicPartition] | None) -> bool:
         if self.transactions and self.transactions.over:
@@ -210,6 +218,7 @@ class Commits:
         """Tell the engine that a commit is done; telling it twice does no harm."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
+        self._tell(None, _offsets(about.tick))
         self._turns.succeeded(about.levels)
         for level in about.levels:
             self._behind_since.pop(level, None)
@@ -221,6 +230,7 @@ class Commits:
         self._failures += 1
         self._warn("A commit of level %d failed, and a later one must cover it: %s", *next(iter(refusals.items())))
         for level, error in refusals.items():
+            self._tell(error, {each: offset for each, offset in _offsets(tick).items() if each.level == level})
             if self.transactions:
                 self._levels[level].hear_refusal(error)
             member = standing(error)
@@ -272,6 +282,10 @@ class Commits:
             text += f" ({self._failures} have failed since the last warning)"
         log.warning(text, *about)
         self._warned_at, self._failures = now, 0
+
+
+def _offsets(tick: Tick) -> Offsets:
+    return {partition: commit.offset for partition, commit in tick.commits.items()}
 
 
 def _has_still(tick: Tick, level: int) -> bool:

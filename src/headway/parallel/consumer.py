@@ -17,12 +17,14 @@ from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
 from headway.declarations import check_kind
-from headway.errors import ClosedError, ConfigError
+from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
+from headway.kafka.consumer.commits import OnCommit
 from headway.parallel.batches import Batches
+from headway.parallel.callbacks import Callbacks, OnRebalance
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
 from headway.parallel.controls import Controls
@@ -30,7 +32,13 @@ from headway.parallel.group_rate import GroupRate
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
-from headway.parallel.validation import check_callback, checked_batch_handler, checked_handler, checked_options
+from headway.parallel.validation import (
+    check_callback,
+    check_callbacks,
+    checked_batch_handler,
+    checked_handler,
+    checked_options,
+)
 from headway.runtime.background import in_background
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
@@ -123,11 +131,13 @@ class ParallelConsumer(Controls):
         self._dispatch = Dispatch(engine, checked.retries, admission, self._wake, levels)
         self._rate = GroupRate(settings.kafka, self._levels, admission, self._dispatch.lock, self._wake)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
+        self._callbacks = Callbacks(self._wake)
         self._control = ControlLoop(
             self._dispatch,
             self._levels,
             self._wake,
             self._rate,
+            self._callbacks,
             buffer=buffer,
             hand_over_timeout=hand_over_timeout,
             commit_interval=interval,
@@ -144,12 +154,30 @@ class ParallelConsumer(Controls):
         self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
         self.failure: BaseException | None = None  # the error that ended the run, if one did
 
-    def subscribe(self, topics: str | Iterable[str] | Mapping[str, int]) -> None:
+    def subscribe(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int],
+        on_assign: OnRebalance | None = None,
+        on_revoke: OnRebalance | None = None,
+        on_lost: OnRebalance | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> None:
         """Read these topics, or, with `levels`, each topic of a mapping at the level given (KIP-349).
 
-        A name that starts with `^` is a pattern. Call it once, before `run`.
+        A name that starts with `^` is a pattern. Call it once, before `run`. The callbacks are plain functions. They
+        are called one after the other, in a thread of their own, and what they raise ends the run.
+
+        Args:
+            topics: The topics.
+            on_assign: Gets the list of partitions that are new. None of their records starts before it returns.
+            on_revoke: Gets the partitions that leave, also at the end of the run. None of their records runs any more,
+                and what is done since the last commit is committed if it returns within the `hand_over_timeout`.
+            on_lost: Gets partitions that another member may have already; by default `on_revoke`.
+            on_commit: Gets (error, offsets) of each commit, error None if it is done. What it raises is only logged.
         """
         self._check_open()
+        check_callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost, on_commit=on_commit)
+        self._callbacks.use(on_assign, on_revoke, on_lost, on_commit)
         of_levels = subscriptions(checked_topics(topics), self._settings.levels)
         self._rate.subscribe(of_levels)
         self._control.fetching.subscribe(of_levels)
@@ -285,8 +313,9 @@ class ParallelConsumer(Controls):
                 self._parts.require_rights()
                 self._parts.begin(make_calls(handler), owner)
                 self._turn_until_stopped()
-            if self._dispatch.failure:  # of the last handler, whose thread has ended by now
-                raise self._dispatch.failure
+            # Of the last handler, whose thread has ended by now, or of a callback at the end.
+            if failure := self._dispatch.failure or self._callbacks.failure:
+                raise failure
         except BaseException as error:
             self.failure = error
             raise
@@ -313,6 +342,7 @@ class ParallelConsumer(Controls):
             if self._parts.supervision:
                 steps.callback(self._parts.supervision.clear)
             steps.callback(self._wake.close)
+            steps.callback(self._control.wait_for_callbacks)
             for part in self._parts.closing():
                 steps.callback(self._close_in_time, part)
             for level in self._levels:
@@ -336,7 +366,14 @@ class ParallelConsumer(Controls):
         self._wake.set()
 
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
-        """Stop, as `stop` does, and wait until `run` has ended; not for handlers, which `run` waits for."""
+        """Stop, as `stop` does, and wait until `run` has ended; not for handlers, which `run` waits for.
+
+        Raises `HeadwayError` in a callback, which `run` waits for, too.
+        """
+        if self._callbacks.runs_here():
+            raise HeadwayError(
+                "close() was called in a callback of the consumer, which it would wait for. Call stop()."
+            )
         with self._state:
             never_ran, self._started = not self._started, True
         if never_ran:

@@ -8,12 +8,13 @@ answered.
 import logging
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
 from headway.parallel.group_rate import GroupRate
@@ -27,6 +28,7 @@ _SERVE_EVERY = 0.1
 _TURN_EVERY = 1.0
 # The least seconds for the commit of a hand-over, however long its handlers have taken.
 _LEAST_FOR_COMMIT = 1.0
+_LEAST_FOR_CALLBACK = 1.0  # seconds for `on_revoke`, likewise
 _LEAVE_WITHIN = 10.0
 
 
@@ -46,6 +48,7 @@ class ControlLoop:
         levels: LevelConsumers,
         wake: Wakeup,
         rate: GroupRate,
+        callbacks: Callbacks,
         *,
         buffer: int,
         hand_over_timeout: float,
@@ -55,10 +58,11 @@ class ControlLoop:
         self._dispatch = dispatch
         self._wake = wake
         self._rate = rate
+        self._callbacks = callbacks
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
-        self.fetching = Fetching(dispatch, levels, buffer, self._hand_over)
+        self.fetching = Fetching(dispatch, levels, callbacks, buffer, self._hand_over)
         self.committing = Commits(
             dispatch,
             levels,
@@ -66,13 +70,14 @@ class ControlLoop:
             self.fetching.rejoin,
             commit_interval,
             time.monotonic(),
+            callbacks.committed,
             waits=waits_for_commits,
         )
 
     def turn(self) -> None:
-        """Do all that is due, and wait until more is; raises `HandlerError` if one is due."""
-        if self._dispatch.failure:
-            raise self._dispatch.failure
+        """Do all that is due, and wait until more is; raises `HandlerError` or a callback's error if one is due."""
+        if failure := self._dispatch.failure or self._callbacks.failure:
+            raise failure
         now = time.monotonic()
         more = self._fetch(now)
         self.committing.turn(now)
@@ -94,7 +99,7 @@ class ControlLoop:
         return max(0.0, min(turns) - now)
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for the running handlers of these partitions, and commit; other partitions go on meanwhile.
+        """Wait for the running handlers of these partitions and for `on_revoke`, and commit; others go on meanwhile.
 
         A hand-over within that of another level ends with the other one, for which a group waits, too.
         """
@@ -108,10 +113,36 @@ class ControlLoop:
         finally:  # completed records are committed after any end of the wait, Ctrl-C too
             self._dispatch.unwatch()
             try:
-                self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
+                if self._tell_revoked(leaving, self._hand_over_until, self._serve_others):
+                    self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
                 self._wake.set()  # events of other levels may have been overheard
+
+    def _tell_revoked(
+        self, partitions: Collection[TopicPartition], until: float, serve: Callable[[float], bool]
+    ) -> bool:
+        """Wait for `on_revoke`, at least a second, and serve others; return whether what is done may be committed.
+
+        What still runs is given up before: nothing may become done behind the back of `on_revoke`.
+        """
+        if self._callbacks.hears_of_revoked:
+            self._dispatch.give_up_running(partitions)
+        told = self._callbacks.revoked(partitions)
+        if told is None:
+            return True
+        until = max(until, time.monotonic() + _LEAST_FOR_CALLBACK)
+        while not told.done():
+            now = time.monotonic()
+            if now >= until:
+                log.warning(
+                    "on_revoke has not returned in time: what is not committed of %d partitions is handled again.",
+                    len(partitions),
+                )
+                return False
+            if not serve(now):
+                self._wake.wait(max(0.0, min(until - time.monotonic(), _SERVE_EVERY)))
+        return told.exception() is None
 
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
         """Commit the completed records of these partitions; others go on, and their errors are raised at the end."""
@@ -146,11 +177,22 @@ class ControlLoop:
     def leave(self) -> None:
         """Commit the completed records; running handlers are not waited for, whoever takes their partitions."""
         self._dispatch.abandon()
-        self._hand_over_timeout = 0.0
+        until, self._hand_over_timeout = time.monotonic() + self._hand_over_timeout, 0.0
+        partitions = self.fetching.partitions()
+        may_commit = False
+        try:
+            may_commit = self._tell_revoked(partitions, until, lambda now: False)
+        finally:
+            if not may_commit:  # Ctrl-C, too, ends the wait without an answer
+                self.fetching.let_go(partitions)
         self._leaves_until = time.monotonic() + _LEAVE_WITHIN
         for _ in self.committing.commit(None, self._leaves_until):
             pass
         self.committing.forget()
+
+    def wait_for_callbacks(self) -> None:
+        """Wait for the callbacks that were told of the end."""
+        self._callbacks.wait(_LEAVE_WITHIN)
 
 
 def _reserve(seconds: float) -> float:

@@ -14,6 +14,7 @@ from headway.errors import AuthorizationError, FetchError, KafkaError, OffsetMap
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.parallel.callbacks import Callbacks
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
 
@@ -40,11 +41,14 @@ class Fetching:
     `hand_over` is called before partitions go to another member: it waits for their running handlers and commits.
     """
 
-    def __init__(self, dispatch: Dispatch, levels: LevelConsumers, buffer: int, hand_over: HandOver) -> None:
+    def __init__(
+        self, dispatch: Dispatch, levels: LevelConsumers, callbacks: Callbacks, buffer: int, hand_over: HandOver
+    ) -> None:
         self._dispatch = dispatch
         self._engine = dispatch.engine
         self._lock = dispatch.lock
         self._levels = levels
+        self._callbacks = callbacks
         self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
         # Handlers wait for the GIL while records are made and taken in. But if handlers take no time at all, the buffer
         # runs dry before this thread has the GIL again.
@@ -147,6 +151,7 @@ class Fetching:
         with self._lock:
             paused = self._engine.paused()
             assigned = set(self._engine.assigned())
+        paused.update(self._callbacks.awaited())
         if paused != self._paused:
             for level, partitions in self._levels.chosen(paused - self._paused, None).items():
                 level.pause(partitions)
@@ -159,10 +164,11 @@ class Fetching:
 
         Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
         """
+        awaited = self._callbacks.awaited() if self._starting else ()
         partitions = [
             partition
             for partition, start in self._starting.items()
-            if partition.level == level.level and start.not_before <= now
+            if partition.level == level.level and start.not_before <= now and partition not in awaited
         ]
         if not partitions:
             return
@@ -190,7 +196,8 @@ class Fetching:
     # A level's rebalance callbacks
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Note new partitions, which begin when the rebalance is over."""
+        """Note new partitions, which begin when the rebalance is over, and `on_assign` has returned."""
+        self._callbacks.assigned(partitions)
         self._starting.update((partition, _Start()) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
@@ -198,10 +205,20 @@ class Fetching:
         try:
             self._hand_over(partitions)
         finally:
-            self.lost(partitions)
+            self.let_go(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Let go of partitions without a commit: another member may own them already."""
+        self.let_go(partitions)
+        self._callbacks.lost(partitions)
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return all partitions of this consumer, those that start, too."""
+        with self._lock:
+            return [*self._engine.assigned(), *self._starting]
+
+    def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget partitions, and what is done of them and not committed."""
         with self._lock:
             self._engine.revoke(partitions)
         self._paused.difference_update(partitions)

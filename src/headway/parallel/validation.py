@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from headway.config import OutputSettings, ParallelSettings
 from headway.core.engine.lanes import Ordering
@@ -131,6 +131,21 @@ def check_callback(name: str, callback: Callable[..., Any] | None, parameters: S
             "function; for an event loop, one that calls its call_soon_threadsafe."
         )
     check_function(name, callback, parameters)
+
+
+CALLBACKS: Final = {
+    "on_assign": ("partitions",),
+    "on_revoke": ("partitions",),
+    "on_lost": ("partitions",),
+    "on_commit": ("error", "offsets"),
+}
+"""The callbacks of a subscription, with what they are called with."""
+
+
+def check_callbacks(**callbacks: Callable[..., Any] | None) -> None:
+    """Raise `ConfigError` for a callback of a subscription that cannot be called."""
+    for name, callback in callbacks.items():
+        check_callback(name, callback, CALLBACKS[name])
 
 
 def checked_retries(retries: Retries, dead_letter_topic: str | None) -> Retries:

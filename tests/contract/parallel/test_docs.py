@@ -23,6 +23,7 @@ PRINTED = {
     4: (7,),
     5: (0, 7),
     6: (0, 7),
+    7: ("loading", 4),
 }
 DECLARATIONS = {1}
 

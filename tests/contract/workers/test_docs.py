@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "workers.md"
 
 def test_the_worker_of_the_page_bills_orders(kafka_cluster: Cluster, tmp_path: Path) -> None:
     topic, dead = kafka_cluster.topic(), plain_topic(kafka_cluster)
-    [program] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     program = program.replace('"orders"', repr(topic)).replace('"orders-dead"', repr(dead))
     (tmp_path / "billing.py").write_text(program.replace('"billing"', repr(topic)))
     with PriorityProducer(kafka_cluster.config({"levels": 3})) as producer:

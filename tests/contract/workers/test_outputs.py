@@ -111,7 +111,7 @@ failed = set()
 
 def write(input, value):
     of = input if isinstance(input, list) else [input]
-    if of[0].value == b"7" and 7 not in failed:
+    if any(each.value == b"7" for each in of) and 7 not in failed:
         failed.add(7)
         raise SystemExit("the file is full")
     say("wrote", len(of), value, threading.current_thread() is threading.main_thread())

@@ -147,6 +147,11 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
             {"hand_over_timeuot": 5},
             "A worker has no option 'hand_over_timeuot'. Did you mean 'hand_over_timeout'?",
         ),
+        (
+            "orders",
+            {"on_assign": len, "on_revoke": id, "on_commit": len},
+            "on_commit is len, which cannot be called with (error",
+        ),
         ("orders", {"produces": 5}, "produces has 5; it must be the name of a Kafka topic, or several"),
         ("orders", {"produces": []}, "produces has []; it must be"),
         ("orders", {"produces": ["bills", "no topic"]}, "produces has 'no topic'"),

@@ -37,7 +37,8 @@ from headway.core.retry import Again, Verdict
 from headway.records import TopicPartition
 
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
-_RUNNING, _DONE, _REPLACED, _DROPPED = WorkState.RUNNING, WorkState.DONE, WorkState.REPLACED, WorkState.DROPPED
+_RUNNING, _STALE, _DROPPED = WorkState.RUNNING, WorkState.STALE, WorkState.DROPPED
+_DONE, _REPLACED = WorkState.DONE, WorkState.REPLACED
 
 R = TypeVar("R")
 
@@ -121,6 +122,12 @@ class Engine(Generic[R]):
             if (assignment := self._assignments.get(partition)) and assignment.state is not _LEAVING:
                 assignment.on(PartitionEvent.REVOKED)
                 self._forget_waiting(assignment)
+
+    def give_up(self, works: Iterable[Work[R]]) -> None:
+        """Have these works be stale if they run: their reports only free their slots."""
+        for work in works:
+            if work.state is _RUNNING:
+                work.state = _STALE
 
     def _drop(self, assignment: Assignment[R]) -> None:
         assignment.end()
@@ -388,7 +395,7 @@ class Engine(Generic[R]):
             self._waiting.place(head, now)
 
     def _report_late(self, work: Work[R]) -> bool:
-        if work.state is _RUNNING:
+        if work.state in (_RUNNING, _STALE):
             self._leave_slot(work, _DROPPED)
         return False
 

@@ -33,7 +33,7 @@ class WorkState(StrEnum):
     REPLACED = "replaced"
     """Reported as failed: another work, the next attempt, has its place."""
     STALE = "stale"
-    """Runs, and its partition is gone: its report only frees the slot."""
+    """Runs, and its partition is gone, or about to go: its report only frees the slot."""
     DROPPED = "dropped"
     """Will not run, or its report came too late: the record comes again, maybe elsewhere."""
 
@@ -52,6 +52,7 @@ class WorkEvent(StrEnum):
     FINISHED = "reported done"
     RETRIED = "to be tried again"
     LEAVES = "its partition leaves"
+    GIVEN_UP = "given up, as its partition leaves"
     LOST = "its partition is lost"
 
 
@@ -69,6 +70,7 @@ WORK_TRANSITIONS = {
     (_S.READY, _E.TAKEN_ALONG): _S.RUNNING,
     (_S.RUNNING, _E.FINISHED): _S.DONE,
     (_S.RUNNING, _E.RETRIED): _S.REPLACED,
+    (_S.RUNNING, _E.GIVEN_UP): _S.STALE,
     (_S.RUNNING, _E.LOST): _S.STALE,
     (_S.STALE, _E.FINISHED): _S.DROPPED,
     (_S.STALE, _E.RETRIED): _S.DROPPED,

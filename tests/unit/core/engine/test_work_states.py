@@ -100,6 +100,7 @@ ACTS: dict[WorkEvent, Act] = {
     WorkEvent.FINISHED: lambda world, work: world.engine.finish(work, NOW),
     WorkEvent.RETRIED: lambda world, work: world.engine.retry(work, NOW, OSError(), NOW),
     WorkEvent.LEAVES: lambda world, work: world.engine.retire([ORDERS]),
+    WorkEvent.GIVEN_UP: lambda world, work: world.engine.give_up([work]),
     WorkEvent.LOST: lambda world, work: world.lose(),
 }
 # What only works in one state can meet, since it is about the record's arrival or the work ahead of it.
