@@ -20,6 +20,7 @@ _MODULES = {
     "Ladder": "headway.core.delay.ladder",
     "LevelMetrics": "headway.priority.consumer",
     "Ordering": "headway.core.engine.lanes",
+    "Origin": "headway.history",
     "ParallelConsumer": "headway.parallel.consumer",
     "PriorityConsumer": "headway.priority.consumer",
     "PriorityProducer": "headway.priority.producer",

@@ -9,6 +9,7 @@ from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import BatchError
 from headway.execution.context import Context
+from headway.history import Origin
 from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.result_stream import BatchResult, Result
@@ -34,6 +35,7 @@ __all__ = [
     "Ladder",
     "LevelMetrics",
     "Ordering",
+    "Origin",
     "ParallelConsumer",
     "PriorityConsumer",
     "PriorityProducer",

@@ -6,8 +6,12 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from headway.core.engine.work import Failure
 from headway.core.outgoing_record import OutgoingRecord
+from headway.core.retry import failure_behind
 from headway.core.user_errors import kind_of, text_of
+from headway.errors import EarlierAttemptError
+from headway.history import HEADER, History, Origin
 from headway.records import ConsumerRecord, Header
 
 PREFIX = "headway.error."
@@ -29,16 +33,33 @@ class Failed(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def first_failed_at(self) -> float | None: ...
+    def failure(self) -> Failure | None: ...
 
 
-def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Header]:
-    """Return the record's own headers and the story of its failure, without that of an earlier dead letter."""
-    record, now, first_failed_at = work.record, time.time(), work.first_failed_at
-    first = now if first_failed_at is None else now - (time.monotonic() - first_failed_at)
+def name_and_text(error: BaseException) -> tuple[str, str]:
+    """Return how an error is told: the name of its class with the module, and its text.
+
+    Of a `RetryLater` the error behind it is told, and of an earlier attempt the error that it failed with.
+    """
+    error = failure_behind(error)
+    if issubclass(type(error), EarlierAttemptError):
+        return error.exception, error.message  # type: ignore[attr-defined]
+    return kind_of(error), text_of(error)
+
+
+def letter_headers(
+    topic: str, work: Failed, error: BaseException, reason: str, origin: Origin | None = None
+) -> list[Header]:
+    """Return the record's own headers and the story of its failure, without that of an earlier dead letter.
+
+    `topic` is that of the dead letter, in which the record keeps its origin, or the one given.
+    """
+    record, now, before = work.record, time.time(), work.failure
+    first = now if before is None else now - (time.monotonic() - before.first_at)
+    exception, message = name_and_text(error)
     story = {
-        "exception": kind_of(error),
-        "message": text_of(error),
+        "exception": exception,
+        "message": message,
         "reason": reason,
         "attempts": str(work.attempt),
         "topic": record.kafka_topic,
@@ -48,8 +69,11 @@ def letter_headers(work: Failed, error: BaseException, reason: str) -> list[Head
         "first.time": str(round(first * 1000)),
         "last.time": str(round(now * 1000)),
     }
-    own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
-    return own + [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
+    if before is not None:
+        story["first.exception"], story["first.message"] = name_and_text(before.first_error)
+    own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX) and name != HEADER]
+    told = [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
+    return [*own, *told, History(topic, origin or record.origin).header()]
 
 
 def size_of(record: OutgoingRecord) -> int:
@@ -73,7 +97,7 @@ def shortened(letter: R, most: int) -> R:
     The record's own headers are left out.
     """
     headers = letter.headers or []
-    story = {name: content for name, content in headers if name.startswith(PREFIX)}
+    story = {name: content for name, content in headers if name.startswith(PREFIX) or name == HEADER}
     own = len(headers) - len(story)
     was = f"value {len(letter.value or b'')} bytes, key {len(letter.key or b'')} bytes, {own} headers"
     story.setdefault(_SHORTENED, was.encode())

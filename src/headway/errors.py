@@ -43,6 +43,7 @@ __all__ = [
     "DeliveryError",
     "DeliveryRefusedError",
     "DeserializationError",
+    "EarlierAttemptError",
     "FencedError",
     "FetchError",
     "FetchRefusedError",
@@ -175,6 +176,21 @@ class HandlerError(HeadwayError):
 
 class TimeLimitError(HeadwayError):
     """A handler did not end within its time limit; a failed attempt as any other."""
+
+
+class EarlierAttemptError(HeadwayError):
+    """The error of an attempt before the record was sent on, as `RetryLater` does; the record's header tells of it.
+
+    Attributes: exception: The name of the error's class. message: The error's text, or the beginning of it.
+    """
+
+    def __init__(self, exception: str, message: str) -> None:
+        super().__init__(exception, message)
+        self.exception = exception
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.exception}: {self.message}" if self.message else self.exception
 
 
 class HandlerProcessError(HeadwayError):

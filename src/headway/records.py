@@ -7,10 +7,12 @@ partition. `headway.core.levels.naming` gives the Kafka topic for an address.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
+
+from headway.history import Origin, history_of
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,9 @@ class Message(Protocol):
 # Called by C: a call that the interpreter has specialised overlooks an error beside a result, and the error then comes
 # up anywhere later.
 _call_headers = methodcaller("headers")
+
+
+_message_of = attrgetter("_message")
 
 
 def headers_of(message: Message) -> Sequence[Header]:
@@ -190,6 +195,15 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
         return headers_of(self._message)
 
     @property
+    def origin(self) -> Origin:
+        """The place at which the record was first sent: the same after `RetryLater`, as a dead letter, and sent again.
+
+        `str(record.origin)` is an id of the record, as `orders-0-17`.
+        """
+        history = history_of(self.headers, self.kafka_topic)
+        return history.origin if history else Origin(self.kafka_topic, self.partition, self.offset)
+
+    @property
     def timestamp(self) -> int:
         """Milliseconds since the epoch: the time of creation, or of appending, as the topic is configured."""
         return self._message.timestamp()[1]
@@ -206,6 +220,15 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in ("topic", "level", "partition", "offset")]
+
+
+def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
+    """Return those of the records that have headers; quick where none has any."""
+    try:
+        headers = map(_call_headers, map(_message_of, records))
+        return [record for record, some in zip(records, headers, strict=True) if some]
+    except SystemError:  # a name that is not UTF-8, which is looked at record by record
+        return [record for record in records if record.headers]
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):

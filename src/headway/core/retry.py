@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headway.core.user_errors import attribute, name_of
+from headway.core.user_errors import attribute, cause_of, is_error, name_of
 from headway.declarations import called, check_function, is_number, is_whole, shown
 from headway.errors import ConfigError
 
@@ -39,8 +39,9 @@ class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
     """A handler's request to try again after a delay, out of this process's memory.
 
     The record is stored as a schedule (see `Scheduler`), and this process is done with it. A relay sends it to its
-    topic again when `delay` has passed, and there it begins with attempt 1. Meanwhile later records of its key go on.
-    If the scheduler refuses the delay or the record, the attempt has failed as with any other error.
+    topic again when `delay` has passed, and there its attempts are counted on. Meanwhile later records of its key go
+    on. After `max_attempts` it is a dead letter. If it is raised from another error, or while one is handled, that
+    error is told. If the scheduler refuses the delay or the record, the attempt has failed as with any other error.
 
     Args:
         delay: The delay in seconds; below 0 there is none.
@@ -51,6 +52,18 @@ class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
     def __init__(self, delay: float) -> None:
         super().__init__(delay)
         self.delay = delay
+
+
+def failure_behind(error: BaseException) -> BaseException:
+    """Return what an attempt failed of: the error for which a handler raised `RetryLater`, or the error itself."""
+    if not issubclass(type(error), RetryLater):
+        return error
+    sent = attribute(error, REASON)  # from another process, which sends no causes
+    return sent if is_error(sent) else cause_of(error) or error
+
+
+REASON = "_reason"
+"""The attribute of a `RetryLater` that has come from another process: the error behind it."""
 
 
 class FatalError(Exception):
@@ -168,7 +181,8 @@ class Retries:
     Args:
         backoff: The delay after each attempt: `fixed_backoff`, `exponential_backoff`, or a function of the attempt,
             from 1, and a chance from 0 to 1. If it raises, the default decides.
-        max_attempts: The attempts after which a record is a dead letter, `RetriableError` or not; None tries for ever.
+        max_attempts: The attempts after which a record is a dead letter, `RetriableError` and `RetryLater` or not; None
+            tries for ever.
         fatal: Errors that are not retried, besides `FatalError`. `RetriableError` is, up to `max_attempts`.
         by_exception: The back-offs of certain errors: that of the error's class, or else of its nearest base class.
         delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
@@ -218,15 +232,16 @@ class Retries:
     ) -> Verdict:
         """Return what to do after an attempt failed; of those before it, `untried` ended before anything was tried."""
         kind = type(error)  # `isinstance` would also ask the object for its class
-        if issubclass(kind, RetryLater):
-            return Later(attribute(error, "delay"))
+        is_later = issubclass(kind, RetryLater)
         is_retriable = issubclass(kind, RetriableError)
-        if not is_retriable and self._is_fatal(kind):
+        if not is_retriable and not is_later and self._is_fatal(kind):
             return DeadLetter(f"{name_of(kind)} is not retried")
         was_untried = is_retriable and _is_true(attribute(error, "untried"))
         tried = attempt - untried - was_untried
         if self.max_attempts is not None and tried >= self.max_attempts:
             return DeadLetter(f"attempt {tried} of {self.max_attempts} failed")
+        if is_later:
+            return Later(attribute(error, "delay"))
         seconds, delay_error = self._seconds(record, max(1, tried), error, chance)
         if is_retriable:
             seconds = max(seconds, _asked_for(attribute(error, "retry_after")))

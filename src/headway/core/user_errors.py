@@ -11,6 +11,7 @@ LONGEST_TEXT = 10_000  # characters
 
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
+_hides_context = BaseException.__dict__["__suppress_context__"].__get__
 _members_of = BaseExceptionGroup.__dict__["exceptions"].__get__
 _name_of = type.__dict__["__qualname__"].__get__
 _set_traceback = BaseException.__dict__["__traceback__"].__set__
@@ -43,6 +44,12 @@ def description_of(error: BaseException) -> str:
         return _shortened(repr(error))
     except BaseException:
         return name_of(type(error))
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return the error that an error was raised from, or while it was handled; None if there is none."""
+    cause: BaseException | None = _cause_of(error)
+    return _context_of(error) if cause is None and not _hides_context(error) else cause
 
 
 def kind_of(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from headway.dead_letters import PREFIX, fitting, halved, letter_headers
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
+from headway.history import Origin, history_of
 from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.kafka.producer.targets import Targets
 from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
@@ -188,7 +189,7 @@ class Writing:
         error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
-        headers = letter_headers(_Failed(record), error, reason)
+        headers = letter_headers(self._names.dead, _Failed(record), error, reason, _origin_of(message))
         letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
@@ -269,7 +270,17 @@ def _is_letter(message: Message) -> bool:
 class _Failed(NamedTuple):
     record: ConsumerRecord
     attempt: int = 1
-    first_failed_at: float | None = None
+    failure: None = None
+
+
+def _origin_of(message: Message) -> Origin | None:
+    """Return the origin that a record in a line brings along for its target; None if it has none."""
+    headers = headers_of(message)
+    try:
+        history = history_of(headers, _schedule_in(headers).topic)
+    except ScheduleError:
+        return None
+    return history.origin if history else None
 
 
 _source = RecordSource(0, "", lambda message: message.key(), lambda message: message.value())

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from headway.core.engine import suspects
 from headway.core.engine.work import Outcome, Work
-from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict
+from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
 from headway.execution.failure_log import FailureLog
@@ -28,7 +28,7 @@ class Letters(Protocol):
 class Schedules(Protocol):
     """The store of records to be tried again much later; reports as `Letters`, or to `not_scheduled`."""
 
-    def send(self, work: RecordWork, delay: Any) -> None: ...
+    def send(self, work: RecordWork, error: BaseException, delay: Any) -> None: ...
 
 
 class Failures:
@@ -100,20 +100,21 @@ class Failures:
         """Send a work's dead letter or schedule."""
         error, verdict = outcome
         if isinstance(verdict, Later) and self._schedules:
-            self._schedules.send(work, verdict.delay)
+            self._schedules.send(work, error, verdict.delay)
         elif self._letters:
             self._letters.send(work, error, verdict.reason)
 
 
 def log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
     """Tell the log of a record that becomes a dead letter."""
-    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(error))
+    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(failure_behind(error)))
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
     """Return the error for a record that failed for good without a dead-letter topic to keep it."""
+    description = description_of(failure_behind(error))
     failure = HandlerError(
-        f"{work.record!r} failed for good ({reason}): {description_of(error)}. It is not done, and comes again after a "
+        f"{work.record!r} failed for good ({reason}): {description}. It is not done, and comes again after a "
         "restart. Name a dead_letter_topic to keep such records and go on."
     )
     failure.__cause__ = error

@@ -49,8 +49,8 @@ class HttpHandler:
         accept: Statuses besides 2xx that mean done, such as 409 if a repeated request is answered so.
         on_response: Is called with record and answer before the record is done; an error that it raises is a failed
             attempt.
-        idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key: <topic>-<partition>-<offset>`, the
-            same at each attempt, unless the request has one of its own.
+        idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key` with the record's origin, the same at
+            each attempt, unless the request has one of its own.
         max_retry_after: The longest wait, in seconds, that a server may ask for.
         max_body: How many bytes of an answer are read; a longer body is cut.
         session: Opens the session, for proxies, client certificates and the like; called in the event loop.
@@ -113,7 +113,7 @@ class HttpHandler:
     def _headers(self, request: Request, record: ConsumerRecord) -> CIMultiDict[str]:
         headers = CIMultiDict(request.headers)
         if self._idempotency_key and request.method.upper() in _NOT_IDEMPOTENT:
-            headers.setdefault("Idempotency-Key", f"{record.kafka_topic}-{record.partition}-{record.offset}")
+            headers.setdefault("Idempotency-Key", str(record.origin))
         return headers
 
     # Sending

@@ -100,7 +100,7 @@ class DeadLetters:
             return str(error)
 
     def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        letter = letter_of(self._topic, work.record, letter_headers(work, error, reason))
+        letter = letter_of(self._topic, work.record, letter_headers(self._topic, work, error, reason))
         self._produce(self._client, letter, work)
 
     def _produce(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork) -> None:

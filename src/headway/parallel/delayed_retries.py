@@ -10,8 +10,10 @@ from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
+from headway.history import without_history
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import cause_of, is_of_the_topic, is_too_large
+from headway.parallel.brought_along import history_after
 from headway.parallel.postponement import Postponement, Reports
 from headway.runtime.lifecycle import time_left_of
 
@@ -41,13 +43,13 @@ class DelayedRetries:
         self._scheduler: Scheduler | None = None
         self._pause = Postponement(reports, _warn)
 
-    def send(self, work: RecordWork, delay: Any) -> None:
-        """Store a record, to come to its partition again; `delay` is as a handler gave it."""
-        sending = self._thread.submit(self._send, work, delay)
+    def send(self, work: RecordWork, error: BaseException, delay: Any) -> None:
+        """Store a record, to come to its partition again with its history; `delay` is as a handler gave it."""
+        sending = self._thread.submit(self._send, work, error, delay)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
-    def _send(self, work: RecordWork, delay: Any) -> None:
+    def _send(self, work: RecordWork, failed: BaseException, delay: Any) -> None:
         record = work.record
 
         def report(error: Exception | None, _: Any) -> None:
@@ -69,7 +71,7 @@ class DelayedRetries:
                 record.raw_value,
                 record.kafka_topic,
                 delay,
-                headers=record.headers,
+                headers=[*without_history(record.headers), history_after(work, failed).header()],
                 partition=record.partition,
                 on_stored=report,
             )

@@ -2,18 +2,20 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
 from headway.core.engine.partition_states import PartitionState
+from headway.core.engine.work import Failure
 from headway.core.levels.naming import LevelSubscription
 from headway.core.offsets.offset_map import OffsetMap, decode
 from headway.errors import AuthorizationError, FetchError, KafkaError, OffsetMapError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.parallel.brought_along import failures_before
 from headway.parallel.callbacks import Callbacks
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
@@ -114,8 +116,9 @@ class Fetching:
     def _fetch(self, level: LevelConsumer, demand: int, now: float) -> bool:
         with GcPause():
             records = level.fetch(demand, now)
+            failures = failures_before(records)
             with self._lock:
-                self._receive(records, now)
+                self._receive(records, now, failures)
                 for partition in level.ends.keys() - self._starting.keys():
                     self._engine.advance(partition, level.ends.pop(partition))
         _raise_unless_fetching(level)
@@ -138,13 +141,16 @@ class Fetching:
         self._dispatch.alarm(level, -1)  # librdkafka says when a record comes
         return min(demand, self._at_once)
 
-    def _receive(self, records: Sequence[ConsumerRecord], now: float) -> None:
+    def _receive(
+        self, records: Sequence[ConsumerRecord], now: float, failures: Mapping[ConsumerRecord, Failure]
+    ) -> None:
         for _, group in groupby(records, _address):
             of_one = list(group)
             partition = of_one[0].topic_partition
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
-            self._engine.receive(partition, of_one, now)  # the engine ignores records of a starting partition
+            # The engine ignores records of a starting partition.
+            self._engine.receive(partition, of_one, now, failures)
 
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""

@@ -160,7 +160,8 @@ class Transactions:
         self._dispatch.stored(work, (self._letter(work, error, reason),))
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
-        letter = letter_of(self._dead_letter_topic or "", work.record, letter_headers(work, error, reason))
+        topic = self._dead_letter_topic or ""
+        letter = letter_of(topic, work.record, letter_headers(topic, work, error, reason))
         return Output(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
 
     # Committing

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, cli
+from headway import ConsumerRecord, Context, FatalError, Origin, ParallelConsumer, cli
+from headway.history import History
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.records import Message
 from tests.contract.conftest import Cluster
@@ -143,7 +144,11 @@ def test_a_letter_goes_back_as_it_came_and_is_not_open_any_more(shop: Shop) -> N
     assert (result.exit_code, result.stdout) == (0, f"1 dead letter sent again to {shop.topic}.\n")
     [record] = shop.records()
     assert (record.partition(), record.key(), record.value()) == (2, b"ann", b"\xff\x00")
-    assert record.headers() == [*OWN, ("headway.sent-again.from", f"{shop.dead}-0-1".encode())]
+    assert record.headers() == [
+        *OWN,
+        ("headway.sent-again.from", f"{shop.dead}-0-1".encode()),
+        History(shop.topic, Origin(shop.topic, 2, 7)).header(),
+    ]
     assert shop.still_open() == ["0:0", "0:2"]
     shown = dead("list", shop.dead, "--sent-too").stdout.splitlines()[1:]
     assert [row.split()[-1] for row in shown] == ["no", "yes", "no"]
@@ -224,7 +229,7 @@ def test_dead_letters_of_share_groups_are_listed_shown_and_sent_again_if_they_ha
     assert "Left out, as their share groups do not copy records: 1." in rest.stderr
     [record] = shop.records()
     assert (record.key(), record.value(), record.partition()) == (b"ann", b"1", 1)
-    assert [name for name, _ in record.headers() or ()] == ["headway.sent-again.from"]
+    assert [name for name, _ in record.headers() or ()] == ["headway.sent-again.from", "headway.history"]
 
 
 def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) -> None:
@@ -350,13 +355,14 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_record_that_failed_is_handled_when_its_letter_was_sent_again(shop: Shop) -> None:
-    handled: list[tuple[Any, dict[str, Any]]] = []
-    works = False
+    handled: list[tuple[Any, Origin, dict[str, Any]]] = []
+    works, first = False, Origin(shop.topic, 1, 0)
 
     def bill(record: ConsumerRecord, context: Context) -> None:
         if not works:
+            assert record.origin == first
             raise FatalError("no such customer")
-        handled.append((record.value, dict(record.headers)))
+        handled.append((record.value, record.origin, dict(record.headers)))
         consumer.stop()
 
     config = shop.cluster.config({"group.id": shop.topic, "auto.offset.reset": "earliest"})
@@ -376,6 +382,6 @@ def test_a_record_that_failed_is_handled_when_its_letter_was_sent_again(shop: Sh
         thread.join(30)
         assert not thread.is_alive()
     watcher.close()
-    [(value, headers)] = handled
+    [(value, origin, headers)] = handled
     place = f"{shop.dead}-{letter['partition']}-{letter['offset']}"
-    assert (value, headers) == (b"order", {"headway.sent-again.from": place.encode()})
+    assert (value, headers["headway.sent-again.from"], origin) == (b"order", place.encode(), first)

@@ -14,7 +14,7 @@ from unittest.mock import create_autospec
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, Context, FatalError, Ordering, ParallelConsumer, Retries
+from headway import ConsumerRecord, Context, FatalError, Ordering, Origin, ParallelConsumer, Retries, RetryLater
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
@@ -235,9 +235,13 @@ def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
         later = DelayedRetries(address, "headway-delay", create_autospec(ScheduleReports, instance=True))
-        record = SimpleNamespace(raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0)
+        record = SimpleNamespace(
+            raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0, timestamp=1
+        )
+        record.origin = Origin("orders", 0, 0)
+        work: Any = SimpleNamespace(record=record, failure=None, attempt=1, untried=0)
         for _ in range(5):
-            later.send(SimpleNamespace(record=record), 60.0)  # type: ignore[arg-type]
+            later.send(work, RetryLater(60.0), 60.0)
         began = time.monotonic()
         later.close(0.1)
         assert time.monotonic() - began < 2

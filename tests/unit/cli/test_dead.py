@@ -17,6 +17,7 @@ from headway.cli.display.terminal import Progress
 from headway.cli.display.texts import Moment, local_time
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import ConfigError, KafkaError
+from headway.history import HEADER, History, Origin, ToldError, history_of
 from headway.kafka.binding.capi import Partition
 from headway.records import Header
 
@@ -181,6 +182,8 @@ def test_a_letter_tells_what_went_wrong_where_and_when() -> None:
         "last_time": 1_700_000_060_000,
         "shortened": None,
         "group": None,
+        "first_exception": None,
+        "first_message": None,
     }
     assert letter().when == 1_700_000_060_000
 
@@ -248,11 +251,27 @@ def test_a_line_of_json_is_the_whole_letter() -> None:
 
 def test_a_letter_is_sent_with_its_own_headers_and_the_name_of_its_last_life() -> None:
     own = [("trace", b"1"), ("trace", None), (SENT_AGAIN_FROM, b"orders-dead-0-3")]
-    assert letter(headers_of(STORY, *own)).headers_to_send(TOPIC) == [
+    assert letter(headers_of(STORY, *own)).headers_to_send(TOPIC, "orders-2") == [
         ("trace", b"1"),
         ("trace", None),
         (SENT_AGAIN_FROM, b"orders-dead-0-12"),
+        History("orders-2", Origin("orders-2", 3, 4711)).header(),
     ]
+
+
+def test_a_letter_keeps_its_origin_whoever_wrote_it_and_begins_its_attempts_anew() -> None:
+    first, earlier = Origin("orders-2", 0, 7), ToldError("TimeoutError", "late", 5)
+
+    def origin_sent(*headers: Header, story: dict[str, str] = STORY) -> History | None:
+        return history_of(letter(headers_of(story, *headers)).headers_to_send(TOPIC, "elsewhere"), "elsewhere")
+
+    ours = History(TOPIC, first).header()
+    copied = History("orders-2", first, attempts=4, first=earlier, last=earlier, since=1).header()
+    assert origin_sent(ours) == origin_sent(copied) == origin_sent(copied, ours) == History("elsewhere", first)
+    unreadable = (HEADER, b"{")
+    for nothing in ((), (unreadable,), (History("another", first).header(),)):
+        assert origin_sent(*nothing) == History("elsewhere", Origin("orders-2", 3, 4711))
+    assert origin_sent(story={}) == History("elsewhere", Origin(TOPIC, 0, 12))  # no dead letter: a record of its own
 
 
 @pytest.mark.parametrize(

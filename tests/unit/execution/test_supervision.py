@@ -215,7 +215,8 @@ def test_the_letter_of_one_that_kills_tells_when_it_first_did_and_is_made_again_
     world.call_and_fail(0)
     [(work, _, reason)] = world.letters.sent
     assert (work.attempt, reason) == (3, "attempt 3 of 3 failed")
-    assert work.first_failed_at == pytest.approx(time.monotonic() - 100, abs=5)
+    assert work.failure is not None
+    assert work.failure.first_at == pytest.approx(time.monotonic() - 100, abs=5)
     assert world.runs == [1]
 
     world.letters.sent.clear()

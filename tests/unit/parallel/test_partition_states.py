@@ -84,7 +84,14 @@ class World:
 
     def fetch(self, *offsets: int) -> None:
         self.level.log = [
-            SimpleNamespace(offset=offset, raw_key=b"k", kafka_topic="orders", partition=0, topic_partition=ORDERS)
+            SimpleNamespace(
+                offset=offset,
+                raw_key=b"k",
+                kafka_topic="orders",
+                partition=0,
+                topic_partition=ORDERS,
+                _message=SimpleNamespace(headers=lambda: None),
+            )
             for offset in offsets
         ]
         self.fetching.fetch(time.monotonic(), paused=False)

@@ -9,6 +9,7 @@ from headway.cli.display.json_lines import to_json
 from headway.cli.display.texts import local_time, printable, shortened, shown_bytes
 from headway.cli.records.record_lines import text_or_base64
 from headway.dead_letters import PREFIX
+from headway.history import HEADER, History, Origin, history_of
 from headway.records import Header, Message, headers_of
 
 SENT_AGAIN_FROM = "headway.sent-again.from"
@@ -63,6 +64,8 @@ class Failure(NamedTuple):
     last_time: int | None
     shortened: str | None = None
     group: str | None = None
+    first_exception: str | None = None
+    first_message: str | None = None
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
@@ -83,6 +86,8 @@ class Failure(NamedTuple):
             last_time=_number(told.get("last.time")),
             shortened=told.get("shortened"),
             group=told.get("group"),
+            first_exception=told.get("first.exception"),
+            first_message=told.get("first.message"),
         )
 
 
@@ -115,10 +120,25 @@ class Letter(NamedTuple):
         """Return whether this only tells of a record that a share group gave up: by default that is not copied."""
         return self.failure is not None and self.failure.group is not None and self.key is self.value is None
 
-    def headers_to_send(self, topic: str) -> list[Header]:
-        """Return the record's own headers, and one that names its dead letter."""
-        own = [(name, value) for name, value in self.headers if not name.startswith((*_TOLD, SENT_AGAIN_FROM))]
-        return [*own, (SENT_AGAIN_FROM, f"{topic}-{self.place.partition}-{self.place.offset}".encode())]
+    def headers_to_send(self, topic: str, target: str) -> list[Header]:
+        """Return the record's own headers, one that names its dead letter of `topic`, and its origin for the target."""
+        begins = (*_TOLD, SENT_AGAIN_FROM, HEADER)
+        own = [(name, value) for name, value in self.headers if not name.startswith(begins)]
+        place = Origin(topic, *self.place)
+        return [*own, (SENT_AGAIN_FROM, str(place).encode()), History(target, self.origin(topic) or place).header()]
+
+    def origin(self, topic: str) -> Origin | None:
+        """Return the origin of the record whose letter is in `topic`: told by a history, or the place it failed at."""
+        if history := history_of(self.headers, topic):
+            return history.origin
+        failure = self.failure
+        if failure is None or failure.topic is None:
+            return None
+        if history := history_of(self.headers, failure.topic):  # of a letter that another writer has copied
+            return history.origin
+        if failure.partition is None or failure.offset is None:
+            return None
+        return Origin(failure.topic, failure.partition, failure.offset)
 
 
 class Filter(NamedTuple):
@@ -177,8 +197,11 @@ def page(topic: str, letter: Letter) -> list[str]:
     lines = [
         f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
     ]
-    lines += _fields(_story(letter.failure) | _times(letter) | {"key": shown_bytes(letter.key)})
-    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(_TOLD)]
+    origin = letter.origin(topic)
+    first_sent = {"origin": printable(str(origin))} if letter.failure and origin else {}
+    lines += _fields(_story(letter.failure) | first_sent | _times(letter) | {"key": shown_bytes(letter.key)})
+    told = (*_TOLD, HEADER)
+    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(told)]
     if own:
         lines += ["headers", *(f"  {name}: {value}" for name, value in own)]
     return [*lines, *_value(letter.value)]
@@ -193,6 +216,8 @@ def _story(failure: Failure | None) -> dict[str, str]:
         "message": failure.message,
         "reason": failure.reason,
         "attempts": failure.attempts,
+        "first exception": failure.first_exception,
+        "first message": failure.first_message,
         "from": _source(failure),
         "share group": failure.group,
         "shortened": failure.shortened,

@@ -202,7 +202,7 @@ class SendingAgain:
 
     def _send(self, letter: Letter) -> None:
         topic, partition = self._plan.destinations[letter.place.partition][letter.place.offset]
-        headers = letter.headers_to_send(self._dead.name)
+        headers = letter.headers_to_send(self._dead.name, topic)
         reported = partial(self._reported, letter.place, topic)
         while True:
             try:

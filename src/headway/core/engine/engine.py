@@ -15,7 +15,7 @@ Invariants:
 - The bytes held are the records that are not done, plus the uncommitted outputs with their records.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count, islice, pairwise, repeat
 from operator import lt
 from typing import Any, Generic, TypeVar
@@ -30,7 +30,7 @@ from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
 from headway.core.engine.waiting_heads import WaitingHeads
-from headway.core.engine.work import Work
+from headway.core.engine.work import NO_FAILURES, Failure, Work
 from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.retry import Again, Verdict
@@ -163,8 +163,10 @@ class Engine(Generic[R]):
         """
         return self._backpressure.paused(self._assignments)
 
-    def receive(self, partition: TopicPartition, records: Sequence[R], now: float) -> None:
-        """Take in fetched records of a partition, in the order of its log.
+    def receive(
+        self, partition: TopicPartition, records: Sequence[R], now: float, failures: Mapping[R, Failure] = NO_FAILURES
+    ) -> None:
+        """Take in fetched records of a partition, in the order of its log, with their failed attempts before.
 
         Records of a partition that is not assigned, or is retired, are ignored. Where the offsets go back, by a seek or
         because the log was truncated, a new epoch begins.
@@ -174,10 +176,17 @@ class Engine(Generic[R]):
         for stop in _ascending_ends(offsets):
             assignment = self._assignments.get(partition)
             if assignment and assignment.state is not _LEAVING:
-                self._receive(partition, records[start:stop], offsets[start:stop], now)
+                self._receive(partition, records[start:stop], offsets[start:stop], now, failures)
             start = stop
 
-    def _receive(self, partition: TopicPartition, records: Sequence[R], offsets: Sequence[int], now: float) -> None:
+    def _receive(
+        self,
+        partition: TopicPartition,
+        records: Sequence[R],
+        offsets: Sequence[int],
+        now: float,
+        failures: Mapping[R, Failure],
+    ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
             self.assign(partition, OffsetMap(offsets[0]))
         assignment = self._assignments[partition]
@@ -186,23 +195,34 @@ class Engine(Generic[R]):
             is_fresh = set(fresh)
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
         if records:
-            self._enqueue(assignment, records, fresh, now)
+            self._enqueue(assignment, records, fresh, now, failures)
             self._backpressure.pause_or_resume(assignment)
 
-    def _enqueue(self, assignment: Assignment[R], records: Sequence[R], offsets: Sequence[int], now: float) -> None:
+    def _enqueue(
+        self,
+        assignment: Assignment[R],
+        records: Sequence[R],
+        offsets: Sequence[int],
+        now: float,
+        failures: Mapping[R, Failure],
+    ) -> None:
         sizes = list(map(self._size_of, records))
         lanes = self._lane_names(records)
         works = list(map(Work, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
         assignment.bytes += (size := sum(sizes))
         self._budgets[assignment.level].fill(size, len(sizes))
+        if failures:
+            for work in works:
+                work.failure = failures.get(work.record)
         if self._waiting.batching:
             self._waiting.take_in(assignment.lanes.extend(works), works, now)
             return
-        if self._due is None:
+        if self._due is None and not failures:
             self._levels[assignment.level].arrive(assignment.lanes.extend(works))
             return
-        for work in works:
-            work.not_before = self._due(work.record)
+        if self._due is not None:
+            for work in works:
+                work.not_before = self._due(work.record)
         for head in assignment.lanes.extend(works):
             self._waiting.place(head, now)
 

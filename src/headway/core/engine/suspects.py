@@ -74,8 +74,8 @@ class Suspect:
         """Return the failures before the last; `wall_to_now` turns seconds since the epoch into the clock's."""
         if self.attempts <= 1:
             return None
-        first_at = self.first_at + wall_to_now
-        return Failure(self.error(), self.at + wall_to_now, first_at, self.attempts - 1, self.untried)
+        error, first_at = self.error(), self.first_at + wall_to_now
+        return Failure(error, self.at + wall_to_now, first_at, self.attempts - 1, self.untried, error)
 
 
 class Suspects:

@@ -6,14 +6,14 @@ known by its work, and ignored. A work is running from `take` until it is report
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from headway.core.engine.work_states import WorkState
 from headway.core.user_errors import without_frames
 from headway.records import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from headway.core.engine.assignment import Assignment
     from headway.core.retry import DeadLetter, Later
@@ -24,7 +24,7 @@ _READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 
 
 class Failure(NamedTuple):
-    """The failed attempts so far: the last error and its time, the time of the first, and their number.
+    """The failed attempts so far: the last error and its time, the first and its time, and their number.
 
     `untried` is the number of attempts that ended before anything was tried.
     """
@@ -34,6 +34,11 @@ class Failure(NamedTuple):
     first_at: float
     attempts: int
     untried: int
+    first_error: BaseException
+
+
+NO_FAILURES: Mapping[Any, Failure] = {}
+"""The failed attempts of records that bring none along."""
 
 
 class Outcome(NamedTuple):
@@ -111,11 +116,6 @@ class Work(Generic[R]):
         """The number of attempts before this one that do not count."""
         return 0 if self.failure is None else self.failure.untried
 
-    @property
-    def first_failed_at(self) -> float | None:
-        """The time at which the first attempt failed."""
-        return None if self.failure is None else self.failure.first_at
-
     def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
         """Return the next attempt after this one failed, or without an error the same attempt.
 
@@ -125,8 +125,9 @@ class Work(Generic[R]):
         if error is None:
             again.failure, again.outcome = self.failure, self.outcome
         else:
-            first_at = now if self.failure is None else self.failure.first_at
-            again.failure = Failure(without_frames(error), now, first_at, self.attempt, self.untried + untried)
+            error, before = without_frames(error), self.failure
+            first_at, first_error = (before.first_at, before.first_error) if before else (now, error)
+            again.failure = Failure(error, now, first_at, self.attempt, self.untried + untried, first_error)
         again.not_before = not_before
         again.state = _BEHIND  # until its lane puts it first
         return again

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from headway.core.engine.work import Failure
-from headway.core.retry import FatalError, RetriableError, RetryLater
+from headway.core.retry import REASON, FatalError, RetriableError, RetryLater, failure_behind
 from headway.core.user_errors import attribute, description_of, is_error, name_of
 from headway.core.user_errors import text_of as said_by
 from headway.errors import BatchError, ConfigError, HandlerProcessError
@@ -101,7 +101,10 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
         record.timestamp,
         record.leader_epoch,
     )
-    failure = work.failure and work.failure._replace(error=portable(work.failure.error))
+    failure = work.failure
+    if failure:
+        error = portable(failure.error)
+        failure = failure._replace(error=error, first_error=error)  # a context shows only the last
     suffix = record.kafka_topic[len(record.topic) :]
     return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived)
 
@@ -109,6 +112,8 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
 def portable(error: BaseException) -> BaseException:
     """Return the error, or one that tells of it if it cannot be pickled and read again."""
     try:
+        if issubclass(type(error), RetryLater):
+            error = _with_reason(error)
         if issubclass(type(error), BatchError):
             error = BatchError({index: portable(each) for index, each in error.failures.items()})  # type: ignore[attr-defined]
         if is_error(pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own bytes
@@ -116,6 +121,13 @@ def portable(error: BaseException) -> BaseException:
     except BaseException:  # a user's own code
         return _stand_in(error)
     return _stand_in(error)
+
+
+def _with_reason(error: BaseException) -> BaseException:
+    """Return a `RetryLater` that brings the error behind it along: a pickled error loses its cause."""
+    later, reason = RetryLater(attribute(error, "delay")), failure_behind(error)
+    setattr(later, REASON, None if reason is error else portable(reason))
+    return later
 
 
 def _stand_in(error: BaseException) -> BaseException:

@@ -82,7 +82,8 @@ def test_a_retry_comes_first_in_its_lane_when_its_time_has_come() -> None:
     assert engine.take(9, NOW + 4.9) == []
     assert engine.next_wake() == NOW + 5
     (again,) = engine.take(9, NOW + 5)
-    assert (again.offset, again.attempt, again.first_failed_at) == (0, 2, NOW)
+    assert again.failure is not None
+    assert (again.offset, again.attempt, again.failure.first_at) == (0, 2, NOW)
 
 
 def test_a_retry_drops_nothing_that_is_received_while_it_waits() -> None:
@@ -603,7 +604,7 @@ class Failed(Exception):  # noqa: N818
 
 
 @pytest.mark.usefixtures("without_collector")
-def test_a_record_that_fails_again_and_again_keeps_its_last_error_and_no_other() -> None:
+def test_a_record_that_fails_again_and_again_keeps_its_first_and_its_last_error_and_no_other() -> None:
     engine, errors = engine_of(ORDERS, ordering=Ordering.KEY), weakref.WeakSet[Failed]()
     engine.receive(ORDERS, records([0]), NOW)
 
@@ -621,7 +622,7 @@ def test_a_record_that_fails_again_and_again_keeps_its_last_error_and_no_other()
 
     for _ in range(20):
         fail()
-    assert len(errors) == 2
+    assert len(errors) == 4
 
 
 @pytest.mark.usefixtures("without_collector")

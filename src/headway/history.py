@@ -1,0 +1,117 @@
+"""The history that a record brings along in a header: its origin, and its attempts before it was sent on.
+
+A record that fails is sent on by Headway: to its own topic again after `RetryLater`, to the dead letters, and from
+there back. Each time it is another record for Kafka. The header lets it be the same one for whom handles it.
+
+The header counts only in the topic that it names. So a record with copied headers in another topic is a record of its
+own, which begins with its own address and with attempt 1.
+
+Invariants: anybody may write such a header. Whatever it holds, nothing is raised, and what it gives is bounded; one
+that cannot be read is as if there were none.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+HEADER = "headway.history"
+
+_MOST_BYTES = 8_192
+_LONGEST_NAME = 250  # characters of an exception's name
+_LONGEST_MESSAGE = 1_000  # characters of its message
+
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_000)]  # until the year 9999
+_Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
+_Message = Annotated[str, msgspec.Meta(max_length=_LONGEST_MESSAGE)]
+
+_is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
+
+
+class Origin(NamedTuple):
+    """The place of a record when it was first sent: the Kafka topic, the partition and the offset.
+
+    >>> print(Origin("orders", 0, 17))
+    orders-0-17
+    """
+
+    topic: str
+    partition: _Number
+    offset: _Offset
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}-{self.offset}"
+
+
+class ToldError(msgspec.Struct, frozen=True, gc=False):
+    """An error of an earlier attempt as it is told, and its time in milliseconds since the epoch."""
+
+    exception: _Name
+    message: _Message
+    at: _Time
+
+
+class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The history of a record in the Kafka topic `topic`.
+
+    `attempts` have failed before, of which `untried` do not count; then `first` and `last` tell of their errors.
+    `since` is the timestamp of the record that was tried first.
+    """
+
+    topic: str
+    origin: Origin
+    attempts: _Number = 0
+    untried: _Number = 0
+    first: ToldError | None = None
+    last: ToldError | None = None
+    since: _Time | None = None
+
+    def header(self) -> tuple[str, bytes]:
+        """Return the history as a header."""
+        return HEADER, _encode(self)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(History).decode
+
+
+def history_of(headers: Iterable[tuple[str, Any]], topic: str) -> History | None:
+    """Return the history among the headers of a record of this Kafka topic; None if there is none for it.
+
+    Of several headers the last counts.
+    """
+    value = None
+    for name, content in headers:
+        if name == HEADER:
+            value = content
+    return None if value is None else _read(value, topic)
+
+
+def _read(value: Any, topic: str) -> History | None:
+    if not isinstance(value, bytes | str) or len(value) > _MOST_BYTES:
+        return None
+    try:
+        history = _decode(value)
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        return None
+    if history.topic != topic or not _is_topic(history.origin.topic) or history.untried > history.attempts:
+        return None
+    has_errors = history.first is not None and history.last is not None
+    return history if has_errors or not history.attempts else None
+
+
+def told(exception: str, message: str, at: float) -> ToldError:
+    """Return an error as a history tells it, cut to what a reader takes; `at` is in seconds since the epoch."""
+    return ToldError(_plain(exception, _LONGEST_NAME), _plain(message, _LONGEST_MESSAGE), max(0, round(at * 1000)))
+
+
+def _plain(text: str, most: int) -> str:
+    return text[:most].encode(errors="replace").decode()  # a lone surrogate has no place in JSON
+
+
+def without_history(headers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the headers without a history."""
+    return [header for header in headers if header[0] != HEADER]
