@@ -18,13 +18,17 @@ import msgspec
 
 HEADER = "headway.history"
 
-_MOST_BYTES = 8_192
+_MOST_BYTES = 16_384  # more than the longest texts take, at six bytes for a control character
 _LONGEST_NAME = 250  # characters of an exception's name
 _LONGEST_MESSAGE = 1_000  # characters of its message
 
+_LATEST = 253_402_300_799_000  # the last second of the year 9999, in milliseconds
+_MOST_ATTEMPTS = 1_000_000  # a back-off of the user's counts with it
+
+_Attempts = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ATTEMPTS)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_000)]  # until the year 9999
+_Time = Annotated[int, msgspec.Meta(ge=0, le=_LATEST)]
 _Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
 _Message = Annotated[str, msgspec.Meta(max_length=_LONGEST_MESSAGE)]
 
@@ -63,8 +67,8 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     topic: str
     origin: Origin
-    attempts: _Number = 0
-    untried: _Number = 0
+    attempts: _Attempts = 0
+    untried: _Attempts = 0
     first: ToldError | None = None
     last: ToldError | None = None
     since: _Time | None = None
@@ -105,7 +109,19 @@ def _read(value: Any, topic: str) -> History | None:
 
 def told(exception: str, message: str, at: float) -> ToldError:
     """Return an error as a history tells it, cut to what a reader takes; `at` is in seconds since the epoch."""
-    return ToldError(_plain(exception, _LONGEST_NAME), _plain(message, _LONGEST_MESSAGE), max(0, round(at * 1000)))
+    return ToldError(_plain(exception, _LONGEST_NAME), _plain(message, _LONGEST_MESSAGE), _time(round(at * 1000)))
+
+
+def _time(milliseconds: int) -> int:
+    return min(max(0, milliseconds), _LATEST)
+
+
+def after_attempt(
+    topic: str, origin: Origin, since: int, attempts: int, untried: int, first: ToldError, last: ToldError
+) -> History:
+    """Return the history of a record that goes to its own topic again, within the bounds of what is read."""
+    attempts = min(attempts, _MOST_ATTEMPTS)
+    return History(topic, origin, attempts, min(untried, attempts), first, last, _time(since) if since > 0 else None)
 
 
 def _plain(text: str, most: int) -> str:

@@ -8,7 +8,7 @@ from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
 from headway.execution.jobs import RecordWork
-from headway.history import History, ToldError, history_of, told
+from headway.history import History, ToldError, after_attempt, history_of, told
 from headway.records import ConsumerRecord, with_headers
 
 
@@ -36,4 +36,4 @@ def history_after(work: RecordWork, error: BaseException) -> History:
     since = record.timestamp if known is None or known.since is None else known.since
     last = told(*name_and_text(error), time.time())
     first = told(*name_and_text(before.first_error), wall_time(before.first_at)) if before else last
-    return History(record.kafka_topic, record.origin, work.attempt, work.untried, first, last, max(0, since))
+    return after_attempt(record.kafka_topic, record.origin, since, work.attempt, work.untried, first, last)

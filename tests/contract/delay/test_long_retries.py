@@ -48,7 +48,7 @@ def running(consumer: ParallelConsumer, handler: Callable[..., Any], *, produces
 
 
 def send(cluster: DelayCluster, value: bytes, headers: list[Any], partition: int = 1) -> None:
-    producer = KafkaProducer({**cluster.config})
+    producer = KafkaProducer({"log_level": 0, **cluster.config})
     producer.produce(cluster.target, value, b"k", partition=partition, headers=headers)
     assert producer.flush(20) == 0
 

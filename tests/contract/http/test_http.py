@@ -26,12 +26,13 @@ import aiohttp
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, Context, FatalError, Ordering, RetriableError, Retries
+from headway import ConsumerRecord, Context, FatalError, Ordering, Origin, RetriableError, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
+from headway.history import History
 from headway.http import HttpHandler, Request, Response
 from headway.http.handler import open_session
-from headway.records import RecordSource
+from headway.records import Header, RecordSource
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import consumer, plain_topic, send, wait_for
 
@@ -499,14 +500,27 @@ class Message:
 
     topic, partition, offset = (lambda self: "orders-1"), (lambda self: 3), (lambda self: 42)
 
+    def __init__(self, headers: list[Header] | None = None) -> None:
+        self._headers = headers
 
-RECORD = ConsumerRecord(Message(), RecordSource(1, "-1", lambda message: None, lambda message: None), b"1")  # type: ignore[arg-type]
+    def headers(self) -> list[Header] | None:
+        return self._headers
+
+
+def record_with(headers: list[Header] | None = None) -> ConsumerRecord:
+    source = RecordSource(1, "-1", lambda message: None, lambda message: None)
+    return ConsumerRecord(Message(headers), source, b"1")  # type: ignore[arg-type]
+
+
+RECORD = record_with()
 CONTEXT = cast(Context, None)  # which it does not look at
 
 
-async def handled(to_request: Callable[[ConsumerRecord], Request], **options: Any) -> Response:
+async def handled(
+    to_request: Callable[[ConsumerRecord], Request], record: ConsumerRecord = RECORD, **options: Any
+) -> Response:
     """The answer to one request of a client that ends with its loop."""
-    return await HttpHandler(to_request, **options)(RECORD, CONTEXT)
+    return await HttpHandler(to_request, **options)(record, CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -525,6 +539,14 @@ def test_a_post_has_the_address_of_its_record_as_its_key(
     asyncio.run(handled(lambda record: Request(method, server.url, headers=headers), **options))
     names = {name.lower(): value for name, value in server.seen[0].headers.items()}
     assert names.get("idempotency-key") == key
+
+
+def test_a_record_that_was_sent_on_keeps_the_key_of_its_origin(serve: Callable[..., Server]) -> None:
+    server = serve()
+    for topic in ("orders-1", "another"):  # a history of another topic was copied, and is none
+        sent_on = record_with([History(topic, Origin("orders-1", 0, 7)).header()])
+        asyncio.run(handled(lambda record: Request("POST", server.url), sent_on))
+    assert [seen.key for seen in server.seen] == ["orders-1-0-7", "orders-1-3-42"]
 
 
 def test_the_answer_is_what_the_handler_returns(serve: Callable[..., Server]) -> None:

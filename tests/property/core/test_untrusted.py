@@ -29,6 +29,7 @@ from headway.delay.records import RelayRecord, Writing, fetched_from
 from headway.delay.relay.search import stretches
 from headway.delay.topics import TopicNames, decode_ladder, ladder_from
 from headway.errors import ConfigError, HeadwayError, KafkaError, ScheduleError, UnreadableError
+from headway.history import HEADER, History, Origin, ToldError, after_attempt, history_of, told
 from headway.spark.sink.markers import Marker, read_marker
 
 T = TypeVar("T")
@@ -281,6 +282,40 @@ def test_a_marker_is_one_or_unreadable(value: bytes | None) -> None:
         assert read_marker(marker.encode()) == marker
 
 
+TOLD = ToldError("builtins.OSError", "no", NOW)
+HISTORIES = damaged(
+    msgspec.json.encode(History("t", Origin("orders-2", 3, 4711))),
+    msgspec.json.encode(History("t", Origin("t", 0, 2**63 - 1), 1_000_000, 5, TOLD, TOLD, LATEST)),
+    msgspec.json.encode(History("another", Origin("t", 0, 0))),
+    msgspec.json.encode(TOLD),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from([HEADER, "x"]), HISTORIES), max_size=3))
+def test_a_history_is_within_its_bounds_or_as_if_there_were_none(headers: list[tuple[str, bytes | None]]) -> None:
+    history = history_of(headers, "t")
+    if history is None:
+        return
+    origin = history.origin
+    assert history.topic == "t"
+    assert 0 < len(origin.topic) < 250
+    assert (0 <= origin.partition < 2**31, 0 <= origin.offset < 2**63) == (True, True)
+    assert 0 <= history.untried <= history.attempts <= 1_000_000
+    assert not history.attempts or (history.first and history.last)
+    assert str(origin).rsplit("-", 2) == [origin.topic, str(origin.partition), str(origin.offset)]
+    assert history_of([history.header()], "t") == history
+
+
+@given(st.text(max_size=2_000), st.text(max_size=2_000), st.floats(-1e9, 1e15), st.integers(-1, 2**63 - 1))
+@example("\0" * 300, "\0" * 2_000, -1.0, 0)
+@example("\ud800" * 300, "\udfff" * 2_000, 1e15, -1)
+def test_whatever_an_attempt_failed_of_can_be_read_again(exception: str, message: str, at: float, number: int) -> None:
+    error, longest = told(exception, message, at), "t" * 249
+    attempts = max(1, number)
+    history = after_attempt(longest, Origin(longest, 0, attempts), number, attempts, attempts, error, error)
+    assert history_of([("x", b"y"), history.header()], longest) == history
+
+
 class Stored:
     """A record as the binding gives it."""
 
@@ -297,7 +332,7 @@ class Stored:
 
 STORY = [f"{PREFIX}{name}" for name in ("exception", "message", "reason", "attempts", "topic", "partition", "offset")]
 NAMES = st.sampled_from(
-    [*STORY, f"{PREFIX}timestamp", f"{PREFIX}last.time", f"{PREFIX}shortened", "headway.delay", "x"]
+    [*STORY, f"{PREFIX}timestamp", f"{PREFIX}last.time", f"{PREFIX}shortened", "headway.delay", HEADER, "x"]
 )
 RECORDS = st.builds(
     Stored,
