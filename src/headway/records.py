@@ -7,8 +7,9 @@ partition. `headway.core.levels.naming` gives the Kafka topic for an address.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -71,6 +72,9 @@ class ProducerRecord:
 
     `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
     epoch, by default now. Without a `partition` the key decides.
+
+    With a `due` time, an aware datetime or a delay (seconds or a timedelta), a relay delivers the record then. Of one
+    `id` of your own one record is pending: another one replaces it, or with `if_pending="keep"` is dropped.
     """
 
     topic: str
@@ -80,6 +84,9 @@ class ProducerRecord:
     headers: Sequence[Header] = field(default=(), repr=False)
     partition: int | None = None
     timestamp: int | None = None
+    due: datetime | timedelta | float | None = None
+    id: str | None = None
+    if_pending: Literal["replace", "keep"] = "replace"
 
 
 class Message(Protocol):

@@ -10,9 +10,10 @@ from headway.errors import ConfigError
 
 # A relay adds another due time, or headers that say why the record is a dead letter.
 _LATER_ADDED = 65_536
-_MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
+MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
+"""The most bytes of a schedule's record, with its key and its headers."""
 
-DEFAULTS: Mapping[str, Any] = {"message.max.bytes": _MOST_BYTES, "message.timeout.ms": STORED_WITHIN}
+DEFAULTS: Mapping[str, Any] = {"message.max.bytes": MOST_BYTES, "message.timeout.ms": STORED_WITHIN}
 
 
 def check(config: Config) -> None:
@@ -24,9 +25,9 @@ def check(config: Config) -> None:
             f"The setting {key} is {timeout}; for schedules it must be from 1 to {STORED_WITHIN}, since relays wait no "
             "longer for what may still be on its way."
         )
-    size = whole_number("message.max.bytes", config.get("message.max.bytes", _MOST_BYTES))
-    if size > _MOST_BYTES:
+    size = whole_number("message.max.bytes", config.get("message.max.bytes", MOST_BYTES))
+    if size > MOST_BYTES:
         raise ConfigError(
-            f"The setting message.max.bytes is {size}; for schedules it must be at most {_MOST_BYTES}, since relays "
+            f"The setting message.max.bytes is {size}; for schedules it must be at most {MOST_BYTES}, since relays "
             "could not move what is larger. Store it elsewhere, and schedule where it is."
         )

@@ -3,13 +3,13 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headway.core.delay.ladder import FIRST_DELAYS, MEMORY, Ladder
+from headway.core.delay.schedule import OWN, Schedule, partition_of
 from headway.delay.topics import Layout, TopicNames, add_lines, create_topics, read_layout
-from headway.errors import HeadwayError
-from headway.kafka.producer.delivery import Destination
+from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
@@ -17,14 +17,14 @@ LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics de
 
 
 class Lines(NamedTuple):
-    """The layout of a scheduler's topics, and the destination for each line.
+    """The layout of a scheduler's topics, and the topic of each line.
 
     Delays from `reach` milliseconds on need a line that has no topic yet.
     """
 
-    layout: Layout
+    partitions: int
     ladder: Ladder
-    destinations: Mapping[int, Destination]
+    topics: Mapping[int, str]
     reach: float
 
 
@@ -41,23 +41,36 @@ class LineChoice:
     def __init__(self, connection: Mapping[str, Any], names: TopicNames) -> None:
         self._connection = connection
         self._names = names
-        self.layout = self._look()
-        self._destination: Callable[[str], Destination]
-        self._lines: Lines
+        self._lines = self._lines_of(self._look())
         self._adding = threading.Lock()
-        self._look_again_at = time.monotonic() + LAYOUT_LASTS
+        self._looked_at = time.time()
 
-    def connect(self, destination: Callable[[str], Destination]) -> None:
-        """Begin, with the function that makes the destination of a topic."""
-        self._destination = destination
-        self._lines = self._lines_of(self.layout)
+    @property
+    def partitions(self) -> int:
+        """The partitions that each of the scheduler's topics has."""
+        return self._lines.partitions
 
-    def of_now(self) -> Lines:
-        """Return the lines; look for others now and then, in a thread, so that nobody waits."""
-        if time.monotonic() > self._look_again_at:
-            self._look_again_at = time.monotonic() + LAYOUT_LASTS
-            threading.Thread(target=self._look_again, name="headway-layout", daemon=True).start()
-        return self._lines
+    def place(self, schedule: Schedule, key: Any, now: int, gap: int = 0) -> tuple[str, int]:
+        """Return the topic and the partition to which a schedule goes that is stored at `now`.
+
+        Creates the lines of a delay that is longer than any before, as `reaching` does; a recurring schedule needs
+        those of its `gap`, too. Raises `SerializationError` for a key that is no bytes.
+        """
+        lines, delay = self._lines, schedule.due - now
+        if not self._looked_at <= now / 1000 < self._looked_at + LAYOUT_LASTS:
+            self._look_again_in_a_thread()
+        longest = delay if delay > gap else gap
+        if longest >= lines.reach:
+            lines = self.reaching(longest)
+        if schedule.id.startswith(OWN):
+            return self._names.commands, partition_of(schedule.id, 0, lines.partitions)
+        try:
+            partition = partition_of(key, schedule.order, lines.partitions)
+        except (TypeError, ValueError) as error:  # neither bytes nor text that can be bytes
+            raise SerializationError(
+                f"The key of a schedule is neither bytes nor a string ({error}). Convert it, or set key.serializer."
+            ) from error
+        return lines.topics[lines.ladder.line_for(delay)], partition
 
     def covers(self, delay: float) -> bool:
         """Return whether all lines have topics that so many milliseconds need: `reaching` does not wait."""
@@ -78,6 +91,11 @@ class LineChoice:
         name = self._names.name
         return read_layout(self._connection, name, "Write") or create_topics(self._connection, name, delay=FIRST_DELAYS)
 
+    def _look_again_in_a_thread(self) -> None:
+        """Look for other lines now and then, so that nobody waits."""
+        self._looked_at = time.time()
+        threading.Thread(target=self._look_again, name="headway-layout", daemon=True).start()
+
     def _look_again(self) -> None:
         try:
             self._lines = self._lines_of(self._look())
@@ -85,6 +103,5 @@ class LineChoice:
             log.warning("The scheduler %s goes on with the lines that it knows: %s", self._names.name, error)
 
     def _lines_of(self, layout: Layout) -> Lines:
-        ladder, destination = layout.usable, self._destination
-        topics = {line: self._names.line(line) for line in (MEMORY, *ladder.lines)}
-        return Lines(layout, ladder, {line: destination(topic) for line, topic in topics.items()}, layout.reach)
+        topics = {line: self._names.line(line) for line in (MEMORY, *layout.usable.lines)}
+        return Lines(layout.partitions, layout.usable, topics, layout.reach)

@@ -1,35 +1,31 @@
 """Schedulers: they store records in Kafka now, which a relay delivers when they are due."""
 
-import itertools
 import time
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any
 
 from headway.config import Config, OutputSettings
 from headway.connection_settings import connection_of
-from headway.core.delay.changes import IfPending, Put, Settled
+from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.recurrence import Misfire, Recurrence
-from headway.core.delay.schedule import HandleParts, Schedule, own_id, partition_of
-from headway.core.levels.naming import level_topic
-from headway.core.outgoing_record import OutgoingRecord
+from headway.core.delay.schedule import HandleParts, partition_of
+from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.core.untrusted import LATEST
 from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
 from headway.delay.due_time import When, due_at
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
-from headway.delay.records import OWN_HEADERS
+from headway.delay.schedule_encoder import ScheduleEncoder, put_header
 from headway.delay.topics import DEFAULT_NAME, TopicNames
-from headway.errors import ClosedError, ConfigError, KafkaError, SerializationError
+from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.kafka.producer.hand_over import send
-from headway.kafka.producer.headers import header_list, size_of_headers
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records import Header
 from headway.runtime.lifecycle import Closable, time_left_of
@@ -61,13 +57,12 @@ class Scheduler(Closable):
         self._names = TopicNames(name)
         self._connection = connection
         self._choice = LineChoice(connection, self._names)
-        self._write_key = key_writer(settings.key_serializer)
-        self._write_value = value_writer(settings.value_serializer)
+        self._encoder = ScheduleEncoder(
+            self._names, key_writer(settings.key_serializer), value_writer(settings.value_serializer)
+        )
         self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
-        self._choice.connect(self._destination)
-        self._asking = Commands(connection, self._names, self._choice.layout.partitions, self._send_command)
-        self._orders = itertools.count()
-        self._token = uuid.uuid4().hex[:10]
+        self._destinations: dict[str, Destination] = {}
+        self._asking = Commands(connection, self._names, self._choice.partitions, self._send_command)
         self._closed = self._is_forked = False
         tell_of_forks(self)
 
@@ -268,69 +263,47 @@ class Scheduler(Closable):
         gap: int = 0,
     ) -> ScheduleHandle:
         self._check_open()
-        target = topic if level is None else level_topic(topic, level)
-        fields = checked_headers(headers, target)
-        if self._write_key:
-            key = self._write_key(key, target, fields)
-        if self._write_value:
-            value = self._write_value(value, target, fields)
         now = time.time()
+        at = int(now * 1000)
         due = due_at(when, now) if due is None else due
-        order, at = next(self._orders), int(now * 1000)
-        name = f"{self._token}{order:x}" if id_ is None else own_id(id_)
-        schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
-        schedule.check()
-        if self._names.owns(target):
-            raise ConfigError(f"The topic {target} is the scheduler's own, so nothing can be scheduled to it.")
-        fields.append(schedule.header())
-        lines = self._choice.of_now()
-        delay = due - at
-        longest = delay if delay > gap else gap
-        if longest >= lines.reach:
-            lines = self._choice.reaching(longest)
+        schedule, value, key, fields = self._encoder.encode(
+            *(key, value, topic, due, at, headers, level, partition, id_, recurrence)
+        )
+        stored_in, own = self._choice.place(schedule, key, at, gap)
+        token, answer = "", None
         if id_ is not None:
-            return self._put(schedule, key, value, fields, if_pending, on_stored)
-        own = _partition_of(key, order, lines.layout.partitions)
-        destination = lines.destinations[lines.ladder.line_for(delay)]
-        future = DeliveryFuture.of(destination, on_stored)
-        self._send(destination.kafka_topic, value, key, own, future, fields)
-        return ScheduleHandle(own, schedule, future)
-
-    def _put(
-        self,
-        schedule: Schedule,
-        key: Any,
-        value: Any,
-        fields: list[Header],
-        if_pending: IfPending,
-        on_stored: OnDelivery | None,
-    ) -> ScheduleHandle:
-        """Store a schedule with an id of the user's own as a command: the relay of the id decides about all of them."""
-        if if_pending not in get_args(IfPending):
-            raise ConfigError(f"if_pending is {if_pending!r}; it must be one of {', '.join(get_args(IfPending))}.")
-        partition = partition_of(schedule.id, 0, self._choice.of_now().layout.partitions)
-        token, answer = self._asking.expect() if if_pending == "refuse" else ("", None)
-        fields.append(Put(if_pending, token, self._asking.reply).header())
-        future = DeliveryFuture.of(self._destination(self._names.commands), on_stored)
-        self._send(self._names.commands, value, key, partition, future, fields)
+            if if_pending == "refuse":
+                token, answer = self._expect_answer()
+            fields.append(put_header(if_pending, token, self._asking.reply))
+        future = self._store(OutgoingRecord(stored_in, value, key, own, NOW, fields), on_stored)
         if answer is not None:
             self._asking.is_sent(token, future)
-        return ScheduleHandle(partition, schedule, future, answer)
+        return ScheduleHandle(own, schedule, future, answer)
+
+    def _expect_answer(self) -> tuple[str, Future[Settled]]:
+        """Return a token for a relay's answer to the schedule that is stored next, and the future of that answer."""
+        return self._asking.expect()
+
+    def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
+        """Store a schedule; return the future of its report."""
+        return self._send(record, on_stored)
+
+    def _send(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
+        destination = self._destinations.get(record.topic) or self._destination(record.topic)
+        future = DeliveryFuture.of(destination, on_stored)
+        send(self._client, record, future)
+        return future
 
     def _destination(self, topic: str) -> Destination:
-        return Destination(topic, 0, topic, self._client.serve_until, client=self._client)
-
-    def _send(
-        self, topic: str, value: Any, key: Any, partition: int, report: Any, headers: list[Header] | None
-    ) -> None:
-        send(self._client, OutgoingRecord(topic, value, key, partition, headers=headers), report)
+        new = Destination(topic, 0, topic, self._client.serve_until, client=self._client)
+        return self._destinations.setdefault(topic, new)
 
     def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
         self._check_open()
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
         parts = HandleParts.read(str(handle))
-        partitions = self._choice.of_now().layout.partitions
+        partitions = self._choice.partitions
         if parts.is_own:
             parts = parts._replace(partition=partition_of(parts.id, 0, partitions))
         if parts.partition >= partitions:
@@ -341,9 +314,7 @@ class Scheduler(Closable):
         return self._asking.ask(parts, to)
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
-        future = DeliveryFuture.of(self._destination(topic), None)
-        self._send(topic, value, key, partition, future, None)
-        return future
+        return self._send(OutgoingRecord(topic, value, key, partition), None)
 
 
 def _await_stored(handle: ScheduleHandle, timeout: float) -> None:
@@ -354,22 +325,3 @@ def _await_stored(handle: ScheduleHandle, timeout: float) -> None:
             f"The schedule {handle} is not stored yet: Kafka has not answered within {timeout:g} s. Nothing was asked; "
             "look whether a broker is up, and ask again."
         ) from None
-
-
-def _partition_of(key: Any, order: int, partitions: int) -> int:
-    try:
-        return partition_of(key, order, partitions)
-    except (TypeError, ValueError) as error:  # neither bytes nor text that can be bytes
-        raise SerializationError(
-            f"The key of a schedule is neither bytes nor a string ({error}). Convert it, or set key.serializer."
-        ) from error
-
-
-def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
-    """Return the headers of a schedule; raise `SerializationError` or `ConfigError` for one that cannot be sent."""
-    fields: list[Header] = header_list(headers)
-    size_of_headers(fields, target)
-    for name, _ in fields:
-        if name in OWN_HEADERS:
-            raise ConfigError(f"The header {name} is the scheduler's own. Give yours another name.")
-    return fields

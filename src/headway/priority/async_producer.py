@@ -9,106 +9,28 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from headway.config import Config
 from headway.core.levels.capacity import Distributor
 from headway.delay.due_time import When
-from headway.errors import ConfigError, DeliveryError
-from headway.kafka.producer.delivery import DeliveryFuture, Destination, Report, ReportError, Tally, not_delivered
+from headway.errors import ClosedError, ConfigError, DeliveryError
+from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.headers import header_list
 from headway.priority.async_consumer import AsyncPriorityConsumer
+from headway.priority.awaited_record import AwaitedRecord
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import UNKNOWN_OFFSET, Header, ProducerRecord, RecordMetadata, TopicPartition
+from headway.records import Header, ProducerRecord, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
-
-if TYPE_CHECKING:
-    from headway.core.producer.queues import Queue
-    from headway.kafka.producer.sendable import Sendable
 
 _REQUEST_TIMEOUT = 30.0
 
-
-class _Sent:
-    """A record of an asynchronous producer: it keeps the client's report until the loop resolves it.
-
-    It costs half of a `DeliveryFuture` with a callback.
-    """
-
-    __slots__ = (
-        "awaited",
-        "error",
-        "headers",
-        "key",
-        "partition",
-        "place",
-        "queue",
-        "reported",
-        "since",
-        "size",
-        "tally",
-        "timestamp",
-        "value",
-    )
-
-    queue: "Queue[Sendable]"  # the accumulator's queue, as in a `DeliveryFuture`
-    size: int
-    tally: Tally
-    place: tuple[int | None, int | None, int]
-    # The fields of a record that has to wait, and only then: see `Sendable`.
-    key: Any
-    value: Any
-    headers: list[Header] | None
-    partition: int | None
-    timestamp: int
-    since: float
-
-    def __init__(
-        self, destination: Destination, awaited: asyncio.Future[RecordMetadata], reported: "deque[_Sent]"
-    ) -> None:
-        self.tally = destination.tally
-        self.awaited = awaited
-        self.reported = reported
-        self.error: Exception | None = None
-
-    @property
-    def destination(self) -> Destination:
-        """The destination of the record."""
-        return self.tally.destination
-
-    def __call__(self, error: ReportError | None, message: Report) -> None:
-        """Take the Kafka client's report, with its error or None; on any thread."""
-        queue = self.queue
-        if not queue.returned:
-            queue.reported.append(queue)
-        queue.returned += self.size
-        if error is not None:
-            self.fail(not_delivered(self.destination, error))
-            return
-        self.tally.delivered += 1
-        self.place = (message.partition(), message.offset(), message.timestamp()[1])
-        self.reported.append(self)
-
-    def fail(self, error: Exception) -> None:
-        """Take note that the record was not delivered; on any thread."""
-        self.tally.count_failure()
-        self.error = error
-        self.reported.append(self)
-
-    def resolve(self) -> None:
-        """Resolve the awaited future, in the loop, unless it was cancelled."""
-        if self.awaited.done():
-            return
-        if self.error is not None:
-            self.awaited.set_exception(self.error)
-            return
-        partition, offset, timestamp = self.place
-        to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
-        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))  # type: ignore[arg-type]  # a delivered record has one
+T = TypeVar("T")
 
 
 _Place = tuple[str, int, int | None]
@@ -133,10 +55,11 @@ class _BaseAsyncProducer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits = on_full == "await"
         self._thread: int | None = None  # the loop's
-        self._reported: deque[_Sent] = deque()
+        self._reported: deque[AwaitedRecord] = deque()
         self._room = asyncio.Event()
         self._waiters: dict[_Place, _Waiters] = {}
-        self._waiting: dict[asyncio.Task[RecordMetadata], _Sent] = {}  # first for room, then for their delivery
+        self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # first for room, then for their delivery
+        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # has a thread from the first call in turn on
         self._producer = make(self._after_reports)
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
         self.purge: Callable[..., int] = self._producer.purge
@@ -152,6 +75,9 @@ class _BaseAsyncProducer:
         timestamp: int | None = None,
         level: int = 0,
         due: When | None = None,
+        *,
+        id: str | None = None,
+        if_pending: Literal["replace", "keep"] = "replace",
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.
 
@@ -162,19 +88,20 @@ class _BaseAsyncProducer:
         if loop is not self._loop:
             self._settle_in(loop)
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = producer.fields_of(topic, value, key, headers, partition, timestamp, due, level or None)
+            fields = producer.fields_of(topic, value, key, headers, partition, timestamp, due, level or None, id)
             return self._send(**fields)
-        if due is not None:
+        if due is not None or id is not None:
             more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
             if isinstance(producer, PriorityProducer):
                 more["level"] = level
-            send = partial(producer.send, topic, value, key, due=due, **more)
-            return loop.create_task(_awaited_later(send))
+            more |= {"id": id, "if_pending": if_pending}
+            sent = self._in_turn(partial(producer.send, topic, value, key, due=due, **more))
+            return loop.create_task(_reported(sent))
         destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
-        record = _Sent(destination, awaited, self._reported)
+        record = AwaitedRecord(destination, awaited, self._reported)
         if self._waiters and (topic, level, partition) in self._waiters:
             taken = False
         else:
@@ -185,6 +112,14 @@ class _BaseAsyncProducer:
             (topic, level, partition), record, destination, value, key, partition, timestamp, headers
         )
 
+    def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Make a call on a thread, in the order of these calls: a record with a due time, or the end of a transaction.
+
+        The first such record looks up topics, which would block the loop.
+        """
+        self._producer.check_open()
+        return asyncio.get_running_loop().run_in_executor(self._turns, call)
+
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop take the reports, in place of a thread or of a loop that ended."""
         self._producer.check_open()
@@ -194,7 +129,7 @@ class _BaseAsyncProducer:
         self._waiting.clear()
         self._loop, self._thread = loop, threading.get_ident()
 
-    def _wait_for_room(self, place: _Place, record: _Sent, *fields: Any) -> asyncio.Future[RecordMetadata]:
+    def _wait_for_room(self, place: _Place, record: AwaitedRecord, *fields: Any) -> asyncio.Future[RecordMetadata]:
         """Wait for room behind the records that wait for the same place already."""
         if not self._waits:
             raise self._producer.no_room(record.destination)
@@ -211,7 +146,7 @@ class _BaseAsyncProducer:
         if not waiters.count:
             del self._waiters[place]
 
-    async def _wait(self, waiters: _Waiters, record: _Sent, *fields: Any) -> RecordMetadata:
+    async def _wait(self, waiters: _Waiters, record: AwaitedRecord, *fields: Any) -> RecordMetadata:
         producer, taken = self._producer, False
         try:
             async with asyncio.timeout(producer.max_block), waiters.first:
@@ -260,6 +195,8 @@ class _BaseAsyncProducer:
         """Wait until what was sent is delivered or failed; see `PriorityProducer.flush`."""
         left_over = time_left_of(timeout)
         waiting = await self._have_no_waiting(timeout, topic, level)
+        if not self._producer.is_closed:
+            await asyncio.wait([self._in_turn(_nothing)], timeout=left_over())  # for records with a due time
         return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
@@ -270,13 +207,34 @@ class _BaseAsyncProducer:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
         await asyncio.to_thread(self._producer.init_transactions, timeout)
 
+    async def begin_transaction(self) -> None:
+        """Start a transaction; see `PriorityProducer.begin_transaction`."""
+        await self._in_turn(self._producer.begin_transaction)
+
+    async def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Make the transaction readable; raises `KafkaError` if it must be aborted.
+
+        If cancelled, it waits for the commit's end: nobody could tell else what can be called next.
+        """
+        if left := await self._have_no_waiting(timeout):
+            raise DeliveryError(
+                f"{left} records of the transaction found no room within {timeout:g} seconds. Abort it, or give it "
+                "more time."
+            )
+        await self._to_its_end(partial(self._producer.commit_transaction, timeout))
+
+    async def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+        """Drop the transaction; if cancelled, when that is done."""
+        self._give_up_waiting()
+        await self._to_its_end(partial(self._producer.abort_transaction, timeout))
+
     @asynccontextmanager
     async def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> AsyncIterator[None]:
         """Run an `async with` block as a transaction: committed at its end, aborted on an error.
 
         If cancelled during the commit, it waits for the commit's end, and aborts only if the commit was refused.
         """
-        self._producer.begin_transaction()
+        await self.begin_transaction()
         try:
             yield
             if left := await self._have_no_waiting(timeout):
@@ -285,9 +243,23 @@ class _BaseAsyncProducer:
                 )
         except BaseException as error:
             self._give_up_waiting()
-            await _to_its_end(partial(self._producer.abort_after, error), timeout)
+            with contextlib.suppress(ClosedError):  # closing the producer in the block has ended its transaction, too
+                await self._to_its_end(partial(self._producer.abort_after, error, timeout))
             raise
-        await _to_its_end(self._commit_or_abort, timeout)
+        await self._to_its_end(partial(self._commit_or_abort, timeout))
+
+    async def _to_its_end(self, call: Callable[[], None]) -> None:
+        """Make a call in its turn and wait for its end even if cancelled: a second call beside it would conflict."""
+        running = self._in_turn(call)
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled:
+            raise cancelled from running.exception()
+        running.result()
 
     def _commit_or_abort(self, timeout: float) -> None:
         try:
@@ -307,7 +279,10 @@ class _BaseAsyncProducer:
         left_over = time_left_of(timeout)
         left = await self._have_no_waiting(timeout)
         self._producer.client.leave_loop()
-        return left + await asyncio.to_thread(self._producer.close, left_over())
+        try:
+            return left + await self._in_turn(lambda: self._producer.close(left_over()))
+        finally:
+            self._turns.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -359,25 +334,18 @@ class AsyncProducer(_BaseAsyncProducer):
         partition: int | None = None,
         timestamp: int | None = None,
         due: When | None = None,
+        *,
+        id: str | None = None,
+        if_pending: Literal["replace", "keep"] = "replace",
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; see `AsyncPriorityProducer.send`."""
-        return self._send(topic, value, key, headers, partition, timestamp, 0, due)
+        return self._send(topic, value, key, headers, partition, timestamp, 0, due, id=id, if_pending=if_pending)
 
 
-async def _awaited_later(send: Callable[[], DeliveryFuture]) -> RecordMetadata:
-    """Send a record with a due time on a thread: the first such call looks up topics, which would block the loop."""
-    return await asyncio.wrap_future(await asyncio.to_thread(send))
+async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:
+    """Wait for the report of a record that is sent in any case, even if nobody waits for it any more."""
+    return await asyncio.wrap_future(await asyncio.shield(sent))
 
 
-async def _to_its_end(call: Callable[[float], None], timeout: float) -> None:
-    """Run a call in a thread and wait for its end even if cancelled: a second call beside it would conflict."""
-    running = asyncio.ensure_future(asyncio.to_thread(call, timeout))
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled:
-        raise cancelled from running.exception()
-    running.result()
+def _nothing() -> None:
+    """Do nothing: what was called before in its turn has ended then."""

@@ -7,17 +7,21 @@ from typing import Any, Literal, Self
 
 from headway.config import ProducerSettings, no_such_level
 from headway.core.levels.capacity import Distributor
+from headway.core.outgoing_record import OutgoingRecord
 from headway.core.producer.accumulator import Accumulator, Limits
 from headway.core.producer.turn_policies import make_turn_policy
 from headway.delay.due_time import When
+from headway.delay.schedule_encoder import check_later
 from headway.delay.scheduler import Scheduler
 from headway.errors import ClosedError, ConfigError, NoRoomError
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.kafka.producer.headers import header_list
+from headway.kafka.producer.sendable import Offer, Offered
 from headway.kafka.producer.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
+from headway.priority.producers_scheduler import ProducersScheduler
 from headway.records import Header, ProducerRecord, TopicPartition
 from headway.runtime.lifecycle import Closable, time_left_of
 
@@ -61,6 +65,7 @@ class BaseProducer(Closable):
         self._raises = on_full == "raise"
         self._destinations: dict[int, dict[str, Destination]] = {level: {} for level in range(settings.levels)}
         self._open = self._destinations  # empty once the producer is closed
+        self._lines: dict[str, Destination] = {}  # and a scheduler's commands, for schedules in transactions
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
@@ -75,7 +80,7 @@ class BaseProducer(Closable):
         )
         self.client = self._sender.client
         self.offer = self._sender.offer
-        # A schedule is stored on its own, in no transaction, and the delay lines limit its size.
+        # Outside a transaction a schedule is stored on its own, and the delay lines limit its size.
         kafka = {
             key: value
             for key, value in settings.kafka.items()
@@ -99,24 +104,27 @@ class BaseProducer(Closable):
         topic: str,
         value: Any,
         key: Any,
-        due: When,
+        due: When | None,
         level: int | None,
         headers: Sequence[Header] | None,
         partition: int | None,
         timestamp: int | None,
+        id_: str | None,
+        if_pending: Literal["replace", "keep"],
         on_delivery: OnDelivery | None,
     ) -> DeliveryFuture:
         self._check(level or 0)
-        if timestamp is not None:
-            raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
+        check_later(topic, due, timestamp, id_, if_pending)
         return self.scheduler.send_later(
             key,
             value,
             topic,
-            due,
+            due,  # type: ignore[arg-type]  # it was checked
             headers=() if headers is None else headers,
             level=level,
             partition=partition,
+            id=id_,
+            if_pending=if_pending,
             on_stored=on_delivery,
         ).future
 
@@ -126,8 +134,27 @@ class BaseProducer(Closable):
         with self._making_scheduler:
             self.check_open()
             if self._scheduler is None:
-                self._scheduler = Scheduler(self._scheduler_config, name=self._scheduler_name)
+                self._scheduler = ProducersScheduler(
+                    self._scheduler_config, self._scheduler_name, self._is_in_transaction, self._send_as_it_is
+                )
             return self._scheduler
+
+    def _is_in_transaction(self) -> bool:
+        return False
+
+    def _send_as_it_is(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
+        """Send a record whose topic is Kafka's, and whose key and value are serialised; as the lowest level's."""
+        self.check_open()
+        topic = record.topic
+        destination = self._lines.get(topic)
+        if destination is None:
+            queues = self._sender.topic(topic, 0)
+            new = Destination(topic, 0, topic, self.client.serve_until, queues, self.client)
+            destination = self._lines.setdefault(topic, new)
+        future = DeliveryFuture.of(destination, on_stored)
+        offered = (future, destination, record.value, record.key, record.partition, None, record.headers)
+        offer = self._sender.offer_serialised
+        return future if offer(*offered) else self._send_patiently(offer, future, offered)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
@@ -169,7 +196,7 @@ class BaseProducer(Closable):
                 f"The ProducerRecord for {record.topic} has level={record.level}, and a Producer has no levels. Leave "
                 "it out, or send the record with a PriorityProducer. Nothing was sent."
             )
-        fields = {
+        fields: dict[str, Any] = {
             "topic": record.topic,
             "value": record.value,
             "key": record.key,
@@ -177,7 +204,21 @@ class BaseProducer(Closable):
             "partition": record.partition,
             "timestamp": record.timestamp,
         }
-        return fields | {"level": record.level} if self._has_levels else fields
+        if self._has_levels:
+            fields["level"] = record.level
+        if record.due is not None or record.id is not None or record.if_pending != "replace":
+            fields |= {"due": record.due, "id": record.id, "if_pending": record.if_pending}
+        return fields
+
+    def fields_of_now(self, record: ProducerRecord, *given: Any) -> dict[str, Any]:
+        """Return a record's fields as `fields_of` does; raise `ConfigError` for a record with a due time."""
+        fields = self.fields_of(record, *given)
+        if "due" in fields:
+            raise ConfigError(
+                f"The ProducerRecord for {record.topic} is due later. It may have to wait for the scheduler's topics, "
+                "which try_send does not: call send. Nothing was sent."
+            )
+        return fields
 
     def forked(self) -> None:
         """Do nothing any more: this object is the copy in a forked process, without threads."""
@@ -211,10 +252,15 @@ class BaseProducer(Closable):
             headers = header_list(headers)
             if self.offer(future, destination, value, key, partition, timestamp, headers):
                 return future
+        record = (future, destination, value, key, partition, timestamp, headers)
+        return self._send_patiently(self.offer, future, record)
+
+    def _send_patiently(self, offer: Offer, future: DeliveryFuture, record: Offered) -> DeliveryFuture:
+        """Send a record that found no room: wait for some, or refuse the record."""
+        destination = record[1]
         if self._raises:
             raise self.no_room(destination)
-        record = (future, destination, value, key, partition, timestamp, headers)
-        if not self._sender.offer_patiently(self.max_block, *record):
+        if not self._sender.offer_patiently(offer, self.max_block, *record):
             error = self.no_room(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.tally = destination.count_unsent()
             future.fail(error)
@@ -284,12 +330,11 @@ class BaseProducer(Closable):
     def _those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
         if level is not None:
             self._check(level)
+        of_levels = [each for destinations in self._destinations.values() for each in list(destinations.values())]
         return [
-            destination
-            for of_level, destinations in self._destinations.items()
-            if level is None or level == of_level
-            for destination in list(destinations.values())
-            if topic is None or topic == destination.topic
+            each
+            for each in (*of_levels, *list(self._lines.values()))
+            if level in (None, each.level) and topic in (None, each.topic)
         ]
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:

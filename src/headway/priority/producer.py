@@ -53,6 +53,9 @@ class PriorityProducer(TransactionalProducer):
         level: int = 0,
         due: When | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        id: str | None = None,
+        if_pending: Literal["replace", "keep"] = "replace",
     ) -> DeliveryFuture:
         """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
@@ -60,7 +63,9 @@ class PriorityProducer(TransactionalProducer):
 
         With a `due` time a relay delivers the record then, and the future is about its delay line. The first such call
         asks Kafka for the scheduler's topics and may create them. Serialisers then run on the caller's thread, and what
-        `Scheduler.send_later` raises, this call raises. `timestamp` is in milliseconds since the epoch, now by default.
+        `Scheduler.send_later` raises, this call raises. `id` and `if_pending` are as there, but that nothing can be
+        refused. While a transaction of this producer is open, the schedule is part of it. `timestamp` is in
+        milliseconds since the epoch, now by default.
 
         `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
         for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
@@ -72,10 +77,12 @@ class PriorityProducer(TransactionalProducer):
         thread.
         """
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, level or None)
+            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, level or None, id)
             return self.send(**fields, on_delivery=on_delivery)
-        if due is not None:
-            return self._send_later(topic, value, key, due, level, headers, partition, timestamp, on_delivery)
+        if due is not None or id is not None:
+            return self._send_later(
+                *(topic, value, key, due, level, headers, partition, timestamp, id, if_pending, on_delivery)
+            )
         try:
             destination = self._open[level][topic]
         except KeyError:
@@ -98,7 +105,7 @@ class PriorityProducer(TransactionalProducer):
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         if isinstance(topic, ProducerRecord):
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, level or None)
+            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp, level or None)
             return self.try_send(**fields, on_delivery=on_delivery)
         destination = self.destination(topic, level)
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
@@ -125,13 +132,18 @@ class Producer(TransactionalProducer):
         timestamp: int | None = None,
         due: When | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        id: str | None = None,
+        if_pending: Literal["replace", "keep"] = "replace",
     ) -> DeliveryFuture:
         """Send a record; see `PriorityProducer.send`."""
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due)
+            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, id)
             return self.send(**fields, on_delivery=on_delivery)
-        if due is not None:
-            return self._send_later(topic, value, key, due, None, headers, partition, timestamp, on_delivery)
+        if due is not None or id is not None:
+            return self._send_later(
+                *(topic, value, key, due, None, headers, partition, timestamp, id, if_pending, on_delivery)
+            )
         try:
             destination = self._open[0][topic]
         except KeyError:
@@ -153,6 +165,6 @@ class Producer(TransactionalProducer):
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         if isinstance(topic, ProducerRecord):
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp)
+            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp)
             return self.try_send(**fields, on_delivery=on_delivery)
         return self._try(self.destination(topic, 0), on_delivery, value, key, partition, timestamp, headers)

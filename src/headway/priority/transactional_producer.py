@@ -17,6 +17,7 @@ class TransactionalProducer(BaseProducer):
 
     # The records that had failed at the transaction's beginning; None while no record can be added to a transaction.
     _failed_before: int | None = None
+    _transaction_is_open = False  # until librdkafka has ended it
 
     def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
@@ -28,6 +29,7 @@ class TransactionalProducer(BaseProducer):
         self.check_open()
         self.client.begin_transaction()
         self._failed_before = self._failed()
+        self._transaction_is_open = True
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
         """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
@@ -46,6 +48,7 @@ class TransactionalProducer(BaseProducer):
         self._hand_all_over(timeout)
         self._failed_before = None  # a record that is refused from now on is not part of it
         self.client.commit_transaction(timeout)
+        self._transaction_is_open = False
 
     def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Drop the transaction."""
@@ -53,6 +56,10 @@ class TransactionalProducer(BaseProducer):
         self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
         self.client.abort_transaction(timeout)
         self._failed_before = None
+        self._transaction_is_open = False
+
+    def _is_in_transaction(self) -> bool:
+        return self._transaction_is_open
 
     def _hand_all_over(self, timeout: float) -> None:
         """Hand all waiting records to librdkafka: a record is not part of the transaction before librdkafka has it."""

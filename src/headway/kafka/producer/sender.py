@@ -49,7 +49,8 @@ _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2
 class Sender:
     """An accumulator before librdkafka.
 
-    `offer` takes a record. It returns False without room, and keeps nothing then. It neither waits nor does I/O.
+    `offer` takes a record. It returns False without room, and keeps nothing then. It neither waits nor does I/O. Nor
+    does `offer_serialised`, for a record whose key and value are bytes already.
 
     Args:
         overhead: The bytes that a record counts for besides its own.
@@ -78,6 +79,7 @@ class Sender:
         self._partition_of = of_key = partitioner(config)
         self._raw = RawRecords(prepare or _nothing, of_key, overhead, least)
         self.offer: Offer = self._offer_raw if prepare else self._offer
+        self.offer_serialised: Offer = self._offer
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
         self.client.on_anew = self._use_producer
         self._use_producer()
@@ -218,12 +220,12 @@ class Sender:
         """The bytes of the records that are not reported on yet."""
         return self._accumulator.used
 
-    def offer_patiently(self, timeout: float, *record: *Offered) -> bool:
-        """Take a record as soon as there is room, within `timeout` seconds."""
+    def offer_patiently(self, offer: Offer, timeout: float, *record: *Offered) -> bool:
+        """Take a record by one of the offers as soon as there is room, within `timeout` seconds."""
         if self.calls_back_here:
             return False  # a callback that sends: no other thread would make room
         deadline = time.monotonic() + timeout
-        while not self.offer(*record):
+        while not offer(*record):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False

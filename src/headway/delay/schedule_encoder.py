@@ -1,0 +1,139 @@
+"""Records with a due time, encoded as Kafka gets them: without a client, so that any producer can store them."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+from headway.core.delay.changes import IfPending, Put
+from headway.core.delay.recurrence import Recurrence
+from headway.core.delay.schedule import Schedule, own_id
+from headway.core.levels.naming import level_topic
+from headway.core.outgoing_record import OutgoingRecord
+from headway.core.untrusted import LATEST
+from headway.delay.due_time import When
+from headway.delay.limits import MOST_BYTES
+from headway.delay.records import OWN_HEADERS
+from headway.delay.topics import TopicNames
+from headway.errors import ConfigError, DeliveryError
+from headway.kafka.producer.headers import header_list, size_of_headers
+from headway.records import Header
+
+_MOST_TARGETS = 1000  # that are remembered as checked
+
+
+class Encoded(NamedTuple):
+    """A schedule, and the fields of its record; `LineChoice.place` says where it goes."""
+
+    schedule: Schedule
+    value: Any
+    key: Any
+    headers: list[Header]
+
+
+class ScheduleEncoder:
+    """An encoder of the schedules of one client; any thread may use it.
+
+    Args:
+        names: The scheduler's.
+        write_key: The key's serialiser, None for keys that are bytes already.
+        write_value: The value's serialiser, or None.
+    """
+
+    def __init__(
+        self, names: TopicNames, write_key: Callable[..., Any] | None, write_value: Callable[..., Any] | None
+    ) -> None:
+        self._names = names
+        self._write_key = write_key
+        self._write_value = write_value
+        self._orders = itertools.count()
+        self._token = uuid.uuid4().hex[:10]
+        self._checked: set[str] = set()
+
+    def encode(
+        self,
+        key: Any,
+        value: Any,
+        topic: str,
+        due: int,
+        at: int,
+        headers: Sequence[Header] | None = None,
+        level: int | None = None,
+        partition: int | None = None,
+        id_: str | None = None,
+        recurrence: Recurrence | None = None,
+    ) -> Encoded:
+        """Return a record that is due at a time and was scheduled `at` one, both in milliseconds since the epoch.
+
+        Raises as `Scheduler.send_later` does for a record that cannot be scheduled.
+        """
+        target = topic if level is None else level_topic(topic, level)
+        fields = checked_headers(headers, target) if headers else []
+        if self._write_key is not None:
+            key = self._write_key(key, target, fields)
+        if self._write_value is not None:
+            value = self._write_value(value, target, fields)
+        order = next(self._orders)
+        name = f"{self._token}{order:x}" if id_ is None else own_id(id_)
+        schedule = Schedule(name, due, at, order, target, partition, 0, recurrence)
+        if partition is not None or due > LATEST or target.__class__ is not str or target not in self._checked:
+            self._check(schedule)
+        fields.append(schedule.header())
+        return Encoded(schedule, value, key, fields)
+
+    def _check(self, schedule: Schedule) -> None:
+        schedule.check()
+        if self._names.owns(schedule.topic):
+            raise ConfigError(f"The topic {schedule.topic} is the scheduler's own, so nothing can be scheduled to it.")
+        if len(self._checked) >= _MOST_TARGETS:
+            self._checked.clear()
+        self._checked.add(schedule.topic)
+
+
+def check_later(
+    topic: str, due: When | None, timestamp: int | None, id_: str | None, if_pending: Literal["replace", "keep"]
+) -> None:
+    """Raise `ConfigError` for fields of a record that do not go with its due time, or with having none."""
+    if due is None:
+        raise ConfigError(
+            f"A record for {topic} has an id or if_pending, and no due time. They are of records that wait: give it a "
+            "due time, or leave them out. Nothing was sent."
+        )
+    if timestamp is not None:
+        raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
+    if if_pending not in ("replace", "keep"):
+        raise ConfigError(
+            f"if_pending is {if_pending!r}; for a record that is sent it must be 'replace' or 'keep'. A relay answers "
+            "a Scheduler's send_later, which can refuse."
+        )
+    if id_ is None and if_pending != "replace":
+        raise ConfigError(f"if_pending is {if_pending!r}, which is about an id of your own: give one, or leave it out.")
+
+
+def check_size(record: OutgoingRecord) -> None:
+    """Raise `DeliveryError` for a schedule's record that relays could not move: its client may write larger ones."""
+    written = [each.encode() if isinstance(each, str) else each for each in (record.value, record.key)]
+    size = sum(len(each) for each in written if isinstance(each, bytes))
+    size += size_of_headers(record.headers, record.topic)
+    if size > MOST_BYTES:
+        raise DeliveryError(
+            f"A record that is due later has {size} bytes; relays could not move more than {MOST_BYTES}. Store it "
+            "elsewhere, and schedule where it is."
+        )
+
+
+def put_header(if_pending: IfPending, token: str = "", reply: int = 0) -> Header:
+    """Return the header with which a schedule with an id of the user's own is stored as a command."""
+    if if_pending not in get_args(IfPending):
+        raise ConfigError(f"if_pending is {if_pending!r}; it must be one of {', '.join(get_args(IfPending))}.")
+    return Put(if_pending, token, reply).header()
+
+
+def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
+    """Return the headers of a schedule; raise `SerializationError` or `ConfigError` for one that cannot be sent."""
+    fields: list[Header] = header_list(headers)
+    size_of_headers(fields, target)
+    for name, _ in fields:
+        if name in OWN_HEADERS:
+            raise ConfigError(f"The header {name} is the scheduler's own. Give yours another name.")
+    return fields

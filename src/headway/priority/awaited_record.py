@@ -1,0 +1,90 @@
+"""A record of an asynchronous producer, on its way."""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from headway.kafka.producer.delivery import Destination, Report, ReportError, Tally, not_delivered
+from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
+
+if TYPE_CHECKING:
+    from headway.core.producer.queues import Queue
+    from headway.kafka.producer.sendable import Sendable
+
+
+class AwaitedRecord:
+    """A record of an asynchronous producer: it keeps the client's report until the loop resolves it.
+
+    It costs half of a `DeliveryFuture` with a callback.
+    """
+
+    __slots__ = (
+        "awaited",
+        "error",
+        "headers",
+        "key",
+        "partition",
+        "place",
+        "queue",
+        "reported",
+        "since",
+        "size",
+        "tally",
+        "timestamp",
+        "value",
+    )
+
+    queue: "Queue[Sendable]"  # the accumulator's queue, as in a `DeliveryFuture`
+    size: int
+    tally: Tally
+    place: tuple[int | None, int | None, int]
+    # The fields of a record that has to wait, and only then: see `Sendable`.
+    key: Any
+    value: Any
+    headers: list[Header] | None
+    partition: int | None
+    timestamp: int
+    since: float
+
+    def __init__(
+        self, destination: Destination, awaited: asyncio.Future[RecordMetadata], reported: "deque[AwaitedRecord]"
+    ) -> None:
+        self.tally = destination.tally
+        self.awaited = awaited
+        self.reported = reported
+        self.error: Exception | None = None
+
+    @property
+    def destination(self) -> Destination:
+        """The destination of the record."""
+        return self.tally.destination
+
+    def __call__(self, error: ReportError | None, message: Report) -> None:
+        """Take the Kafka client's report, with its error or None; on any thread."""
+        queue = self.queue
+        if not queue.returned:
+            queue.reported.append(queue)
+        queue.returned += self.size
+        if error is not None:
+            self.fail(not_delivered(self.destination, error))
+            return
+        self.tally.delivered += 1
+        self.place = (message.partition(), message.offset(), message.timestamp()[1])
+        self.reported.append(self)
+
+    def fail(self, error: Exception) -> None:
+        """Take note that the record was not delivered; on any thread."""
+        self.tally.count_failure()
+        self.error = error
+        self.reported.append(self)
+
+    def resolve(self) -> None:
+        """Resolve the awaited future, in the loop, unless it was cancelled."""
+        if self.awaited.done():
+            return
+        if self.error is not None:
+            self.awaited.set_exception(self.error)
+            return
+        partition, offset, timestamp = self.place
+        to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
+        self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))  # type: ignore[arg-type]  # a delivered record has one

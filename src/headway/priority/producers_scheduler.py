@@ -1,0 +1,60 @@
+"""The scheduler of a producer: while a transaction of the producer is open, schedules are part of it."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from headway.config import Config
+from headway.core.delay.changes import Settled
+from headway.core.outgoing_record import OutgoingRecord
+from headway.delay.handle import ScheduleHandle
+from headway.delay.schedule_encoder import check_size
+from headway.delay.scheduler import Scheduler
+from headway.errors import ConfigError
+from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
+
+
+class ProducersScheduler(Scheduler):
+    """A scheduler that stores schedules by its own client, or in the open transaction of its producer.
+
+    Commands, and schedules that a relay has to answer, cannot be in a transaction: relays see it when it is committed.
+
+    Args:
+        config: The settings, as for any scheduler.
+        name: The scheduler's name.
+        is_in_transaction: Returns whether the producer has a transaction that has not ended.
+        send: Sends a record with the producer's own client.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        is_in_transaction: Callable[[], bool],
+        send: Callable[[OutgoingRecord, OnDelivery | None], DeliveryFuture],
+    ) -> None:
+        super().__init__(config, name=name)
+        self._is_in_transaction = is_in_transaction
+        self._send_in_transaction = send
+
+    def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
+        if not self._is_in_transaction():
+            return super()._store(record, on_stored)
+        check_size(record)
+        return self._send_in_transaction(record, on_stored)
+
+    def _expect_answer(self) -> tuple[str, Future[Settled]]:
+        if self._is_in_transaction():
+            raise ConfigError(
+                "if_pending is 'refuse', which a relay has to answer, and relays see a transaction only when it is "
+                "committed. Take 'keep' or 'replace', or schedule before the transaction begins. Nothing was sent."
+            )
+        return super()._expect_answer()
+
+    def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
+        if self._is_in_transaction():
+            raise ConfigError(
+                f"The schedule {handle} cannot be cancelled or moved while a transaction of this producer is open: a "
+                "relay answers at once, and an abort would not undo it. Ask when the transaction has ended, or by a "
+                "Scheduler of its own. Nothing was asked."
+            )
+        return super()._ask(handle, to, timeout)
