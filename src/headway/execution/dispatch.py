@@ -31,6 +31,8 @@ from headway.execution.supervision import Supervision
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
 
+_MOST_TENANTS_TOLD = 5
+
 
 class Dispatch:
     """The part that hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
@@ -108,6 +110,7 @@ class Dispatch:
                 ready=sum(self.engine.ready),
                 remaining=self.engine.work_remaining,
                 abandoned=self._abandoned,
+                busiest_tenants=self.engine.busiest_tenants(_MOST_TENANTS_TOLD),
             )
 
     @property

@@ -1,6 +1,7 @@
 """The counts that a parallel consumer tells of itself."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +11,8 @@ class ParallelMetrics:
     `done` counts records, dead letters among them, `failed` counts attempts. `dead_letters` are stored, in transactions
     committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
     are not done. `abandoned` ones still ran when the run ended, and come again. `refused` names the missing right, if
-    one is missing: records that need it wait.
+    one is missing: records that need it wait. `busiest_tenants` are the few that used the most seconds of handlers, the
+    first of all first.
     """
 
     done: int
@@ -21,3 +23,4 @@ class ParallelMetrics:
     remaining: int
     abandoned: int
     refused: str | None = None
+    busiest_tenants: Mapping[str, float] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from headway.parallel.group_rate import GroupRate
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
+from headway.parallel.tenants import Tenant
 from headway.parallel.validation import (
     check_callback,
     check_callbacks,
@@ -77,6 +78,10 @@ class ParallelConsumer(Controls):
             already says how to reach the brokers.
         hand_over_timeout: The seconds that a leaving partition waits for its running handlers and for the commit of
             their records. The commit has the last of these seconds, and at least one.
+        tenant: To whom a record belongs: `header:NAME`, `key`, `key:/` for the part of the key before a separator, or a
+            function of the record, which must be quick. Within a level, tenants take turns by the handler time that
+            they used.
+        tenant_weights: The weights of tenants, by name; all others have 1.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
     thread.
@@ -100,6 +105,8 @@ class ParallelConsumer(Controls):
         commit_mode: CommitMode = "async",
         producer_config: Config | None = None,
         hand_over_timeout: float = 10.0,
+        tenant: Tenant | None = None,
+        tenant_weights: Mapping[str, float] | None = None,
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
         checked = checked_options(
@@ -118,13 +125,16 @@ class ParallelConsumer(Controls):
             commit_mode=commit_mode,
             producer_config=producer_config,
             hand_over_timeout=hand_over_timeout,
+            tenant=tenant,
+            tenant_weights=tenant_weights,
         )
         options = self._options = RunOptions(
             settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic, commit_mode
         )
+        self._tenancy = checked.tenancy
         levels = settings.levels or 1
         buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
-        engine = make_engine(ordering, levels, checked.slots, buffer, checked.retries.share)
+        engine = make_engine(ordering, levels, checked.slots, buffer, checked.retries.share, checked.tenancy)
         self._wake = Wakeup()
         self._levels = make_levels(settings)
         admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
@@ -142,6 +152,7 @@ class ParallelConsumer(Controls):
             hand_over_timeout=hand_over_timeout,
             commit_interval=interval,
             waits_for_commits=commit_mode == "sync",
+            tenancy=checked.tenancy,
         )
         self._committing = self._control.committing
         self._parts = RunParts(options, self._dispatch, self._levels, self._committing, self._wake)
@@ -341,6 +352,8 @@ class ParallelConsumer(Controls):
             steps.callback(self._ended.set)
             if self._parts.supervision:
                 steps.callback(self._parts.supervision.clear)
+            if self._tenancy:
+                steps.callback(self._tenancy.end)
             steps.callback(self._wake.close)
             steps.callback(self._control.wait_for_callbacks)
             for part in self._parts.closing():

@@ -18,6 +18,7 @@ from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
 from headway.parallel.group_rate import GroupRate
+from headway.parallel.tenants import Tenancy
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -54,6 +55,7 @@ class ControlLoop:
         hand_over_timeout: float,
         commit_interval: float,
         waits_for_commits: bool,
+        tenancy: Tenancy | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._wake = wake
@@ -62,7 +64,7 @@ class ControlLoop:
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
-        self.fetching = Fetching(dispatch, levels, callbacks, buffer, self._hand_over)
+        self.fetching = Fetching(dispatch, levels, callbacks, buffer, self._hand_over, tenancy)
         self.committing = Commits(
             dispatch,
             levels,

@@ -17,6 +17,7 @@ from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.brought_along import failures_before
 from headway.parallel.callbacks import Callbacks
+from headway.parallel.tenants import Tenancy
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
 
@@ -44,7 +45,13 @@ class Fetching:
     """
 
     def __init__(
-        self, dispatch: Dispatch, levels: LevelConsumers, callbacks: Callbacks, buffer: int, hand_over: HandOver
+        self,
+        dispatch: Dispatch,
+        levels: LevelConsumers,
+        callbacks: Callbacks,
+        buffer: int,
+        hand_over: HandOver,
+        tenancy: Tenancy | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._engine = dispatch.engine
@@ -56,6 +63,7 @@ class Fetching:
         # runs dry before this thread has the GIL again.
         self._at_once = buffer // 2
         self._hand_over = hand_over
+        self._tenancy = tenancy
         self._paused: set[TopicPartition] = set()  # as librdkafka was told
         self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
         self._starting: dict[TopicPartition, _Start] = {}  # partitions whose committed offsets are not read yet
@@ -117,8 +125,9 @@ class Fetching:
         with GcPause():
             records = level.fetch(demand, now)
             failures = failures_before(records)
+            tenants = self._tenancy.of(records) if self._tenancy else ()
             with self._lock:
-                self._receive(records, now, failures)
+                self._receive(records, now, failures, tenants)
                 for partition in level.ends.keys() - self._starting.keys():
                     self._engine.advance(partition, level.ends.pop(partition))
         _raise_unless_fetching(level)
@@ -129,12 +138,12 @@ class Fetching:
         with self._lock:
             if paused:
                 return [self._dispatch.alarm(level, -1) for level in range(len(self._levels))]
-            pairs = zip(self._engine.demand(), self._engine.ready, strict=True)
-            return [self._wanted(level, demand, ready) for level, (demand, ready) in enumerate(pairs)]
+            pairs = zip(self._engine.demand(), self._engine.buffered, self._engine.ready, strict=True)
+            return [self._wanted(level, *counts) for level, counts in enumerate(pairs)]
 
-    def _wanted(self, level: int, demand: int, ready: int) -> int:
+    def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
         """Return how many records to fetch of a level. If none, set the count of ready works at which to look again."""
-        if ready > self._enough:
+        if buffered > self._enough:
             return self._dispatch.alarm(level, self._enough)
         if demand == 0:  # the buffer is full
             return self._dispatch.alarm(level, ready // 2)
@@ -142,15 +151,21 @@ class Fetching:
         return min(demand, self._at_once)
 
     def _receive(
-        self, records: Sequence[ConsumerRecord], now: float, failures: Mapping[ConsumerRecord, Failure]
+        self,
+        records: Sequence[ConsumerRecord],
+        now: float,
+        failures: Mapping[ConsumerRecord, Failure],
+        tenants: Sequence[str],
     ) -> None:
+        first = 0
         for _, group in groupby(records, _address):
             of_one = list(group)
+            tenants_of_one = tenants[first : (first := first + len(of_one))]
             partition = of_one[0].topic_partition
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
             # The engine ignores records of a starting partition.
-            self._engine.receive(partition, of_one, now, failures)
+            self._engine.receive(partition, of_one, now, failures, tenants_of_one)
 
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""

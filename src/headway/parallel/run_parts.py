@@ -37,6 +37,7 @@ from headway.parallel.control_loop import Executor
 from headway.parallel.dead_letters import DeadLetters, require_writable
 from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
+from headway.parallel.tenants import Tenancy
 from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
 from headway.runtime.wakeup import Wakeup
@@ -212,7 +213,7 @@ def make_levels(settings: ParallelSettings) -> LevelConsumers:
 
 
 def make_engine(
-    ordering: Ordering, levels: int, slots: SlotPolicy, buffer: int, retry_share: float
+    ordering: Ordering, levels: int, slots: SlotPolicy, buffer: int, retry_share: float, tenancy: Tenancy | None
 ) -> Engine[ConsumerRecord]:
     """Return the engine, which knows how much memory records and outputs take."""
     return Engine(
@@ -223,6 +224,7 @@ def make_engine(
         size_of=_size,
         size_of_output=size_of_output,
         retry_share=retry_share,
+        tenants=None if tenancy is None else tenancy.weights,
     )
 
 

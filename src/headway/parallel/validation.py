@@ -25,6 +25,7 @@ from headway.declarations import (
 from headway.errors import ConfigError, DeserializationError
 from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
 from headway.parallel.commits import CommitMode
+from headway.parallel.tenants import Tenancy, checked_tenancy
 
 
 class CheckedOptions(NamedTuple):
@@ -33,6 +34,7 @@ class CheckedOptions(NamedTuple):
     retries: Retries
     slots: SlotPolicy
     outputs: OutputSettings
+    tenancy: Tenancy | None
 
 
 def checked_options(
@@ -52,6 +54,8 @@ def checked_options(
     commit_mode: Any,
     producer_config: Any,
     hand_over_timeout: Any,
+    tenant: Any,
+    tenant_weights: Any,
 ) -> CheckedOptions:
     """Return what options amount to; raises `ConfigError` for one that is out of bounds or contradicts another."""
     check_choice("ordering", ordering, tuple(Ordering))
@@ -74,7 +78,8 @@ def checked_options(
     if distributor is not None:
         check_function("distributor", distributor, ("levels", "capacity"))
     slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
-    return CheckedOptions(checked_retries(Retries() if retries is None else retries, dead_letter_topic), slots, outputs)
+    checked = checked_retries(Retries() if retries is None else retries, dead_letter_topic)
+    return CheckedOptions(checked, slots, outputs, checked_tenancy(tenant, tenant_weights))
 
 
 def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) -> None:

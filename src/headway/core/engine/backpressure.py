@@ -47,7 +47,7 @@ class Backpressure:
         for partition in self._paused:
             paused[partition.level] += 1
         return [
-            max(0, min(buffer - level.fresh.ready, budget.records_left())) if budget.partitions > paused_of_level else 0
+            max(0, min(buffer - level.buffered, budget.records_left())) if budget.partitions > paused_of_level else 0
             for level, budget, paused_of_level in zip(levels, self.budgets, paused, strict=True)
         ]
 

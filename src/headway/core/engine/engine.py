@@ -29,6 +29,7 @@ from headway.core.engine.next_slots import NextSlots
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
+from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.waiting_heads import WaitingHeads
 from headway.core.engine.work import NO_FAILURES, Failure, Work
 from headway.core.engine.work_states import WorkState
@@ -60,6 +61,8 @@ class Engine(Generic[R]):
         retry_share: The part of the slots that records which failed before may take while others wait.
         due: The time before which a record must not run, by the same clock as `now`.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
+        tenants: The weights of tenants, by name; then records are received with their tenants, which take turns within
+            a level. Without it there are none.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Engine(Generic[R]):
         retry_share: float = 0.25,
         due: Callable[[R], float] | None = None,
         commits: bool = True,
+        tenants: Mapping[str, float] | None = None,
     ) -> None:
         self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
         self._buffer = buffer
@@ -82,7 +86,9 @@ class Engine(Generic[R]):
         self._size_of_output = size_of_output
         self._due = due
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
-        self._levels: list[ReadyQueue[R]] = [ReadyQueue() for _ in range(levels)]
+        self._usage = Usage()
+        self._tenants = [Tenants(tenants, self._usage) for _ in range(levels)] if tenants is not None else []
+        self._levels: list[ReadyQueue[R]] = [ReadyQueue(each) for each in self._tenants or repeat(None, levels)]
         self._backpressure = Backpressure(room, levels, commits)
         self._budgets = self._backpressure.budgets
         policy = slots or FairSlots([2**level for level in range(levels)])
@@ -164,9 +170,16 @@ class Engine(Generic[R]):
         return self._backpressure.paused(self._assignments)
 
     def receive(
-        self, partition: TopicPartition, records: Sequence[R], now: float, failures: Mapping[R, Failure] = NO_FAILURES
+        self,
+        partition: TopicPartition,
+        records: Sequence[R],
+        now: float,
+        failures: Mapping[R, Failure] = NO_FAILURES,
+        tenants: Sequence[str] = (),
     ) -> None:
         """Take in fetched records of a partition, in the order of its log, with their failed attempts before.
+
+        `tenants` has the tenant of each, if there are any.
 
         Records of a partition that is not assigned, or is retired, are ignored. Where the offsets go back, by a seek or
         because the log was truncated, a new epoch begins.
@@ -176,7 +189,7 @@ class Engine(Generic[R]):
         for stop in _ascending_ends(offsets):
             assignment = self._assignments.get(partition)
             if assignment and assignment.state is not _LEAVING:
-                self._receive(partition, records[start:stop], offsets[start:stop], now, failures)
+                self._receive(partition, records[start:stop], offsets[start:stop], now, failures, tenants[start:stop])
             start = stop
 
     def _receive(
@@ -186,6 +199,7 @@ class Engine(Generic[R]):
         offsets: Sequence[int],
         now: float,
         failures: Mapping[R, Failure],
+        tenants: Sequence[str],
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
             self.assign(partition, OffsetMap(offsets[0]))
@@ -194,8 +208,9 @@ class Engine(Generic[R]):
         if len(fresh) < len(offsets):
             is_fresh = set(fresh)
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
+            tenants = [tenant for tenant, offset in zip(tenants, offsets, strict=False) if offset in is_fresh]
         if records:
-            self._enqueue(assignment, records, fresh, now, failures)
+            self._enqueue(assignment, records, fresh, now, failures, tenants)
             self._backpressure.pause_or_resume(assignment)
 
     def _enqueue(
@@ -205,10 +220,14 @@ class Engine(Generic[R]):
         offsets: Sequence[int],
         now: float,
         failures: Mapping[R, Failure],
+        tenants: Sequence[str],
     ) -> None:
         sizes = list(map(self._size_of, records))
         lanes = self._lane_names(records)
         works = list(map(Work, records, offsets, sizes, lanes, repeat(assignment), repeat(now), self._orders))
+        if self._tenants:
+            for work, tenant in zip(works, tenants, strict=True):
+                work.tenant = tenant
         assignment.bytes += (size := sum(sizes))
         self._budgets[assignment.level].fill(size, len(sizes))
         if failures:
@@ -249,7 +268,7 @@ class Engine(Generic[R]):
         """Return up to `limit` works that may run now, each of the level that the policy picks, in turns there."""
         if self._waiting.entries:
             self._waiting.release_due(now)
-        return self._next_slots.take(limit, now)
+        return self._started(self._next_slots.take(limit, now), now)
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
         """Return the first works of one lane, or works that have no lane; an empty list if none may run now.
@@ -258,7 +277,13 @@ class Engine(Generic[R]):
         are of one level, or with `of_one_partition` of one partition.
         """
         self._waiting.release_due(now)
-        return self._next_slots.take_batch(max_size, now, of_one_partition)
+        return self._started(self._next_slots.take_batch(max_size, now, of_one_partition), now)
+
+    def _started(self, works: list[Work[R]], now: float) -> list[Work[R]]:
+        if self._tenants:
+            for work in works:
+                work.started = now
+        return works
 
     # Outcomes
 
@@ -278,14 +303,14 @@ class Engine(Generic[R]):
                 self._budgets[assignment.level].used -= work.size
             self._settle(work, (), now)
             return True
-        return self._report_late(work)
+        return self._report_late(work, now)
 
     def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
         """Mark a batch of one partition as done, as `finish` does: a tick has all its offsets and outputs, or none."""
         assignment = works[0].assignment
         if works[0].state is not _RUNNING or assignment.state is _GONE:
             for work in works:
-                self._report_late(work)
+                self._report_late(work, now)
             return False
         size = sum(map(self._size_of_output, outputs))
         kept = assignment.finish_together(works, outputs, size)
@@ -301,9 +326,12 @@ class Engine(Generic[R]):
         verdict.
         """
         if work.state is _RUNNING and work.assignment.state is not _GONE:
-            self._settle(work, (work.again(at, error, now, untried),), now)
+            again = work.again(at, error, now, untried)
+            if self._tenants:
+                again.tenant = work.tenant
+            self._settle(work, (again,), now)
             return True
-        return self._report_late(work)
+        return self._report_late(work, now)
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
         """Apply the retries' verdict on a failed work; return False as `finish` does.
@@ -315,7 +343,7 @@ class Engine(Generic[R]):
             return self.retry(work, verdict.at, error, now, verdict.untried)
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             return True
-        return self._report_late(work)
+        return self._report_late(work, now)
 
     # Commits
 
@@ -382,6 +410,15 @@ class Engine(Generic[R]):
         return self._levels[level].ready
 
     @property
+    def buffered(self) -> list[int]:
+        """The number of ready works of each level that keep others from being fetched."""
+        return [level.buffered for level in self._levels]
+
+    def busiest_tenants(self, number: int) -> dict[str, float]:
+        """Return the tenants that used the most handler time, the first of all first, with their seconds."""
+        return self._usage.busiest(number)
+
+    @property
     def slots_taken(self) -> list[int]:
         """The number of slots that each level has taken, for works of lost partitions too; a batch takes one."""
         return [level.slots for level in self._levels]
@@ -404,7 +441,7 @@ class Engine(Generic[R]):
 
     def _settle(self, work: Work[R], again: Sequence[Work[R]], now: float) -> None:
         assignment, batch = work.assignment, work.batch
-        self._leave_slot(work, _REPLACED if again else _DONE)
+        self._leave_slot(work, _REPLACED if again else _DONE, now)
         if batch is not None and work.lane is not ALONE:
             settled = batch.report(again)
             if settled is None:
@@ -414,14 +451,17 @@ class Engine(Generic[R]):
         if head is not None and assignment.state is not _LEAVING:
             self._waiting.place(head, now)
 
-    def _report_late(self, work: Work[R]) -> bool:
+    def _report_late(self, work: Work[R], now: float) -> bool:
         if work.state in (_RUNNING, _STALE):
-            self._leave_slot(work, _DROPPED)
+            self._leave_slot(work, _DROPPED, now)
         return False
 
-    def _leave_slot(self, work: Work[R], state: WorkState) -> None:
+    def _leave_slot(self, work: Work[R], state: WorkState, now: float) -> None:
         batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
         work.state = state
+        if self._tenants:
+            seconds = (now - work.started) / (len(batch) if batch else 1)
+            self._tenants[work.assignment.level].end(work.tenant, max(0.0, seconds), work.charged)
         if batch is None or batch.leave():
             self._levels[work.assignment.level].leave(bool(batch.has_failed if batch else work.failure))
 

@@ -2,6 +2,7 @@
 
 Invariants: fresh works take turns by topic and partition, and so do works that failed before, beside them. A failed
 work goes first, as it is the older one; the engine holds failed works back while they run in their part of the slots.
+With tenants, fresh and failed works take turns by tenant, and a failed one goes first within its tenant.
 `ready` is the number of works that `take` can still give.
 """
 
@@ -10,6 +11,8 @@ from typing import Any, Generic, TypeVar
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.suspects import is_suspect
+from headway.core.engine.tenant_turns import TenantTurns
+from headway.core.engine.tenants import Tenants
 from headway.core.engine.turns import Turns
 from headway.core.engine.work import Batch, Work
 from headway.core.engine.work_states import WorkState
@@ -20,13 +23,15 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
-    """The lane heads of one level that may run."""
+    """The lane heads of one level that may run; with `tenants`, in turns over these."""
 
-    __slots__ = ("failed", "fresh", "retrying", "slots")
+    __slots__ = ("failed", "fresh", "retrying", "slots", "tenants")
 
-    def __init__(self) -> None:
-        self.fresh: Turns[R] = Turns()
-        self.failed: Turns[R] = Turns()  # at least once, and their time has come
+    def __init__(self, tenants: Tenants | None = None) -> None:
+        self.tenants = tenants
+        self.fresh: Turns[R] | TenantTurns[R] = TenantTurns(tenants) if tenants else Turns()
+        # At least once, and their time has come.
+        self.failed: Turns[R] | TenantTurns[R] = TenantTurns(tenants) if tenants else Turns()
         self.slots = 0  # stale works count too: each holds its slot until it is reported
         self.retrying = 0  # the slots among them in which a work runs that failed before
 
@@ -34,6 +39,11 @@ class ReadyQueue(Generic[R]):
     def ready(self) -> int:
         """The number of works that may run now."""
         return self.fresh.ready + self.failed.ready
+
+    @property
+    def buffered(self) -> int:
+        """The number of ready works that keep others from being fetched: with tenants none, as others may go first."""
+        return 0 if self.tenants else self.fresh.ready
 
     def without_ready(self) -> "ReadyQueue[R]":
         """Return this level as a policy must see it while nothing of it may start."""
@@ -59,10 +69,13 @@ class ReadyQueue(Generic[R]):
     def take(self, only_fresh: bool = False) -> Work[R]:
         """Return the first work, which runs from now on in a slot of its own."""
         self.slots += 1
-        if only_fresh or not self.failed.ready:
+        if only_fresh or not self.failed.ready or (self.tenants and self._is_turn_of_fresh()):
             return self._start(self.fresh)
         self.retrying += 1
         return self._start(self.failed)
+
+    def _is_turn_of_fresh(self) -> bool:
+        return bool(self.fresh.ready) and self.fresh.first_time() < self.failed.first_time()  # type: ignore[union-attr]
 
     def take_fresh(self, limit: int) -> list[Work[R]]:
         """Take up to so many works that never failed, each for a slot of its own."""
@@ -100,7 +113,7 @@ class ReadyQueue(Generic[R]):
         self.slots -= 1
         self.retrying -= has_failed
 
-    def _start(self, turns: Turns[R], only_of: Assignment[R] | None = None) -> Work[R]:
+    def _start(self, turns: Turns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Work[R]:
         work = turns.take(only_of)
         work.state = _RUNNING
         return work

@@ -4,6 +4,7 @@ Invariant: each partition gives its works in order of arrival. For the order of 
 """
 
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -64,6 +65,12 @@ class Turns(Generic[R]):
         self._rotation: Rotation[_Topic[R]] = Rotation()
         self._oldest: Work[R] | None = None  # None if it is not known
         self.ready = 0
+
+    def __iter__(self) -> Iterator[Work[R]]:
+        """Return the ready works, in no particular order."""
+        for partition in self._partitions.values():
+            yield from partition.arrived
+            yield from (work for _, work in partition.released)
 
     def arrive(self, works: list[Work[R]]) -> None:
         """Add works of one partition that are ready on arrival, behind all earlier ones."""

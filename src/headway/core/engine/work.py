@@ -55,6 +55,7 @@ class Work(Generic[R]):
         "arrived",
         "assignment",
         "batch",
+        "charged",
         "failure",
         "lane",
         "next",
@@ -64,8 +65,15 @@ class Work(Generic[R]):
         "outcome",
         "record",
         "size",
+        "started",
         "state",
+        "tenant",
     )
+
+    # Without tenants these are never set.
+    tenant: str
+    started: float
+    charged: float  # seconds, when it started
 
     def __init__(
         self,
@@ -151,6 +159,10 @@ class Batch(Generic[R]):
         """Note that one work no longer runs; return whether it was the last, which frees the slot."""
         self._running -= 1
         return not self._running
+
+    def __len__(self) -> int:
+        """Return how many works ran together."""
+        return len(self._works)
 
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
         """Note that one work of a lane was reported.

@@ -1,0 +1,188 @@
+"""Ready works in turns over the tenants of a level; within a tenant in turns by topic and partition, as in `turns`.
+
+Invariants: the tenant that has used the least handler time for its weight gives the next work. Each tenant's works of a
+partition are given in order of arrival. `Turns` and `TenantTurns` have the same methods.
+"""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count, groupby
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.partition_states import PartitionState
+from headway.core.engine.tenants import Account, Tenants
+from headway.core.engine.turns import Turns
+from headway.core.engine.work import Work
+from headway.core.engine.work_states import WorkState
+
+_MOST_OUTDATED = 100
+
+R = TypeVar("R")
+
+_tenant_of = attrgetter("tenant")
+
+
+class _Tenant(Generic[R]):
+    """The ready works of one tenant."""
+
+    __slots__ = ("account", "turns")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.turns: Turns[R] = Turns()
+
+
+class _ByTime(Generic[R]):
+    """Tenants by their virtual time. A time only grows, so an entry that comes too early is put in its place later.
+
+    Invariant: a tenant that has something ready, as `ready_of` counts it, has one entry, with no later a time.
+    """
+
+    __slots__ = ("_entries", "_left", "_members", "_orders", "_ready_of")
+
+    def __init__(
+        self, ready_of: Callable[[Turns[R]], int], left: Callable[[_Tenant[R]], object] = lambda tenant: None
+    ) -> None:
+        self._ready_of = ready_of
+        self._left = left  # called for a tenant that has nothing ready any more
+        self._entries: list[tuple[float, int, _Tenant[R]]] = []  # a heap
+        self._members: set[_Tenant[R]] = set()
+        self._orders = count()  # equal times take turns
+
+    def join(self, tenant: _Tenant[R]) -> None:
+        """Let a tenant take part, unless it does."""
+        if tenant not in self._members:
+            self._members.add(tenant)
+            heappush(self._entries, (tenant.account.time, next(self._orders), tenant))
+
+    def first(self) -> _Tenant[R] | None:
+        """Return the tenant whose turn it is; None if none has anything ready."""
+        entries = self._entries
+        while entries:
+            time, _, tenant = entries[0]
+            if not self._ready_of(tenant.turns):
+                heappop(entries)
+                self._members.remove(tenant)
+                self._left(tenant)
+            elif time < tenant.account.time:
+                heapreplace(entries, (tenant.account.time, next(self._orders), tenant))
+            else:
+                return tenant
+        return None
+
+
+class TenantTurns(Generic[R]):
+    """Ready works of one level, in turns over the tenants to which these works belong."""
+
+    __slots__ = ("_accounts", "_by_age", "_by_time", "_of_assignment", "_tenants", "ready")
+
+    def __init__(self, accounts: Tenants) -> None:
+        self._accounts = accounts
+        self._tenants: dict[str, _Tenant[R]] = {}  # the members of `_by_time`; some may have nothing left
+        self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
+        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # made when somebody asks for one
+        self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap, made when somebody asks for the oldest
+        self.ready = 0
+
+    def arrive(self, works: list[Work[R]]) -> None:
+        """Add works of one partition that are ready on arrival, behind all earlier ones."""
+        for name, group in groupby(works, _tenant_of):
+            of_one = list(group)
+            self._join(name, of_one[0].assignment, len(of_one)).turns.arrive(of_one)
+            self._note_age(of_one)
+
+    def release(self, work: Work[R]) -> None:
+        """Add a work whose turn or time has come."""
+        self._join(work.tenant, work.assignment, 1).turns.release(work)
+        self._note_age([work])
+
+    def _join(self, name: str, assignment: Assignment[R], works: int) -> _Tenant[R]:
+        account = self._accounts.join(name, works)
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant(account)
+        tenant.account = account  # another one, if the last was forgotten
+        self.ready += works
+        self._by_time.join(tenant)
+        if self._of_assignment and assignment in self._of_assignment:
+            self._of_assignment[assignment].join(tenant)
+        return tenant
+
+    def first_time(self) -> float:
+        """Return the virtual time of the tenant whose turn it is; one must have something ready."""
+        tenant = self._by_time.first()
+        assert tenant is not None  # noqa: S101
+        return tenant.account.time
+
+    def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
+        """Return the work that `take` would give; None if there is none."""
+        tenant = self._first(only_of)
+        return tenant.turns.first(only_of) if tenant else None
+
+    def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
+        """Remove and return the first work of the tenant whose turn it is, or of the first that has an assignment's."""
+        tenant = self._first(only_of)
+        assert tenant is not None  # noqa: S101
+        work = tenant.turns.take(only_of)
+        self.ready -= 1
+        work.charged = self._accounts.start(tenant.account, in_turn=only_of is None)
+        return work
+
+    def take_many(self, limit: int) -> list[Work[R]]:
+        """Take up to so many works; the same as that many calls of `take`."""
+        return [self.take() for _ in range(min(limit, self.ready))]
+
+    def _first(self, only_of: Assignment[R] | None) -> _Tenant[R] | None:
+        if only_of is None:
+            return self._by_time.first()
+        by_time = self._of_assignment.get(only_of)
+        if by_time is None:
+            by_time = self._of_assignment[only_of] = _ByTime(lambda turns: turns.ready_of(only_of))
+            for tenant in self._tenants.values():
+                by_time.join(tenant)
+        return by_time.first()
+
+    def oldest(self) -> Work[R] | None:
+        """Return the ready work that arrived first."""
+        by_age = self._by_age
+        if by_age is None or len(by_age) > 2 * self.ready + _MOST_OUTDATED:
+            turns = [tenant.turns for tenant in self._tenants.values()]
+            by_age = self._by_age = [_age(work) for each in turns for work in each]
+            heapify(by_age)
+        while by_age and not _is_ready(by_age[0][2]):
+            heappop(by_age)
+        return by_age[0][2] if by_age else None
+
+    def _note_age(self, works: list[Work[R]]) -> None:
+        if self._by_age is not None:
+            for work in works:
+                heappush(self._by_age, _age(work))
+
+    def ready_of(self, assignment: Assignment[R]) -> int:
+        """Return how many works of an assignment are ready."""
+        return sum(tenant.turns.ready_of(assignment) for tenant in self._tenants.values())
+
+    def drop(self, assignment: Assignment[R]) -> None:
+        """Forget the works of an assignment that ended."""
+        self._of_assignment.pop(assignment, None)
+        for tenant in self._tenants.values():
+            if dropped := tenant.turns.ready_of(assignment):
+                tenant.turns.drop(assignment)
+                self.ready -= dropped
+                self._accounts.leave(tenant.account, dropped)
+
+
+def _ready(turns: Turns[R]) -> int:
+    return turns.ready
+
+
+def _age(work: Work[R]) -> tuple[int, int, Work[R]]:
+    # An earlier attempt, which is not ready any more, has the same order.
+    return work.order, id(work), work
+
+
+def _is_ready(work: Work[R]) -> bool:
+    is_read = work.assignment.state not in (PartitionState.LEAVING, PartitionState.GONE)
+    return work.state is WorkState.READY and is_read

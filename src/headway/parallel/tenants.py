@@ -1,0 +1,107 @@
+"""The tenants of records: to whom each belongs, as the option `tenant` says.
+
+Invariant: each record has a tenant, whatever the user's function does.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from headway.declarations import check_above_zero, check_function, shown
+from headway.errors import ConfigError
+from headway.execution.failure_log import FailureLog
+from headway.records import ConsumerRecord
+
+log = logging.getLogger(__name__)
+
+Tenant = str | Callable[[ConsumerRecord], str | None]
+"""`"header:NAME"`, `"key"`, `"key:SEPARATOR"`, or a function of the record."""
+
+NO_TENANT = ""
+UNKNOWN_TENANT = "(unknown)"
+
+_HEADER, _KEY = "header:", "key:"
+_KINDS = (
+    "it must be 'header:NAME' for a header, 'key' for the whole key, 'key:SEPARATOR' for the part of the key before "
+    "the separator, as 'key:/', or a function of the record."
+)
+
+
+class Tenancy:
+    """The naming of each record's tenant, with the weights, and the log of what a user's function raises.
+
+    Raises `ConfigError` for a declaration that cannot work.
+    """
+
+    def __init__(self, tenant: Any, weights: Any) -> None:
+        self._name_of = _naming(tenant)
+        self.weights = _checked_weights(weights)
+        self._failures = FailureLog(log, logging.WARNING)
+
+    def of(self, records: Sequence[ConsumerRecord]) -> list[str]:
+        """Return the tenant of each record; to be called without a lock, since a user's function runs in it."""
+        names = [self._of(record) for record in records]
+        self._failures.tell_sums(time.monotonic())
+        return names
+
+    def _of(self, record: ConsumerRecord) -> str:
+        try:
+            name = self._name_of(record)
+            if name is None:
+                return NO_TENANT
+            if issubclass(type(name), str):
+                return str.__getitem__(name, slice(None))  # of a subclass, too, exactly a `str`
+            raise TypeError(f"it returned {shown(name)}, which is neither text nor None")
+        except KeyboardInterrupt:  # Ctrl-C
+            raise
+        except BaseException as error:
+            sentence = "The tenant of %r is not known, so it belongs to the tenant %r: %s"
+            self._failures.tell(record.topic, time.monotonic(), error, sentence, record, UNKNOWN_TENANT)
+            return UNKNOWN_TENANT
+
+    def end(self) -> None:
+        """Tell the log what it was not told of yet, as the run ends."""
+        self._failures.end(time.monotonic())
+
+
+def checked_tenancy(tenant: Any, weights: Any) -> Tenancy | None:
+    """Return what the options `tenant` and `tenant_weights` amount to; None without a tenant."""
+    if tenant is not None:
+        return Tenancy(tenant, weights)
+    if weights is not None:
+        raise ConfigError("tenant_weights is given, but no tenant. Say to whom a record belongs, as tenant='key'.")
+    return None
+
+
+def _naming(tenant: Any) -> Callable[[ConsumerRecord], Any]:
+    if callable(tenant):
+        check_function("tenant", tenant, ("record",))
+        return tenant  # type: ignore[no-any-return]
+    if not isinstance(tenant, str):
+        raise ConfigError(f"tenant is {shown(tenant)}; {_KINDS}")
+    if tenant == "key":
+        return lambda record: _text(record.raw_key)
+    if name := tenant.removeprefix(_HEADER) if tenant.startswith(_HEADER) else "":
+        return lambda record: _text(next((value for header, value in record.headers if header == name), None))
+    if separator := tenant.removeprefix(_KEY).encode() if tenant.startswith(_KEY) else b"":
+        return lambda record: _text((record.raw_key or b"").partition(separator)[0])
+    raise ConfigError(f"tenant is {shown(tenant)}; {_KINDS}")
+
+
+def _text(name: str | bytes | None) -> str:
+    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else name
+    return text or NO_TENANT
+
+
+def _checked_weights(weights: Any) -> Mapping[str, float]:
+    if weights is None:
+        return {}
+    if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
+        raise ConfigError(
+            f"tenant_weights is {shown(weights)}; it must be a mapping of tenants' names to weights, as {{'big': 2.0}}."
+        )
+    for name, weight in weights.items():
+        check_above_zero(f"tenant_weights[{name!r}]", weight)
+    return MappingProxyType({str(name): float(weight) for name, weight in weights.items()})
