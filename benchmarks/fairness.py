@@ -3,10 +3,15 @@
 Floods of 1 KB records lie in 1, 10 or 300 partitions, or in another topic. Meanwhile a record goes to a quiet partition
 every 50 ms; its wait is from Kafka's acknowledgement to its handler, or to the poll that returns it. The parallel
 consumer has 50 slots of 10 ms; the bound is two rounds of these and 50 ms. Records that fail have a quarter of the
-slots while healthy ones wait. Floods by tenant and by key are not measured here.
+slots while healthy ones wait.
+
+A flood by tenant is 100,000 records of one tenant, in the same partitions as those of 99 others, which send a record a
+second each. A flood by key is the same with one hot key and a new key for each other record. The bound is twice what
+the others wait alone. All of the flood fits the memory of a level.
 """
 
 import asyncio
+import random
 import threading
 import time
 import uuid
@@ -27,6 +32,8 @@ SLOTS, HANDLER = 50, 0.010
 BOUND_MS = (2 * HANDLER + 0.050) * 1000
 EVERY = 0.050
 FLOOD = b"x" * 1000
+HOT = b"hot"
+OTHERS, FLOOD_OF_TENANT = 99, 100_000
 
 Started = Callable[[ConsumerRecord], None]
 
@@ -45,7 +52,7 @@ class Waits:
 
     def start(self, record: ConsumerRecord) -> None:
         """Note that a record starts."""
-        if record.raw_key is None:
+        if record.raw_key in (None, HOT):
             self.of_flood += 1
         else:
             self.started[int(record.raw_key)] = time.monotonic()
@@ -56,13 +63,21 @@ class Waits:
         return [1000 * max(0.0, self.started.get(key, now) - at) for key, at in self.acknowledged.items()]
 
 
-def fill(servers: str, topic: str, partitions: int, count: int) -> None:
+def fill(
+    servers: str,
+    topic: str,
+    partitions: int,
+    count: int,
+    value: bytes = FLOOD,
+    key: bytes | None = None,
+    headers: Any = None,
+) -> None:
     """Put a flood into the first partitions."""
     producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 20, "queue.buffering.max.kbytes": 262_144})
     for number in range(count):
         while True:
             try:
-                producer.produce(topic, FLOOD, partition=number % partitions)
+                producer.produce(topic, value, key, number % partitions, headers=headers)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -88,28 +103,55 @@ def send_quiet(servers: str, topic: str, partition: int, waits: Waits, seconds: 
     producer.close()
 
 
+def send_of_tenants(servers: str, topic: str, partitions: int, waits: Waits, seconds: float) -> None:
+    """Send a record a second of each other tenant, to all partitions."""
+    producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 0, "acks": 1})
+    began = time.monotonic()
+    for number in range(int(seconds * OTHERS)):
+        while (left := began + number / OTHERS - time.monotonic()) > 0:
+            producer.poll(left)
+        producer.produce(
+            topic,
+            b"quiet",
+            str(number).encode(),
+            number % partitions,
+            headers={"tenant": f"tenant {number % OTHERS}"},
+            on_delivery=partial(waits.acknowledge, number),
+        )
+    producer.flush()
+    producer.close()
+
+
 @contextmanager
-def parallel(servers: str, topics: list[str], waits: Waits, is_async: bool) -> Iterator[None]:
-    """Handle the topics while the block runs."""
+def parallel(
+    servers: str,
+    topics: list[str],
+    waits: Waits,
+    is_async: bool,
+    flood: int = 500,
+    takes: Callable[[], float] = lambda: HANDLER,
+    **options: Any,
+) -> Iterator[None]:
+    """Handle the topics while the block runs, which begins when so many records of the flood have started."""
 
     def handle(record: ConsumerRecord) -> None:
         waits.start(record)
-        time.sleep(HANDLER)
+        time.sleep(takes())
 
     async def handle_async(record: ConsumerRecord) -> None:
         waits.start(record)
-        await asyncio.sleep(HANDLER)
+        await asyncio.sleep(takes())
 
     config = {"bootstrap.servers": servers, "group.id": topics[0], "auto.offset.reset": "earliest"}
-    with ParallelConsumer(config, max_concurrency=SLOTS, ordering=Ordering.UNORDERED) as consumer:
+    with ParallelConsumer(config, max_concurrency=SLOTS, ordering=Ordering.UNORDERED, **options) as consumer:
         consumer.subscribe(topics)
         running = threading.Thread(target=consumer.run, args=(handle_async if is_async else handle,))
         running.start()
         try:
-            _await_flood(waits)
+            _await_flood(waits, flood)
             yield
         finally:
-            consumer.stop()
+            consumer.stop(drain=False)
             running.join()
 
 
@@ -143,9 +185,9 @@ def polling(servers: str, topics: list[str], waits: Waits) -> Iterator[None]:
         running.join()
 
 
-def _await_flood(waits: Waits) -> None:
+def _await_flood(waits: Waits, flood: int = 500) -> None:
     until = time.monotonic() + 60
-    while waits.of_flood < 500 and time.monotonic() < until:
+    while waits.of_flood < flood and time.monotonic() < until:
         time.sleep(0.01)
 
 
@@ -202,10 +244,44 @@ def measure(report: Report, options: Options) -> None:
         flood, quiet = made(10), made(1)
         fill(servers, flood, 10, int(seconds * 1.5 * SLOTS / HANDLER))
         _beside(report, servers, [flood, quiet], 0, "threads", seconds, "another topic of 10 flooded partitions")
+        by_tenant(report, servers, made, seconds)
         took = healthy_beside_failing(servers, made(1))
         report.add("200 healthy beside 200 failing records", "threads", took, "s")
         # Alone they take 1.25 s of 8 slots; with a quarter of the slots for retries 1.7 s.
         report.at_most("healthy beside failing records, s", took, 3.5)
+
+
+def by_tenant(report: Report, servers: str, made: Callable[[int], str], seconds: float) -> None:
+    """A flood by tenant and one by key, on threads and on an event loop, beside what the others wait alone."""
+    partitions = 4
+    for is_async in (False, True):
+        executor = "async" if is_async else "threads"
+        alone = _others_wait(servers, made(partitions), partitions, is_async, seconds, SLOTS, tenant="key")
+        report.add("99 tenants alone", f"{executor}: p50", percentile(alone, 50), "ms")
+        report.add("99 tenants alone", f"{executor}: p99", percentile(alone, 99), "ms")
+        for case, tenant in (("flood by tenant", "header:tenant"), ("flood by key", "key"), ("no tenants", None)):
+            took = _others_wait(servers, made(partitions), partitions, is_async, seconds, FLOOD_OF_TENANT, tenant)
+            report.add(case, f"{executor}: p50", percentile(took, 50), "ms")
+            report.add(case, f"{executor}: p99", percentile(took, 99), "ms")
+            if tenant:
+                times = percentile(took, 99) / percentile(alone, 99)
+                report.at_most(f"{case}, {executor}: p99 of the wait, times that alone", times, 2)
+
+
+def _varied() -> float:
+    return HANDLER * random.uniform(0.5, 1.5)
+
+
+def _others_wait(
+    servers: str, topic: str, partitions: int, is_async: bool, seconds: float, flood: int, tenant: str | None
+) -> list[float]:
+    waits = Waits()
+    fill(servers, topic, partitions, flood, b"", HOT, {"tenant": "flood"})
+    # All of the flood is fetched by then. Its handlers vary, as they would else all end at the same moment.
+    with parallel(servers, [topic], waits, is_async, flood // 5, _varied, tenant=tenant):
+        send_of_tenants(servers, topic, partitions, waits, seconds)
+        time.sleep(0.5)
+        return waits.in_ms()
 
 
 def _beside(

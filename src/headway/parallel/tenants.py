@@ -91,8 +91,9 @@ def _naming(tenant: Any) -> Callable[[ConsumerRecord], Any]:
 
 
 def _text(name: str | bytes | None) -> str:
-    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else name
-    return text or NO_TENANT
+    if not name:
+        return NO_TENANT
+    return name if isinstance(name, str) else name.decode(errors="backslashreplace")
 
 
 def _checked_weights(weights: Any) -> Mapping[str, float]:

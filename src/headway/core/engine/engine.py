@@ -268,7 +268,10 @@ class Engine(Generic[R]):
         """Return up to `limit` works that may run now, each of the level that the policy picks, in turns there."""
         if self._waiting.entries:
             self._waiting.release_due(now)
-        return self._started(self._next_slots.take(limit, now), now)
+        works = self._next_slots.take(limit, now)
+        if self._tenants:
+            _note_start(works, now)
+        return works
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
         """Return the first works of one lane, or works that have no lane; an empty list if none may run now.
@@ -277,12 +280,9 @@ class Engine(Generic[R]):
         are of one level, or with `of_one_partition` of one partition.
         """
         self._waiting.release_due(now)
-        return self._started(self._next_slots.take_batch(max_size, now, of_one_partition), now)
-
-    def _started(self, works: list[Work[R]], now: float) -> list[Work[R]]:
+        works = self._next_slots.take_batch(max_size, now, of_one_partition)
         if self._tenants:
-            for work in works:
-                work.started = now
+            _note_start(works, now)
         return works
 
     # Outcomes
@@ -464,6 +464,11 @@ class Engine(Generic[R]):
             self._tenants[work.assignment.level].end(work.tenant, max(0.0, seconds), work.charged)
         if batch is None or batch.leave():
             self._levels[work.assignment.level].leave(bool(batch.has_failed if batch else work.failure))
+
+
+def _note_start(works: Iterable[Work[Any]], now: float) -> None:
+    for work in works:
+        work.started = now
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:

@@ -102,6 +102,8 @@ class ReadyQueue(Generic[R]):
                 works.append(self._start(turns, only_of))
         else:
             while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
+                if self.tenants:  # it never was ready
+                    behind.charged = self.tenants.start(self.tenants.join(behind.tenant, 1), in_turn=False)
                 works.append(behind)
         batch = Batch(works)
         for work in works:

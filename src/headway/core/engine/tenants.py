@@ -79,8 +79,9 @@ class Tenants:
         self._orders = count()
         self._idle: list[tuple[float, int, Account]] = []  # a heap: who may be forgotten, and at what virtual time
 
-    def __len__(self) -> int:
-        """Return how many tenants are remembered."""
+    @property
+    def remembered(self) -> int:
+        """The number of tenants that are not forgotten."""
         return len(self._accounts)
 
     def join(self, name: str, works: int) -> Account:
