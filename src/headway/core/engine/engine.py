@@ -460,8 +460,10 @@ class Engine(Generic[R]):
         batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
         work.state = state
         if self._tenants:
-            seconds = (now - work.started) / (len(batch) if batch else 1)
-            self._tenants[work.assignment.level].end(work.tenant, max(0.0, seconds), work.charged)
+            seconds = now - work.started
+            if batch:
+                seconds /= len(batch)
+            self._tenants[work.assignment.level].end(work.tenant, seconds, work.charged)
         if batch is None or batch.leave():
             self._levels[work.assignment.level].leave(bool(batch.has_failed if batch else work.failure))
 

@@ -104,9 +104,11 @@ class Tenants:
 
     def start(self, account: Account, in_turn: bool) -> float:
         """Note that a ready work runs from now on, which may be another's turn; return what it is charged."""
-        charged = max(account.average, _LEAST)
-        paid = max(charged + account.owed, _LEAST)
-        account.owed += charged - paid
+        charged = account.average or _LEAST
+        paid = charged
+        if account.owed:
+            paid = max(charged + account.owed, _LEAST)
+            account.owed += charged - paid
         if in_turn and account.time > self._time:
             self._time = account.time
         self._time += _PACE * paid / max(self._waiting, account.weight)
@@ -121,6 +123,7 @@ class Tenants:
     def end(self, name: str, seconds: float, charged: float) -> None:
         """Note that a work has ended, what it took, and what it was charged when it started."""
         account = self._accounts[name]
+        seconds = max(seconds, _LEAST)
         account.owed += seconds - charged
         if account.owed > 0:
             account.time += account.owed / account.weight

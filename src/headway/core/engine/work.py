@@ -70,9 +70,9 @@ class Work(Generic[R]):
         "tenant",
     )
 
-    # Without tenants these are never set.
+    # For tenants; without these nobody reads them.
     tenant: str
-    started: float
+    started: float  # when its handler began, as far as that is known
     charged: float  # seconds, when it started
 
     def __init__(

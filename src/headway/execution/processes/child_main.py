@@ -88,7 +88,7 @@ class _Jobs:
         self._round = 0
         self._jobs: deque[bytes] = deque()
         self._begun = 0
-        self._outcomes: list[bytes] = []
+        self._outcomes: list[tuple[bytes, float]] = []
 
     def work(self, outcome_of: Callable[[bytes], bytes]) -> None:
         """Take a chunk, and do its jobs."""
@@ -97,12 +97,14 @@ class _Jobs:
             if chunk.round == self._round:  # otherwise it is given back already
                 self._jobs.extend(chunk.jobs)
         before, began = self._begun, time.perf_counter()
+        ended = began
         while job := self._begin():
             outcome = outcome_of(job)
+            began_job, ended = ended, time.perf_counter()
             if os.getpid() != self._process:  # the handler has forked, and this is the fork
                 os._exit(0)
             with self._lock:
-                self._outcomes.append(outcome)
+                self._outcomes.append((outcome, ended - began_job))
         with self._lock:
             seconds, count = time.perf_counter() - began, self._begun - before
             self._say(seconds / count if count else math.inf, None)

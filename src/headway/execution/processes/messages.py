@@ -74,13 +74,13 @@ class Chunk(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The outcomes of the next jobs, in order.
+    """The outcomes of the next jobs, in order, with the seconds that each took.
 
     At the end of a chunk `seconds` is how long each of its jobs took. If the process gives jobs back, `begun` is how
     many jobs it has begun since its start.
     """
 
-    outcomes: list[bytes]
+    outcomes: list[tuple[bytes, float]]
     seconds: float | None
     begun: int | None
 

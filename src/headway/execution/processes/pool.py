@@ -121,8 +121,11 @@ class Processes:
         """Report outcomes until the end of a chunk; return the size of the next one."""
         while True:
             said = child.receive(self._time_limit, self._is_closing)
-            for outcome in said.outcomes:
-                self._report(child.jobs.popleft(), *loaded(outcome))
+            for outcome, seconds in said.outcomes:
+                job = child.jobs.popleft()
+                for work in job:  # its tenant used no time while it waited for the process
+                    work.started = time.monotonic() - seconds
+                self._report(job, *loaded(outcome))
             for job in child.given_back(said):
                 self._again(job)
             if said.seconds is not None:
@@ -143,6 +146,7 @@ class Processes:
 
     def _again(self, job: Job) -> None:
         for work in job:
+            work.started = time.monotonic()
             self._dispatch.untried(work)
 
     def _is_closing(self) -> bool:

@@ -1,15 +1,14 @@
-"""Tenants against a naive model: who is next, what is charged, who is forgotten; and that no share can be taken away."""
+"""Tenants against lists, under everything that may happen to records: who is next, what is counted, who is forgotten."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.tenants import Usage
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records import TopicPartition
@@ -28,14 +27,6 @@ class Record:
     tenant: str
 
 
-@dataclass
-class Used:
-    """What a tenant has used, and what of it is here."""
-
-    seconds: float = 0.0
-    running: set[Work[Record]] = field(default_factory=set)
-
-
 class TenantsOfLists(RuleBasedStateMachine):
     """An engine with tenants, under everything that may happen to records; a list knows what is ready."""
 
@@ -48,7 +39,6 @@ class TenantsOfLists(RuleBasedStateMachine):
         self.ends = dict.fromkeys(PARTITIONS, 0)
         self.received: dict[TopicPartition, dict[int, Record]] = {each: {} for each in PARTITIONS}
         self.running: list[list[Work[Record]]] = []
-        self.last_of_lane: dict[object, int] = {}
         self.seconds: defaultdict[str, float] = defaultdict(float)
         for partition in PARTITIONS:
             self.engine.assign(partition, OffsetMap(0))
@@ -111,7 +101,9 @@ class TenantsOfLists(RuleBasedStateMachine):
     @rule()
     def oldest_is_a_ready_one(self) -> None:
         queue = self.engine._levels[0]
-        ready = [work for turns in (queue.fresh, queue.failed) for each in turns._tenants.values() for work in each.turns]
+        ready = [
+            work for turns in (queue.fresh, queue.failed) for each in turns._tenants.values() for work in each.turns
+        ]
         assert queue.oldest() == min((work.arrived for work in ready), default=None)
 
     @invariant()
@@ -130,7 +122,9 @@ class TenantsOfLists(RuleBasedStateMachine):
         accounts = self.engine._tenants[0]._accounts
         queue = self.engine._levels[0]
         for name, account in accounts.items():
-            ready = [turns._tenants[name].turns.ready for turns in (queue.fresh, queue.failed) if name in turns._tenants]
+            ready = [
+                turns._tenants[name].turns.ready for turns in (queue.fresh, queue.failed) if name in turns._tenants
+            ]
             assert account.ready == sum(ready)
             assert account.running == sum(work.tenant == name for job in self.running for work in job)
             assert account.owed <= 0
@@ -141,7 +135,7 @@ class TenantsOfLists(RuleBasedStateMachine):
     @invariant()
     def seconds_are_those_of_the_works(self) -> None:
         for name, seconds in self.engine.busiest_tenants(10).items():
-            assert abs(self.seconds[name] - seconds) < 1e-6
+            assert abs(self.seconds[name] - seconds) < 1e-3  # a work counts a microsecond at the least
 
     def teardown(self) -> None:
         """All that is here can run."""
