@@ -6,13 +6,16 @@ For outputs in transactions see `transactions`.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from headway.config import Config, OutputSettings
+from headway.core.delay.schedule import Schedule
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.dead_letters import MOST_BYTES
-from headway.errors import DeliveryError, DeliveryRefusedError, KafkaError, SerializationError
+from headway.delay.schedule_encoder import check_size
+from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, KafkaError, SerializationError
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.producer.client import ProducerClient
@@ -20,6 +23,7 @@ from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
 from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
+from headway.parallel.delayed_outputs import DelayedOutputs
 from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)
@@ -35,10 +39,14 @@ _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class Output(OutgoingRecord, kw_only=True):
-    """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter."""
+    """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter.
+
+    With a `schedule` it is due later, and has to be placed before it is sent.
+    """
 
     job: Job
     returned: ProducerRecord | None
+    schedule: Schedule | None = None
 
     @property
     def level(self) -> int:
@@ -56,11 +64,20 @@ class Outputs:
     """The outputs of handlers: each return value becomes zero, one or many `ProducerRecord`s."""
 
     def __init__(
-        self, settings: OutputSettings, client: ProducerClient, on_output: OnOutput | None, *, of_batches: bool = False
+        self,
+        settings: OutputSettings,
+        client: ProducerClient,
+        on_output: OnOutput | None,
+        connection: Config,
+        scheduler: str,
+        *,
+        of_batches: bool = False,
     ) -> None:
         self._of_batches = of_batches
         self._write_key = key_writer(settings.key_serializer)
         self._write_value = value_writer(settings.value_serializer)
+        config = {**connection, **settings.kafka}
+        self.delayed = DelayedOutputs(config, scheduler, self._write_key, self._write_value)
         self._most_bytes = int(settings.kafka.get("message.max.bytes", _MOST_BYTES))
         self._targets = Targets(client.partitions)
         self._on_output = on_output
@@ -76,21 +93,33 @@ class Outputs:
         return [self._output(job, record) for record in records]
 
     def _output(self, job: Job, record: ProducerRecord) -> Output:
+        if record.due is not None or record.id is not None or record.if_pending != "replace":
+            return self._delayed_output(job, record)
         topic = record.topic if record.level is None else level_topic(record.topic, record.level)
         headers: list[Header] = header_list(record.headers)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
         value = self._write_value(record.value, topic, headers) if self._write_value else record.value
+        self._check_size(topic, key, value)
+        size_of_headers(headers, topic)
+        check_timestamp(record.timestamp, topic)
+        self._check_target(topic, record.partition)
+        partition = ANY_PARTITION if record.partition is None else record.partition
+        return Output(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
+
+    def _delayed_output(self, job: Job, record: ProducerRecord) -> Output:
+        schedule, value, key, headers = self.delayed.encode(record)
+        self._check_size(schedule.topic, key, value)
+        output = Output(schedule.topic, value, key, headers=headers, job=job, returned=record, schedule=schedule)
+        check_size(output)
+        return output
+
+    def _check_size(self, topic: str, key: Any, value: Any) -> None:
         size = _size("key", key, topic) + _size("value", value, topic)
         if size > self._most_bytes:
             raise DeliveryError(
                 f"A record for {topic} has {size} bytes, and message.max.bytes is {self._most_bytes}. Make it smaller, "
                 "or raise message.max.bytes in producer_config, and in the topic."
             )
-        size_of_headers(headers, topic)
-        check_timestamp(record.timestamp, topic)
-        self._check_target(topic, record.partition)
-        partition = ANY_PARTITION if record.partition is None else record.partition
-        return Output(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
 
     def _check_target(self, topic: str, partition: int | None) -> None:
         """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
@@ -111,7 +140,8 @@ class Outputs:
             return
         partition, offset, timestamp = message.partition(), message.offset(), message.timestamp()[1]
         record = output.returned
-        where = RecordMetadata(record.topic, partition, record.level or 0, offset, timestamp)
+        topic, level = (record.topic, record.level or 0) if output.schedule is None else (output.topic, 0)
+        where = RecordMetadata(topic, partition, level, offset, timestamp)
         try:
             self._on_output(self._input(output.job), record, where)
         except BaseException:  # the thread is ours, and goes on
@@ -146,12 +176,17 @@ def _size(field: str, written: object, topic: str) -> int:
 
 
 class Sending:
-    """A sender of outputs as they come: a job is done if Kafka acknowledges all its outputs, else it has failed."""
+    """A sender of outputs as they come: a job is done if Kafka acknowledges all its outputs, else it has failed.
+
+    It has a thread for outputs that wait for the topics of delay lines: the loop of async handlers must go on.
+    """
 
     def __init__(self, client: ProducerClient, outputs: Outputs, dispatch: Dispatch) -> None:
         self._client = client
         self._outputs = outputs
         self._dispatch = dispatch
+        self._thread = ThreadPoolExecutor(1, "headway-delayed-outputs")
+        self._waiting = set[Future[None]]()
 
     def settle(self, job: Job, returned: Any) -> Job | None:
         """Take a handler's return value; return the next job, if there is one for another slot."""
@@ -162,9 +197,27 @@ class Sending:
         if not outputs:
             return self._dispatch.settle_job(job) if job[1:] else self._dispatch.done(job[0])
         pending = _Pending(job, len(outputs), self._dispatch)
+        delayed = self._outputs.delayed
+        if any(delayed.may_wait(output.schedule) for output in outputs):
+            waiting = self._thread.submit(self._send_all, outputs, pending)
+            self._waiting.add(waiting)
+            waiting.add_done_callback(self._waiting.discard)
+        else:
+            self._send_all(outputs, pending)
+        return self._dispatch.next()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Ask for delay lines with other credentials from now on."""
+        self._outputs.delayed.set_sasl_credentials(username, password)
+
+    def close(self, timeout: float) -> None:
+        """Send the outputs that wait for their lines, within `timeout` seconds; others' records stay undone."""
+        wait(list(self._waiting), timeout)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _send_all(self, outputs: list[Output], pending: "_Pending") -> None:
         for output in outputs:
             self._send(output, pending)
-        return self._dispatch.next()
 
     def _send(self, output: Output, pending: "_Pending") -> None:
         def report(error: Any, message: Any) -> None:
@@ -175,8 +228,9 @@ class Sending:
                 pending.report(why_not_delivered(self._client, output.topic, error))
 
         try:
+            self._outputs.delayed.place(output)
             send(self._client, output, report)
-        except (DeliveryError, SerializationError) as error:
+        except HeadwayError as error:
             pending.report(error)
 
 

@@ -134,8 +134,14 @@ class RunParts:
         if self._options.commit_mode == "transactional":
             return self._make_transactions(on_output, of_batches=of_batches).settle
         client = self._make_producer(None)
-        outputs = Outputs(self._options.outputs, client, on_output, of_batches=of_batches)
-        return Sending(client, outputs, self._dispatch).settle
+        sending = Sending(client, self._make_outputs(client, on_output, of_batches=of_batches), self._dispatch)
+        self.clients.append(sending)
+        return sending.settle
+
+    def _make_outputs(self, client: ProducerClient, on_output: OnOutput | None, *, of_batches: bool) -> Outputs:
+        options = self._options
+        scheduler = options.settings.scheduler
+        return Outputs(options.outputs, client, on_output, self._connection(), scheduler, of_batches=of_batches)
 
     def closing(self) -> Sequence[Sends | Executor]:
         """Return what is to be closed at the end, the last first."""
@@ -176,7 +182,7 @@ class RunParts:
         client = self._make_producer(f"{self._options.settings.group}-{uuid.uuid4().hex}")
         transactions = Transactions(
             client,
-            Outputs(outputs, client, on_output, of_batches=of_batches),
+            self._make_outputs(client, on_output, of_batches=of_batches),
             self._dispatch,
             self._levels,
             self._wake,

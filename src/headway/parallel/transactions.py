@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from headway.core.engine.commit_tick import Tick
 from headway.dead_letters import halved, letter_headers
-from headway.errors import DeliveryError, KafkaError, TransactionError
+from headway.errors import AuthorizationError, DeliveryError, KafkaError, TransactionError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failures import log_dead_letter, no_dead_letters
 from headway.execution.jobs import Job, RecordWork
@@ -173,7 +173,8 @@ class Transactions:
         return self._sent
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Do nothing: the consumer tells the client, which it owns."""
+        """Ask for delay lines with other credentials from now on; the consumer tells the client, which it owns."""
+        self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
         """Abort an open transaction, within `timeout` seconds, but at least a few."""
@@ -192,6 +193,7 @@ class Transactions:
                 return {level: not_a_member(f"Level {level}") for level in strangers}
             if self._writer.is_searching or not self._begun:
                 self._renew()
+            outputs = self._placed(outputs)
             while (rejection := self._attempt(outputs, parts)) is not None:
                 self._renew(batches_of_one=True)
                 if rejection.position is not None:
@@ -204,6 +206,19 @@ class Transactions:
             self.over = True
             raise
         return {}
+
+    def _placed(self, outputs: Sequence[Output]) -> Sequence[Output]:
+        """Return the outputs, those that are due later placed in their lines, which may have to be created."""
+        position = 0
+        while position < len(outputs):
+            try:
+                self._outputs.delayed.place(outputs[position])
+                position += 1
+            except AuthorizationError as missing:
+                outputs = self._without(outputs, position, Rejection(position, "", str(missing)))
+            except KafkaError as error:
+                raise _LevelsError({each.level: error for each in outputs if each.schedule is not None}) from error
+        return outputs
 
     def _attempt(self, outputs: Sequence[Output], parts: Sequence[LevelOffsets]) -> Rejection | None:
         """Commit these outputs and offsets, or none of them if an output is rejected; return the rejection."""

@@ -1,0 +1,75 @@
+"""Outputs with a due time: encoded when a handler returns them, and placed in a delay line when they are sent."""
+
+import threading
+import time
+from typing import Any, Protocol
+
+from headway.config import Config
+from headway.connection_settings import connection_of
+from headway.core.delay.schedule import Schedule
+from headway.delay.due_time import due_at
+from headway.delay.line_choice import LineChoice
+from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
+from headway.delay.topics import TopicNames
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.serialization import Write
+from headway.records import ProducerRecord
+
+
+class Delayed(Protocol):
+    """An output with a due time, whose topic and partition are those of its line once it was placed."""
+
+    topic: str
+    partition: int
+    key: Any
+    schedule: Schedule | None
+
+
+class DelayedOutputs:
+    """The delay lines for outputs that are due later; the first such output asks Kafka for them, or creates them.
+
+    Args:
+        config: The settings of the outputs' producer.
+        name: The scheduler's name.
+        write_key: The serialiser of keys, or None.
+        write_value: The serialiser of values, or None.
+    """
+
+    def __init__(self, config: Config, name: str, write_key: Write | None, write_value: Write | None) -> None:
+        self._connection = connection_of(config)
+        self._names = TopicNames(name)
+        self._encoder = ScheduleEncoder(self._names, write_key, write_value)
+        self._choice: LineChoice | None = None
+        self._making = threading.Lock()
+
+    def encode(self, record: ProducerRecord) -> Encoded:
+        """Return an output as it is stored; raise as `Scheduler.send_later` for one that cannot be scheduled."""
+        check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
+        now = time.time()
+        due = due_at(record.due, now)  # type: ignore[arg-type]  # it was checked
+        encoded = self._encoder.encode(
+            *(record.key, record.value, record.topic, due, int(now * 1000)),
+            *(record.headers, record.level, record.partition, record.id),
+        )
+        if record.id is not None:
+            encoded.headers.append(put_header(record.if_pending))
+        return encoded
+
+    def may_wait(self, schedule: Schedule | None) -> bool:
+        """Return whether `place` may have to wait for the topics of a schedule's lines."""
+        if schedule is None:
+            return False
+        return self._choice is None or not self._choice.covers(schedule.due - time.time() * 1000)
+
+    def place(self, output: Delayed) -> None:
+        """Set the topic and partition of an output with a schedule; raises `KafkaError` if its lines are missing."""
+        if output.schedule is None:
+            return
+        with self._making:
+            if self._choice is None:
+                self._choice = LineChoice(self._connection, self._names)
+        output.topic, output.partition = self._choice.place(output.schedule, output.key, int(time.time() * 1000))
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Ask for lines with other credentials from now on."""
+        change_credentials(self._connection, username, password)
