@@ -165,7 +165,7 @@ class Fetching:
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
             # The engine ignores records of a starting partition.
-            self._engine.receive(partition, of_one, now, failures, tenants_of_one)
+            self._engine.receive(partition, of_one, now, failures=failures, tenants=tenants_of_one)
 
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""

@@ -174,6 +174,7 @@ class Engine(Generic[R]):
         partition: TopicPartition,
         records: Sequence[R],
         now: float,
+        *,
         failures: Mapping[R, Failure] = NO_FAILURES,
         tenants: Sequence[str] = (),
     ) -> None:

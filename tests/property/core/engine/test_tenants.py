@@ -52,7 +52,7 @@ class TenantsOfLists(RuleBasedStateMachine):
         made = [Record(start + index, bytes([key]), name) for index, (name, key) in enumerate(records)]
         self.ends[partition] += len(made)
         self.received[partition] |= {record.offset: record for record in made}
-        self.engine.receive(partition, made, self.now, [record.tenant for record in made])
+        self.engine.receive(partition, made, self.now, tenants=[record.tenant for record in made])
 
     @rule(limit=st.integers(1, 5))
     def take(self, limit: int) -> None:

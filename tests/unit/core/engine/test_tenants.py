@@ -55,7 +55,7 @@ class Simulation:
     def send(self, tenant: str, number: int = 1, key: bytes | None = None) -> list[int]:
         records = [Record(next(self._offsets), key, tenant) for _ in range(number)]
         self.arrived |= {record.offset: self.now for record in records}
-        self.engine.receive(PARTITION, records, self.now, [tenant] * number)
+        self.engine.receive(PARTITION, records, self.now, tenants=[tenant] * number)
         self._fill()
         return [record.offset for record in records]
 
@@ -223,9 +223,9 @@ def test_strict_sees_the_oldest_record_of_all_tenants() -> None:
     low, high = (TopicPartition("orders", partition=0, level=level) for level in range(2))
     for partition in (low, high):
         engine.assign(partition, OffsetMap(0))
-    engine.receive(low, [Record(0, None, "a")], 0.0, ["a"])
-    engine.receive(low, [Record(1, None, "b")], 5.0, ["b"])
-    engine.receive(high, [Record(index, None, "c") for index in range(20)], 5.0, ["c"] * 20)
+    engine.receive(low, [Record(0, None, "a")], 0.0, tenants=["a"])
+    engine.receive(low, [Record(1, None, "b")], 5.0, tenants=["b"])
+    engine.receive(high, [Record(index, None, "c") for index in range(20)], 5.0, tenants=["c"] * 20)
     levels = [work.level for work in engine.take(8, 5.0)]
     assert levels.count(0) == 1  # b's record has not waited for too long
     assert levels[0] == 0
@@ -245,6 +245,6 @@ def test_records_that_are_left_out_or_come_again_leave_the_others_their_tenants(
     engine: Engine[Record] = Engine(Ordering.UNORDERED, tenants={})
     engine.assign(PARTITION, OffsetMap(0, (1, 2)))  # 1 and 2 are done
     records = [Record(offset, None, f"tenant {offset}") for offset in (0, 1, 2, 3, 2, 4)]
-    engine.receive(PARTITION, records, 0.0, [record.tenant for record in records])
+    engine.receive(PARTITION, records, 0.0, tenants=[record.tenant for record in records])
     works = engine.take(10, 0.0)
     assert [(work.offset, work.tenant) for work in works] == [(2, "tenant 2"), (4, "tenant 4")]
