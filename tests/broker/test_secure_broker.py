@@ -232,6 +232,8 @@ def test_three_secured_nodes_work_while_one_is_away() -> None:
         Admin(broker.admin_config).create(["orders"], 3)
         broker.grant("app", "Write", "Topic", "orders")
         broker.grant("app", "Read", "Topic", "orders")
+        # A consumer asks for its group's coordinator though it commits nothing, and tells of a refusal.
+        broker.grant("app", "Read", "Group", "none")
         broker.add_user("relay")
         broker.grant("relay", "Write", "Topic", "orders")
         broker.nodes[0].kill()

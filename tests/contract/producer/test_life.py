@@ -5,6 +5,7 @@ import contextlib
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from headway import AsyncPriorityProducer, Producer
-from headway.errors import ClosedError, DeliveryError
+from headway.errors import ClosedError, DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import mock_brokers
@@ -142,3 +143,14 @@ def test_in_a_forked_process_a_producer_is_an_error_at_once_and_a_new_one_works(
     program = [sys.executable, "-c", textwrap.dedent(FORK), mock_cluster.bootstrap_servers, mock_cluster.topic()]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=90, check=False)
     assert ended.stdout == "both went on\n", ended.stderr
+
+
+def test_a_producer_whose_transactions_never_began_closes_though_warnings_are_errors() -> None:
+    filters = list(warnings.filters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sends = Producer(NOWHERE)
+        with pytest.raises(KafkaError):
+            sends.init_transactions(0.2)
+        assert sends.close(5) == 0
+    assert list(warnings.filters) == filters

@@ -1,6 +1,7 @@
 """A factory of confluent_kafka's clients, in spite of their binding's treatment of exceptions."""
 
 import logging
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +29,10 @@ FLUSH_SLICE = 0.15
 From 0.2 the binding itself divides a flush, and goes on after a fatal error. It then calls the reports with that
 exception set, and anything in them may fail.
 """
+
+# The producer's owner knows of a transaction that cannot be aborted. This filter is for all threads, since one around
+# each close would change those of threads that run beside it.
+warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
@@ -89,3 +94,14 @@ def _guarded(name: str, call: Callable[P, object]) -> Callable[P, None]:
             log.exception("The setting %s raised an error; the client goes on.", name)
 
     return guarded
+
+
+def close_producer(producer: ck.Producer) -> None:
+    """Close a producer; raise `KafkaException` for a transaction that cannot be aborted now."""
+    try:
+        producer.close()
+    except SystemError as error:
+        # The binding's own warning, which the program has as an error: it comes when the producer is closed.
+        if not isinstance(error.__cause__, Warning):
+            raise
+        log.debug("A producer was closed that could not go on: %s", error.__cause__)

@@ -7,7 +7,6 @@ is therefore bounded here, in chunks. The client's own bound is lifted: it would
 import contextlib
 import operator
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -31,7 +30,7 @@ from headway.errors import (
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.capi import await_connection
 from headway.kafka.binding.connection import Connection
-from headway.kafka.binding.factory import FLUSH_SLICE, make_client
+from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ROWS_STORED_WITHIN
 from headway.kafka.producer.headers import size_of_headers
@@ -141,13 +140,11 @@ class ColumnarProducer:
     ) -> None:
         if error is not None:
             self._producer.purge()
-        with warnings.catch_warnings():  # for example that a transaction cannot be aborted, which its owner knows
-            warnings.simplefilter("ignore", RuntimeWarning)
-            try:
-                self._producer.close()
-            except ck.KafkaException:
-                if error is None:  # else the other error is the reason
-                    raise
+        try:
+            close_producer(self._producer)
+        except ck.KafkaException:
+            if error is None:  # else the other error is the reason
+                raise
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a Kafka topic has; 0 for one that does not exist."""

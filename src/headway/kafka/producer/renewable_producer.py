@@ -4,7 +4,6 @@ import logging
 import math
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -16,7 +15,7 @@ from headway.errors import AuthenticationError, KafkaError
 from headway.kafka.binding.capi import fatal_error, wake_on_events, was_connected
 from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import NO_ANSWER, is_purged, is_retriable, is_unanswered, refused
-from headway.kafka.binding.factory import FLUSH_SLICE, make_client
+from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.forks import keep_for_ever, made_before_fork, tell_of_forks
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.producer.report_pump import ReportPump
@@ -294,12 +293,10 @@ class RenewableProducer:
 
     def _let_go(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
-            with self._asking, warnings.catch_warnings():
-                # For example that a transaction cannot be aborted, which its owner knows.
-                warnings.simplefilter("ignore", RuntimeWarning)
+            with self._asking:
                 producer.purge()  # after a refusal a batch may be stuck, and closing would wait for it
                 try:
-                    producer.close()
+                    close_producer(producer)
                 except ck.KafkaException as error:  # for example of a transaction that the broker has not heard of
                     log.debug("A producer was closed that could not go on: %s", error)
 
