@@ -197,6 +197,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: consumer(producer_config=["acks"]), "The configuration is of the type list; it must be a mapping"),
     (lambda: consumer(hand_over_timeout="10"), "hand_over_timeout is '10'; it must be a number, at least 0"),
     (lambda: consumer(hand_over_timeout=math.nan), "hand_over_timeout is nan; it must be at least 0"),
+    (lambda: consumer(tenant="customer"), "tenant is 'customer'; it must be 'header:NAME' for a header"),
+    (lambda: consumer(tenant="header:"), "tenant is 'header:'; it must be"),
+    (lambda: consumer(tenant="key:"), "tenant is 'key:'; it must be"),
+    (lambda: consumer(tenant=7), "tenant is 7; it must be"),
+    (lambda: consumer(tenant=lambda: "a"), "which cannot be called with (record)"),
+    (lambda: consumer(tenant=later), "tenant is later, an async def"),
+    (lambda: consumer(tenant_weights={"big": 2.0}), "tenant_weights is given, but no tenant"),
+    (lambda: consumer(tenant="key", tenant_weights=["big"]), "tenant_weights is ['big']; it must be a mapping"),
+    (lambda: consumer(tenant="key", tenant_weights={7: 2.0}), "it must be a mapping of tenants' names to weights"),
+    (lambda: consumer(tenant="key", tenant_weights={"big": 0}), "tenant_weights['big'] is 0; it must be above 0"),
+    (lambda: declare(tenant="header"), "tenant is 'header'; it must be"),
+    (lambda: declare(tenant_weights={"big": 2.0}), "tenant_weights is given, but no tenant"),
     # Delay
     (lambda: Scheduler("localhost:9092"), "The configuration is of the type str; it must be a mapping"),  # type: ignore[arg-type]
     (lambda: Scheduler(SERVERS, name="my timers"), "The name of the scheduler is 'my timers'; its topics begin with"),

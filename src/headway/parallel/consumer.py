@@ -32,7 +32,7 @@ from headway.parallel.group_rate import GroupRate
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
-from headway.parallel.tenants import Tenant
+from headway.parallel.tenancy import Tenant
 from headway.parallel.validation import (
     check_callback,
     check_callbacks,

@@ -18,7 +18,7 @@ from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
 from headway.parallel.group_rate import GroupRate
-from headway.parallel.tenants import Tenancy
+from headway.parallel.tenancy import Tenancy
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
 

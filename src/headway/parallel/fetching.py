@@ -17,7 +17,7 @@ from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.brought_along import failures_before
 from headway.parallel.callbacks import Callbacks
-from headway.parallel.tenants import Tenancy
+from headway.parallel.tenancy import Tenancy
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
 

@@ -37,7 +37,7 @@ from headway.parallel.control_loop import Executor
 from headway.parallel.dead_letters import DeadLetters, require_writable
 from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
-from headway.parallel.tenants import Tenancy
+from headway.parallel.tenancy import Tenancy
 from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
 from headway.runtime.wakeup import Wakeup

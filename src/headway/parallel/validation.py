@@ -25,7 +25,7 @@ from headway.declarations import (
 from headway.errors import ConfigError, DeserializationError
 from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
 from headway.parallel.commits import CommitMode
-from headway.parallel.tenants import Tenancy, checked_tenancy
+from headway.parallel.tenancy import Tenancy, checked_tenancy
 
 
 class CheckedOptions(NamedTuple):

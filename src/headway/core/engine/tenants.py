@@ -80,9 +80,9 @@ class Tenants:
         self._idle: list[tuple[float, int, Account]] = []  # a heap: who may be forgotten, and at what virtual time
 
     @property
-    def remembered(self) -> int:
-        """The number of tenants that are not forgotten."""
-        return len(self._accounts)
+    def remembered(self) -> Mapping[str, Account]:
+        """The tenants that are not forgotten, by name."""
+        return self._accounts
 
     def join(self, name: str, works: int) -> Account:
         """Note that works of a tenant became ready, and return its account."""

@@ -1,4 +1,4 @@
-"""Tenants against lists, under everything that may happen to records: who is next, what is counted, who is forgotten."""
+"""Tenants against lists, whatever happens to records: who is next, what is counted, and who is forgotten."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -7,8 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headway.core.engine.assignment import Assignment
 from headway.core.engine.engine import Engine
-from headway.core.engine.lanes import Ordering
+from headway.core.engine.lanes import ALONE, Ordering
+from headway.core.engine.ready_queue import ReadyQueue
+from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records import TopicPartition
@@ -27,8 +30,8 @@ class Record:
     tenant: str
 
 
-class TenantsOfLists(RuleBasedStateMachine):
-    """An engine with tenants, under everything that may happen to records; a list knows what is ready."""
+class EngineWithTenants(RuleBasedStateMachine):
+    """An engine with tenants, under everything that may happen to records: none is lost, and all time is counted."""
 
     @initialize(ordering=st.sampled_from(Ordering), share=st.sampled_from([0.25, 1.0]))
     def begin(self, ordering: Ordering, share: float) -> None:
@@ -98,40 +101,6 @@ class TenantsOfLists(RuleBasedStateMachine):
         self.engine.assign(partition, OffsetMap(self.ends[partition]))
         self.received[partition].clear()
 
-    @rule()
-    def oldest_is_a_ready_one(self) -> None:
-        queue = self.engine._levels[0]
-        ready = [
-            work for turns in (queue.fresh, queue.failed) for each in turns._tenants.values() for work in each.turns
-        ]
-        assert queue.oldest() == min((work.arrived for work in ready), default=None)
-
-    @invariant()
-    def the_tenant_that_used_least_is_next(self) -> None:
-        queue = self.engine._levels[0]
-        for turns in (queue.fresh, queue.failed):
-            times = [each.account.time for each in turns._tenants.values() if each.turns.ready]
-            assert turns.ready == sum(each.turns.ready for each in turns._tenants.values())
-            if times:
-                assert turns.first_time() == min(times)
-            else:
-                assert turns.first() is None
-
-    @invariant()
-    def each_account_says_what_is_ready_and_runs(self) -> None:
-        accounts = self.engine._tenants[0]._accounts
-        queue = self.engine._levels[0]
-        for name, account in accounts.items():
-            ready = [
-                turns._tenants[name].turns.ready for turns in (queue.fresh, queue.failed) if name in turns._tenants
-            ]
-            assert account.ready == sum(ready)
-            assert account.running == sum(work.tenant == name for job in self.running for work in job)
-            assert account.owed <= 0
-        assert sum(account.ready for account in accounts.values()) == queue.ready
-        if not self.running and not queue.ready:
-            assert not accounts
-
     @invariant()
     def seconds_are_those_of_the_works(self) -> None:
         for name, seconds in self.engine.busiest_tenants(10).items():
@@ -151,8 +120,118 @@ class TenantsOfLists(RuleBasedStateMachine):
             if not self.running:
                 break
         assert not any(self.received.values())
-        assert not self.engine._tenants[0].remembered
 
 
-TestTenantsOfLists = TenantsOfLists.TestCase
-TestTenantsOfLists.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+class QueueOfTenants(RuleBasedStateMachine):
+    """The ready works of a level, and lists of what is ready of each tenant."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.tenants = Tenants(WEIGHTS, Usage())
+        self.queue: ReadyQueue[int] = ReadyQueue(self.tenants)
+        self.orders = 0
+        self.ready: list[Work[int]] = []
+        self.running: list[list[Work[int]]] = []
+        self.assignments = {place: Assignment[int](place, OffsetMap(0), 1) for place in PARTITIONS}
+        self.times: dict[str, float] = {}
+
+    def work(self, place: TopicPartition, name: str) -> Work[int]:
+        self.orders += 1
+        work = Work(0, self.orders, 1, ALONE, self.assignments[place], float(self.orders), self.orders)
+        work.tenant = name
+        return work
+
+    @rule(place=st.sampled_from(PARTITIONS), names=st.lists(st.sampled_from(NAMES), max_size=5))
+    def arrive(self, place: TopicPartition, names: list[str]) -> None:
+        works = [self.work(place, name) for name in names]
+        self.queue.arrive(works)
+        self.ready += works
+
+    @rule(place=st.sampled_from(PARTITIONS), name=st.sampled_from(NAMES), failed=st.booleans())
+    def release(self, place: TopicPartition, name: str, failed: bool) -> None:
+        work = self.work(place, name)
+        if failed:
+            work = work.again(0.0, ValueError(), 0.0)
+            work.tenant = name
+        self.queue.release(work)
+        self.ready.append(work)
+
+    @precondition(lambda self: self.ready)
+    @rule(only_fresh=st.booleans())
+    def take(self, only_fresh: bool) -> None:
+        of_one = [work for work in self.ready if not (only_fresh and work.failure)]
+        if not of_one:
+            return
+        least = min(self.tenants.remembered[work.tenant].time for work in of_one)
+        work = self.queue.take(only_fresh)
+        assert work in of_one
+        of_tenant = [each for each in of_one if each.tenant == work.tenant]
+        assert bool(work.failure) == any(each.failure for each in of_tenant)
+        same = [each for each in of_tenant if each.assignment is work.assignment and each.failure == work.failure]
+        assert work is min(same, key=lambda each: each.order)
+        self.run([work])
+        account = self.tenants.remembered[work.tenant]
+        paid = max(account.average, 1e-6) / account.weight
+        assert account.time <= least + paid + 1e-9  # it had the least before it was charged
+
+    @precondition(lambda self: self.ready)
+    @rule(size=st.integers(1, 4), of_one=st.booleans(), only_fresh=st.booleans())
+    def take_batch(self, size: int, of_one: bool, only_fresh: bool) -> None:
+        if only_fresh and not self.queue.fresh.ready:
+            return
+        works = self.queue.take_batch(size, 0.0, only_fresh, of_one)
+        assert len({bool(work.failure) for work in works}) == 1
+        assert not of_one or len({work.assignment for work in works}) == 1
+        alike = [
+            work
+            for work in self.ready
+            if bool(work.failure) == bool(works[0].failure) and (not of_one or work.assignment is works[0].assignment)
+        ]
+        assert len(works) == min(size, len(alike))
+        self.run(works)
+
+    def run(self, works: list[Work[int]]) -> None:
+        for work in works:
+            self.ready.remove(work)
+        self.running.append(works)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, 0.001, 1.0, 60.0]))
+    def end(self, data: st.DataObject, seconds: float) -> None:
+        for work in self.running.pop(data.draw(st.integers(0, len(self.running) - 1))):
+            self.tenants.end(work.tenant, seconds, work.charged)
+
+    @rule(place=st.sampled_from(PARTITIONS))
+    def drop(self, place: TopicPartition) -> None:
+        self.assignments[place].end()
+        self.queue.drop(self.assignments[place])
+        self.ready = [work for work in self.ready if work.assignment is not self.assignments[place]]
+        self.assignments[place] = Assignment(place, OffsetMap(0), 1)
+
+    @rule()
+    def look_for_the_oldest(self) -> None:
+        oldest = min(self.ready, key=lambda work: work.order, default=None)
+        assert self.queue.oldest() == (oldest.arrived if oldest else None)
+
+    @invariant()
+    def accounts_say_what_is_ready_and_runs(self) -> None:
+        assert self.queue.ready == len(self.ready)
+        running = [work for job in self.running for work in job]
+        for name, account in self.tenants.remembered.items():
+            assert account.ready == sum(work.tenant == name for work in self.ready)
+            assert account.running == sum(work.tenant == name for work in running)
+            assert account.owed <= 0
+        assert {work.tenant for work in (*self.ready, *running)} <= self.tenants.remembered.keys()
+        assert self.ready or running or not self.tenants.remembered
+
+    @invariant()
+    def no_time_goes_back(self) -> None:
+        for name, account in self.tenants.remembered.items():
+            assert account.time >= self.times.get(name, 0.0)
+            self.times[name] = account.time
+
+
+TestEngineWithTenants = EngineWithTenants.TestCase
+TestEngineWithTenants.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestQueueOfTenants = QueueOfTenants.TestCase
+TestQueueOfTenants.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -1,7 +1,7 @@
 """What tenants get of a level's slots, in a simulation whose handlers take known times."""
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -45,7 +45,7 @@ class Simulation:
         self.engine.assign(PARTITION, OffsetMap(0))
         self.slots, self.takes, self.fails, self.batch = slots, takes, fails, batch
         self.now = 0.0
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.waited: dict[int, float] = {}
         self.arrived: dict[int, float] = {}
         self.done: Counter[str] = Counter()
@@ -74,10 +74,7 @@ class Simulation:
 
     def _fill(self) -> None:
         while len(self._running) < self.slots:
-            if self.batch:
-                works = self.engine.take_batch(self.batch, self.now)
-            else:
-                works = self.engine.take(1, self.now)
+            works = self.engine.take_batch(self.batch, self.now) if self.batch else self.engine.take(1, self.now)
             if not works:
                 return
             for work in works:
@@ -176,8 +173,9 @@ def test_a_healthy_retry_does_not_wait_behind_those_of_another_tenant() -> None:
     def fails(record: Record) -> bool:
         if record.tenant == "bad":
             return True
-        first, _ = record.offset not in failed, failed.add(record.offset)
-        return first
+        is_first = record.offset not in failed
+        failed.add(record.offset)
+        return is_first
 
     simulation = Simulation(8, lambda record: 0.01, fails=fails)
     simulation.send("bad", 5_000)
@@ -188,17 +186,14 @@ def test_a_healthy_retry_does_not_wait_behind_those_of_another_tenant() -> None:
 
 
 def test_tenants_without_works_and_debt_are_forgotten() -> None:
-    simulation = Simulation(4, lambda record: 0.01)
-    simulation.send("flood", 100_000)
-    most = 0
+    tenants = Tenants({}, Usage())
+    flood = tenants.join("flood", 100_000)
     for number in range(5_000):
-        simulation.run(number * 0.01)
-        simulation.send(f"once {number}")
-        most = max(most, simulation.engine._tenants[0].remembered)
-    queue = simulation.engine._levels[0].fresh
-    assert most < 50
-    assert len(queue._tenants) < 50  # type: ignore[union-attr]
-    assert len(queue._by_time._entries) < 50  # type: ignore[union-attr]
+        charged = tenants.start(tenants.join(f"once {number}", 1), in_turn=True)
+        tenants.end(f"once {number}", 0.01, charged)
+        for _ in range(2):
+            tenants.end("flood", 0.01, tenants.start(flood, in_turn=True))
+        assert len(tenants.remembered) < 10
 
 
 def test_a_slow_handlers_time_counts_when_it_ends() -> None:
