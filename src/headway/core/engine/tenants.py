@@ -11,13 +11,14 @@ tenant is ready or runs.
 """
 
 from collections.abc import Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace, nlargest
 from itertools import count
+from operator import itemgetter
 
 _LEAST = 1e-6  # seconds charged for a start: where no duration is known, tenants take turns by starts
 _NEWEST = 0.1  # the part of the last duration in an average
 _PACE = 0.5  # of the level's time, beside what each waiting tenant gets: below 1, so that who comes is ahead of a flood
-_MOST_COUNTED = 2000
+_MOST_COUNTED = 1000
 
 
 class Account:
@@ -55,7 +56,7 @@ class Usage:
 
     def busiest(self, number: int) -> dict[str, float]:
         """Return the tenants that used the most, the first of all first, with their seconds."""
-        return dict(sorted(self._seconds.items(), key=lambda each: -each[1])[:number])
+        return dict(nlargest(number, self._seconds.items(), key=itemgetter(1)))
 
 
 class Tenants:
