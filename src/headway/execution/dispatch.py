@@ -284,6 +284,12 @@ class Dispatch:
                 return len(self._running)
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
 
+    def runs_stale(self, partition: TopicPartition) -> bool:
+        """Return whether works of this partition run that count no more; each end wakes the control thread then."""
+        with self.lock:
+            self._watched = True
+            return any(work.partition == partition and not work.assignment.current for work in self._running)
+
     def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
         """Have the running works of these partitions be none that count, whatever becomes of them."""
         with self.lock:

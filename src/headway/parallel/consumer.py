@@ -155,6 +155,7 @@ class ParallelConsumer(Controls):
             tenancy=checked.tenancy,
         )
         self._committing = self._control.committing
+        self._fetching = self._control.fetching
         self._parts = RunParts(options, self._dispatch, self._levels, self._committing, self._wake)
         for level in self._levels:
             level.wake(self._wake)
@@ -191,7 +192,7 @@ class ParallelConsumer(Controls):
         self._callbacks.use(on_assign, on_revoke, on_lost, on_commit)
         of_levels = subscriptions(checked_topics(topics), self._settings.levels)
         self._rate.subscribe(of_levels)
-        self._control.fetching.subscribe(of_levels)
+        self._fetching.subscribe(of_levels)
         self._is_subscribed = True
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:

@@ -64,7 +64,7 @@ class ControlLoop:
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
-        self.fetching = Fetching(dispatch, levels, callbacks, buffer, self._hand_over, tenancy)
+        self.fetching = Fetching(dispatch, levels, callbacks, buffer, self._hand_over, tenancy, hand_over_timeout)
         self.committing = Commits(
             dispatch,
             levels,

@@ -1,15 +1,19 @@
 """Controls of a parallel consumer while it runs: pauses, commits on request, credentials, and figures."""
 
 import threading
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from headway.config import ParallelSettings
-from headway.errors import ClosedError
+from headway.declarations import check_kind, check_whole, shown
+from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.commits import Commits
+from headway.parallel.fetching import Fetching
+from headway.parallel.places import Place
 from headway.parallel.run_parts import RunParts
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -24,6 +28,7 @@ class Controls:
     _committing: Commits
     _parts: RunParts
     _wake: Wakeup
+    _fetching: Fetching
     _ended: threading.Event
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -37,17 +42,96 @@ class Controls:
             client.set_sasl_credentials(username, password)
         change_credentials(self._settings.kafka, username, password)
 
-    def pause(self) -> None:
-        """Start nothing and fetch nothing until `resume`; running handlers go on."""
-        self._set_paused(True)
+    # Pauses
 
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._set_paused(False)
+    def pause(
+        self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Start nothing and fetch nothing until `resume`: of these partitions, of a topic, of a level, or of all.
 
-    def _set_paused(self, paused: bool) -> None:
+        Running handlers go on. A pause lasts through rebalances, also for partitions that come later.
+        """
         self._check_open()
-        self._dispatch.paused = paused
+        chosen = self._chosen(partitions, topic, level)
+        if partitions is not None or topic is not None or level is not None:
+            with self._dispatch.lock:
+                self._fetching.pauses.begin(chosen, topic=topic, level=level)
+            self._fetching.hold()
+        else:
+            self._dispatch.paused = True
+        self._wake.set()
+
+    def resume(
+        self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Go on after `pause` with the same arguments; without any, after all pauses."""
+        self._check_open()
+        chosen = self._chosen(partitions, topic, level)
+        with self._dispatch.lock:
+            if partitions is not None or topic is not None or level is not None:
+                self._fetching.pauses.end(chosen, topic=topic, level=level)
+            else:
+                self._fetching.pauses.end_all()
+                self._dispatch.paused = False
+        self._fetching.hold()
+        self._wake.set()
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions of this consumer that are paused."""
+        with self._dispatch.lock:
+            assigned = self.assignment()
+            return assigned if self._dispatch.paused else set(self._fetching.pauses.covered(assigned))
+
+    def _chosen(
+        self, partitions: Iterable[TopicPartition] | None, topic: str | None, level: int | None
+    ) -> Collection[TopicPartition]:
+        """Return the partitions; raises `ConfigError` for what is none, and for a level that does not exist."""
+        if isinstance(partitions, (str, TopicPartition)):
+            raise ConfigError(
+                f"{shown(partitions)} is no collection of partitions. Give [TopicPartition(…)], or a topic by name, as "
+                'topic="orders".'
+            )
+        chosen = list(partitions or ())
+        for partition in chosen:
+            check_kind(
+                "A partition", partition, TopicPartition, 'a TopicPartition, as TopicPartition("orders", partition=3)'
+            )
+        for each in (*(partition.level for partition in chosen), *(() if level is None else (level,))):
+            check_whole("level", each, 0)
+            self._levels[each]  # raises for one that does not exist
+        if topic is not None and not isinstance(topic, str):
+            raise ConfigError(f"topic is {shown(topic)}; it must be the name of a topic.")
+        return chosen
+
+    # Places in the log
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on with this offset of an assigned partition, as the next commit says; returns at once.
+
+        Nothing of the partition starts before its running handlers have ended, or the `hand_over_timeout` is over. What
+        they do counts no more, and neither does what was done and not committed. An offset outside the log stands for
+        its nearest end. Raises `ConfigError` for a partition that is not assigned now.
+        """
+        check_whole("offset", offset, 0)
+        self._seek([partition], Place("offset", offset))
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the beginning of these partitions, or of all that are assigned, as `seek` does."""
+        self._seek(partitions, Place("beginning"))
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Skip what these partitions, or all that are assigned, hold when this is carried out, as `seek` does."""
+        self._seek(partitions, Place("end"))
+
+    def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on with the first record of this time or later, in milliseconds since the epoch, as `seek` does."""
+        check_whole("timestamp", timestamp, 0)
+        self._seek(partitions, Place("time", timestamp))
+
+    def _seek(self, partitions: Iterable[TopicPartition] | None, place: Place) -> None:
+        self._check_open()
+        chosen = self.assignment() if partitions is None else self._chosen(partitions, None, None)
+        self._fetching.seek(dict.fromkeys(chosen, place))
         self._wake.set()
 
     def request_commit(self) -> None:

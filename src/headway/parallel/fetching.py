@@ -9,14 +9,16 @@ from operator import attrgetter
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.work import Failure
+from headway.core.engine.pauses import Pauses
 from headway.core.levels.naming import LevelSubscription
 from headway.core.offsets.offset_map import OffsetMap, decode
-from headway.errors import AuthorizationError, FetchError, KafkaError, OffsetMapError
+from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaError, OffsetMapError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.brought_along import failures_before
 from headway.parallel.callbacks import Callbacks
+from headway.parallel.places import Place
 from headway.parallel.tenancy import Tenancy
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
@@ -32,10 +34,15 @@ _address = attrgetter("kafka_topic", "partition")
 
 @dataclass(slots=True)
 class _Start:
-    """A partition that starts: the first offset that came too early, if any, and when to ask for it again."""
+    """A partition that starts: the first offset that came too early, if any, and when to ask for it again.
+
+    After a seek it starts at a `place`, once its running handlers have ended, or at a time whatever they do.
+    """
 
     came: int | None = None
     not_before: float = 0.0
+    place: Place | None = None
+    whatever_runs_at: float = 0.0
 
 
 class Fetching:
@@ -52,6 +59,7 @@ class Fetching:
         buffer: int,
         hand_over: HandOver,
         tenancy: Tenancy | None = None,
+        patience: float = 10.0,
     ) -> None:
         self._dispatch = dispatch
         self._engine = dispatch.engine
@@ -68,12 +76,52 @@ class Fetching:
         self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
         self._starting: dict[TopicPartition, _Start] = {}  # partitions whose committed offsets are not read yet
         self._rejoining: set[int] = set()  # levels that are to join again
+        self._patience = patience  # seconds that a seek waits for the handlers that run
+        self.pauses = Pauses()  # with the lock
+        self._holds = False
+        self._sought: dict[TopicPartition, Place] = {}  # with the lock: seeks that are not begun
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Join the groups."""
         for level, subscription in zip(self._levels, subscriptions, strict=True):
             if subscription.topics:
                 level.subscribe(subscription, self)
+
+    # From any thread
+
+    def seek(self, places: Mapping[TopicPartition, Place]) -> None:
+        """Have partitions go on from these places; what is done of them and not committed counts no more.
+
+        Raises `ConfigError` for a partition that is not assigned, or about to leave.
+        """
+        with self._lock:
+            for partition in places:
+                self._levels.of(partition)
+                if self._engine.state_of(partition) is PartitionState.LEAVING:
+                    raise ConfigError(
+                        f"Partition {partition.partition} of {partition.topic} at level {partition.level} is about to "
+                        "leave this consumer. Seek in on_assign of the consumer that gets it."
+                    )
+            self._engine.revoke(places)
+            self._sought |= places
+
+    def hold(self) -> None:
+        """Start nothing of the partitions that are paused now, and let the others go on."""
+        with self._lock:
+            self._hold(time.monotonic())
+
+    def _hold(self, now: float) -> set[TopicPartition]:
+        """Hold what is paused, with the lock; return it."""
+        if not self.pauses and not self._holds:
+            return set()
+        held = self._engine.held()
+        covered = set(self.pauses.covered(self._engine.assigned()))
+        self._engine.hold(covered - held)
+        self._engine.release(held - covered, now)
+        self._holds = bool(covered)
+        return covered
+
+    # The control thread
 
     def fetch(self, now: float, paused: bool) -> bool:
         """Take in the demanded records that Kafka has, without waiting; return whether there may be more at once.
@@ -170,7 +218,7 @@ class Fetching:
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""
         with self._lock:
-            paused = self._engine.paused()
+            paused = self._engine.paused() | self._hold(time.monotonic())
             assigned = set(self._engine.assigned())
         paused.update(self._callbacks.awaited())
         if paused != self._paused:
@@ -186,23 +234,33 @@ class Fetching:
         Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
+        self._take_sought(level.level, now)  # after that: on_assign may have sought before it returned
         partitions = [
             partition
             for partition, start in self._starting.items()
-            if partition.level == level.level and start.not_before <= now and partition not in awaited
+            if partition.level == level.level
+            and start.not_before <= now
+            and partition not in awaited
+            and not self._runs_on(partition, start, now)
         ]
         if not partitions:
             return
         try:
-            committed = level.committed_with_metadata(partitions, _REBALANCE_WAITS_FOR)
+            asked = [partition for partition in partitions if not self._starting[partition].place]
+            committed = level.committed_with_metadata(asked, _REBALANCE_WAITS_FOR) if asked else {}
         except KafkaError as error:
             log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
             return
-        for partition, answer in committed.items():
+        for partition in partitions:
             asked_at = time.monotonic()
+            place = self._starting[partition].place
             try:
-                offsets = _offsets_to_start(level, partition, answer)
-                if (came := self._starting[partition].came) is not None:
+                if place:
+                    offsets = OffsetMap(place.offset(level, partition, _REBALANCE_WAITS_FOR))
+                    level.seek(partition, offsets.offset)
+                else:
+                    offsets = _offsets_to_start(level, partition, committed[partition])
+                if not place and (came := self._starting[partition].came) is not None:
                     level.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
                 log.warning("Reading %s cannot begin yet, and is asked for again: %s", partition, error)
@@ -211,8 +269,26 @@ class Fetching:
                 self._starting[partition].not_before = ended_at + _ASK_LESS * (ended_at - asked_at)
                 continue
             with self._lock:
-                self._engine.assign(partition, offsets)
+                if partition in self._sought:
+                    continue
+                self._engine.assign(partition, offsets, moved=place is not None)
             self._starting.pop(partition)
+
+    def _take_sought(self, level: int, now: float) -> None:
+        """Have the partitions start anew that were sought to another place."""
+        if not self._sought:
+            return
+        with self._lock:
+            sought = {partition: place for partition, place in self._sought.items() if partition.level == level}
+            for partition in sought:
+                del self._sought[partition]
+        for partition, place in sought.items():
+            start = self._starting.setdefault(partition, _Start())
+            start.place, start.not_before, start.whatever_runs_at = place, 0.0, now + self._patience
+
+    def _runs_on(self, partition: TopicPartition, start: _Start, now: float) -> bool:
+        """Return whether a sought partition waits for its handlers: no record is to run twice at a time."""
+        return start.place is not None and now < start.whatever_runs_at and self._dispatch.runs_stale(partition)
 
     # A level's rebalance callbacks
 
@@ -242,6 +318,8 @@ class Fetching:
         """Forget partitions, and what is done of them and not committed."""
         with self._lock:
             self._engine.revoke(partitions)
+            for partition in partitions:
+                self._sought.pop(partition, None)
         self._paused.difference_update(partitions)
         for partition in partitions:
             self._starting.pop(partition, None)

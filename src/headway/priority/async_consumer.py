@@ -110,13 +110,21 @@ class AsyncPriorityConsumer:
         """Skip the records that these partitions, or all, hold now."""
         await self._call(self._consumer.seek_to_end, partitions)
 
-    async def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
-        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
-        await self._call(lambda: self._consumer.pause(partitions, level=level))
+    async def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
+        """Go on with the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        await self._call(self._consumer.seek_to_time, timestamp, partitions)
 
-    async def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
-        """Return records from these partitions, from a level, or from all again."""
-        await self._call(lambda: self._consumer.resume(partitions, level=level))
+    async def pause(
+        self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Return nothing from these partitions, from a topic, from a level, or from all, until they are resumed."""
+        await self._call(lambda: self._consumer.pause(partitions, topic=topic, level=level))
+
+    async def resume(
+        self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Return records from these partitions, from a topic, from a level, or from all again."""
+        await self._call(lambda: self._consumer.resume(partitions, topic=topic, level=level))
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT

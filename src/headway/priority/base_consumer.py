@@ -95,19 +95,34 @@ class BaseConsumer:
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.end_offsets([partition])[partition])
 
-    def pause(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
-        """Return nothing from these partitions, from a level, or from all, until they are resumed."""
+    def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
+        """Go on with the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        chosen = list(self.assignment() if partitions is None else partitions)
+        found = self.offsets_for_times(dict.fromkeys(chosen, timestamp))
+        ends = self.end_offsets([partition for partition, offset in found.items() if offset is None])
+        for partition, offset in found.items():
+            self.seek(partition, ends[partition] if offset is None else offset)
+
+    def pause(
+        self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Return nothing from these partitions, from a topic, from a level, or from all, until they are resumed.
+
+        It is about partitions that this member has now: one that comes again after a rebalance is not paused.
+        """
         self._check_open()
         unreturned = self._first_unreturned()
-        for of_level, chosen in self._levels.chosen(partitions, level).items():
+        for of_level, chosen in self._levels.chosen(partitions, level, topic).items():
             of_level.pause(chosen)
             for partition in chosen & unreturned.keys():
                 self.seek(partition, unreturned[partition])
 
-    def resume(self, partitions: Partitions | None = None, *, level: int | None = None) -> None:
-        """Return records from these partitions, from a level, or from all again."""
+    def resume(
+        self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Return records from these partitions, from a topic, from a level, or from all again."""
         self._check_open()
-        for of_level, chosen in self._levels.chosen(partitions, level).items():
+        for of_level, chosen in self._levels.chosen(partitions, level, topic).items():
             of_level.resume(chosen)
 
     def paused(self) -> set[TopicPartition]:

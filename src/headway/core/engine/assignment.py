@@ -39,6 +39,7 @@ class Assignment(Generic[R]):
         "bytes",
         "epoch",
         "finished",
+        "held",
         "lanes",
         "level",
         "of_outputs",
@@ -69,6 +70,7 @@ class Assignment(Generic[R]):
         self.saved = 0  # `finished` as of the last commit that succeeded
         self.outputs: list[OutputSet] = []  # since the last tick
         self.pressed = False
+        self.held: list[Work[R]] | None = None  # the heads of its lanes while the user has paused it
         self._known_end = committed.end
         self.limit_map(map_limit)
 
@@ -148,4 +150,5 @@ class Assignment(Generic[R]):
         """End the assignment: the partition is lost, or is read from elsewhere."""
         self.on(PartitionEvent.ENDED)
         self.lanes.clear()
+        self.held = None
         self.outputs.clear()

@@ -101,15 +101,17 @@ class Engine(Generic[R]):
 
     # Partitions
 
-    def assign(self, partition: TopicPartition, committed: OffsetMap) -> int:
+    def assign(self, partition: TopicPartition, committed: OffsetMap, moved: bool = False) -> int:
         """Start to read a partition from its committed offset, and return the new epoch.
 
-        If the partition is assigned already, the engine forgets what it knows of it and starts at the new offset.
+        With `moved` the offset is not the committed one yet, and the next tick has it. If the partition is assigned
+        already, the engine forgets what it knows of it and starts at the new offset.
         """
         self.revoke([partition])
         assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs), self._map_limit)
         self._assignments[partition] = assignment
         self._map_accepted = max(self._map_accepted, len(encode(committed)))  # by an earlier consumer
+        assignment.finished += moved
         self._backpressure.begin(assignment)
         return assignment.epoch
 
@@ -128,6 +130,26 @@ class Engine(Generic[R]):
             if (assignment := self._assignments.get(partition)) and assignment.state is not _LEAVING:
                 assignment.on(PartitionEvent.REVOKED)
                 self._forget_waiting(assignment)
+                assignment.held = None
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Start nothing of these partitions until they are released; what runs goes on, and nothing is forgotten."""
+        for partition in partitions:
+            assignment = self._assignments.get(partition)
+            if assignment and assignment.held is None and assignment.state is not _LEAVING:
+                assignment.held = self._forget_waiting(assignment)
+
+    def release(self, partitions: Iterable[TopicPartition], now: float) -> None:
+        """Let works of these partitions start again."""
+        for partition in partitions:
+            if (assignment := self._assignments.get(partition)) and assignment.held is not None:
+                heads, assignment.held = assignment.held, None
+                for head in sorted(heads, key=lambda head: head.order):
+                    self._waiting.place(head, now)
+
+    def held(self) -> set[TopicPartition]:
+        """Return the partitions that are held."""
+        return {partition for partition, each in self._assignments.items() if each.held is not None}
 
     def give_up(self, works: Iterable[Work[R]]) -> None:
         """Have these works be stale if they run: their reports only free their slots."""
@@ -140,9 +162,9 @@ class Engine(Generic[R]):
         self._forget_waiting(assignment)
         self._backpressure.end(assignment)
 
-    def _forget_waiting(self, assignment: Assignment[R]) -> None:
-        self._levels[assignment.level].drop(assignment)
-        self._waiting.drop(assignment)
+    def _forget_waiting(self, assignment: Assignment[R]) -> list[Work[R]]:
+        """Take out the heads of its lanes that wait, for a slot or a time, and return them."""
+        return self._levels[assignment.level].drop(assignment) + self._waiting.drop(assignment)
 
     def assigned(self) -> Collection[TopicPartition]:
         """Return the assigned partitions."""
@@ -234,6 +256,9 @@ class Engine(Generic[R]):
         if failures:
             for work in works:
                 work.failure = failures.get(work.record)
+        if assignment.held is not None:
+            assignment.held += assignment.lanes.extend(works)
+            return
         if self._waiting.batching:
             self._waiting.take_in(assignment.lanes.extend(works), works, now)
             return
@@ -450,7 +475,10 @@ class Engine(Generic[R]):
             work, again = settled
         head = assignment.lanes.settle(work, again)
         if head is not None and assignment.state is not _LEAVING:
-            self._waiting.place(head, now)
+            if assignment.held is None:
+                self._waiting.place(head, now)
+            else:
+                assignment.held.append(head)
 
     def _report_late(self, work: Work[R], now: float) -> bool:
         if work.state in (_RUNNING, _STALE):

@@ -125,10 +125,9 @@ class ReadyQueue(Generic[R]):
         works = [work for work in (self.fresh.oldest(), self.failed.oldest()) if work]
         return min(works, key=lambda work: work.order).arrived if works else None
 
-    def drop(self, assignment: Assignment[R]) -> None:
-        """Forget the works of an assignment that ended."""
-        self.fresh.drop(assignment)
-        self.failed.drop(assignment)
+    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+        """Take out the works of an assignment, and return them."""
+        return self.fresh.drop(assignment) + self.failed.drop(assignment)
 
 
 def _joins(work: Work[Any]) -> bool:

@@ -164,14 +164,16 @@ class TenantTurns(Generic[R]):
         """Return how many works of an assignment are ready."""
         return sum(tenant.turns.ready_of(assignment) for tenant in self._tenants.values())
 
-    def drop(self, assignment: Assignment[R]) -> None:
-        """Forget the works of an assignment that ended."""
+    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+        """Take out the works of an assignment, and return them."""
         self._of_assignment.pop(assignment, None)
+        works: list[Work[R]] = []
         for tenant in self._tenants.values():
             if dropped := tenant.turns.ready_of(assignment):
-                tenant.turns.drop(assignment)
+                works += tenant.turns.drop(assignment)
                 self.ready -= dropped
                 self._accounts.leave(tenant.account, dropped)
+        return works
 
 
 def _ready(turns: Turns[R]) -> int:

@@ -151,12 +151,13 @@ class Turns(Generic[R]):
         partition = self._partitions.get(assignment)
         return partition.ready if partition else 0
 
-    def drop(self, assignment: Assignment[R]) -> None:
-        """Forget the works of an assignment that ended."""
+    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+        """Take out the works of an assignment, and return them."""
         partition = self._partitions.pop(assignment, None)
         if partition is None:
-            return
+            return []
         partition.topic.ready -= partition.ready
         self.ready -= partition.ready
         partition.ready = 0
         self._oldest = None
+        return [*partition.arrived, *(work for _, work in partition.released)]

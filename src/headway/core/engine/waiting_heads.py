@@ -73,11 +73,13 @@ class WaitingHeads(Generic[R]):
         """Return when the first of them may run."""
         return self.entries[0][0] if self.entries else None
 
-    def drop(self, assignment: Assignment[R]) -> None:
-        """Forget the heads of an assignment that ended."""
+    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+        """Take out the heads of an assignment, and return them."""
+        dropped = [head for at, _, head in self.entries if head.assignment is assignment and head.not_before == at]
         self._keep(lambda head: head.assignment is not assignment)
         if self.batching:
             self.batching.drop(assignment)
+        return dropped
 
     def _put_off(self, until: float, head: Work[R]) -> None:
         head.state = _WAITING

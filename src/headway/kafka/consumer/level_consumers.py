@@ -59,11 +59,13 @@ class LevelConsumers:
         """Return the paused partitions of all levels."""
         return set().union(*(level.paused for level in self._levels))
 
-    def chosen(self, partitions: Partitions | None, level: int | None) -> dict[LevelConsumer, set[TopicPartition]]:
-        """Return these partitions, or a level's, or all, by level."""
+    def chosen(
+        self, partitions: Partitions | None, level: int | None, topic: str | None = None
+    ) -> dict[LevelConsumer, set[TopicPartition]]:
+        """Return these partitions, or all of a level and of a topic, as far as those are given, by level."""
         if partitions is None:
             levels = self._levels if level is None else [self[level]]
-            return {each: set(each.assigned) for each in levels}
+            return {each: {one for one in each.assigned if topic in (None, one.topic)} for each in levels}
         by_level: dict[LevelConsumer, set[TopicPartition]] = {}
         for partition in partitions:
             by_level.setdefault(self.of(partition), set()).add(partition)

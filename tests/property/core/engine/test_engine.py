@@ -54,6 +54,7 @@ class Stay:
     entries: list[Entry] = field(default_factory=list)
     committable: int = 0
     retired: bool = False
+    held: bool = False
     kept: int = 0  # bytes of what is done and not committed
 
 
@@ -117,7 +118,26 @@ class EngineOfALog(RuleBasedStateMachine):
     def retire(self, partition: TopicPartition) -> None:
         self.engine.retire([partition])
         if stay := self.stays.get(partition):
-            stay.retired = True
+            stay.retired, stay.held = True, False
+
+    @rule(partition=partitions, is_held=st.booleans())
+    def hold_or_release(self, partition: TopicPartition, is_held: bool) -> None:
+        if is_held:
+            self.engine.hold([partition])
+        else:
+            self.engine.release([partition], self.now)
+        if (stay := self.stays.get(partition)) and not stay.retired:
+            stay.held = is_held
+        assert self.engine.held() == {partition for partition, stay in self.stays.items() if stay.held}
+
+    @rule(partition=partitions)
+    def give_up_what_runs_of_a_retired_partition(self, partition: TopicPartition) -> None:
+        if (stay := self.stays.get(partition)) and stay.retired:
+            running = [entry for entry in stay.entries if entry.work]
+            self.engine.give_up([entry.work for entry in running if entry.work])
+            for entry in running:
+                self.stale += [entry.work] if entry.work else []
+                entry.work = None
 
     def forget(self, partition: TopicPartition) -> None:
         if stay := self.stays.pop(partition, None):
@@ -160,6 +180,7 @@ class EngineOfALog(RuleBasedStateMachine):
 
     def start(self, work: Work[Record], together: list[int] | None = None) -> None:
         assert not self.stays[work.partition].retired
+        assert not self.stays[work.partition].held
         entries = self.stays[work.partition].entries
         entry = next(entry for entry in entries if entry.record.offset == work.offset)
         assert entry.record is work.record
@@ -252,7 +273,7 @@ class EngineOfALog(RuleBasedStateMachine):
     def heads(self) -> list[Entry]:
         first: dict[object, Entry] = {}
         for stay in self.stays.values():
-            if stay.retired:
+            if stay.retired or stay.held:
                 continue
             lanes_in_a_batch = {self.lane(entry.record) for entry in stay.entries if entry.work}
             for entry in stay.entries:
