@@ -59,7 +59,7 @@ def test_a_program_of_the_page_prints_what_it_says_and_commits_it(
     variables: dict[str, Any] = {"print": lambda *values: printed.append(values)}
     monkeypatch.setattr(headway, "ParallelConsumer", Noted)
     for before in PROGRAMS[:number]:  # for what they define
-        run(before.split("\nwith ")[0])
+        run(re.split(r"\n(?:with |asyncio\.run)", before)[0])
     stopping = threading.Thread(target=stop)
     stopping.start()
     run(PROGRAMS[number])
