@@ -8,8 +8,8 @@ from itertools import groupby
 from operator import attrgetter
 
 from headway.core.engine.partition_states import PartitionState
-from headway.core.engine.work import Failure
 from headway.core.engine.pauses import Pauses
+from headway.core.engine.work import Failure
 from headway.core.levels.naming import LevelSubscription
 from headway.core.offsets.offset_map import OffsetMap, decode
 from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaError, OffsetMapError

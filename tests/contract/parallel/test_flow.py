@@ -124,10 +124,6 @@ def test_the_next_commit_has_the_new_place_though_nothing_is_handled_there(kafka
 
 def test_a_seek_to_a_time_goes_on_with_its_first_record_or_at_the_end(kafka_cluster: Cluster) -> None:
     topic, handled = topic_of(kafka_cluster, 1), Handled()
-    with PriorityProducer(kafka_cluster.config({"levels": 1})) as producer:
-        for i in range(5):
-            producer.send({topic: 0}, str(i), timestamp=1_000_000 + i) if False else None
-    member: Member
     records: list[ConsumerRecord] = []
 
     def handle(record: ConsumerRecord, context: Context) -> None:
@@ -253,14 +249,18 @@ def test_what_cannot_be_paused_or_sought_is_refused_with_a_sentence(kafka_cluste
     member = Member(consumer(kafka_cluster, topic), Handled())
     wait_for(member.consumer.assignment)
     parallel = member.consumer
+    noon: Any = "noon"
+    number: Any = 7
+    one: Any = at(topic)
+    name: Any = topic
     calls: list[tuple[str, Any]] = [
         ("is not assigned to this consumer now", lambda: parallel.seek(at("elsewhere"), 3)),
         ("offset is -1; it must be at least 0", lambda: parallel.seek(at(topic), -1)),
-        ("timestamp is 'noon'", lambda: parallel.seek_to_time("noon")),  # type: ignore[arg-type]
+        ("timestamp is 'noon'", lambda: parallel.seek_to_time(noon)),
         ("Level 3 does not exist", lambda: parallel.pause(level=3)),
-        ("is no collection of partitions", lambda: parallel.pause(at(topic))),
-        ("is no collection of partitions", lambda: parallel.resume(topic)),
-        ("topic is 7; it must be the name", lambda: parallel.pause(topic=7)),  # type: ignore[arg-type]
+        ("is no collection of partitions", lambda: parallel.pause(one)),
+        ("is no collection of partitions", lambda: parallel.resume(name)),
+        ("topic is 7; it must be the name", lambda: parallel.pause(topic=number)),
     ]
     for sentence, call in calls:
         with pytest.raises(ConfigError, match=sentence):
@@ -309,16 +309,13 @@ class Flow:
         chosen = self.random.sample(self.partitions, self.random.randint(1, 3))
         member.consumer.pause(chosen)
         paused.update(chosen)
-        wait_for(lambda: not any(handled.running[place] for place in list(handled.running)) or True)
+        time.sleep(0.05)  # what had its slot before may begin yet
         before = {each: self._began(handled, each) for each in paused}
-        time.sleep(0.02)
-        # What had its slot before may have begun since; nothing else.
-        for each, count in before.items():
-            assert self._began(handled, each) <= count + 4
+        time.sleep(0.05)
+        assert {each: self._began(handled, each) for each in paused} == before
 
     def resume(self) -> None:
-        member, handled, paused = self.random.choice(self.members)
-        wait_for(lambda: member.consumer.metrics().running == 0 or not paused)
+        member, _, paused = self.random.choice(self.members)
         member.consumer.resume(paused)
         paused.clear()
 
@@ -344,11 +341,9 @@ class Flow:
             paused.clear()
         ends = {number: (end, b"") for number, end in log_ends(self.cluster, self.topic).items()}
         wait_for(lambda: committed(self.cluster, self.topic) == ends, 60)
-        handled = {place for _, each, _ in self.members for place in each.ended}
         for member, each, _ in self.members:
             member.stop()
             assert each.twice_at_a_time == []
-        assert handled is not None
 
     def close(self) -> None:
         for member, _, _ in self.members:

@@ -664,3 +664,13 @@ def test_a_batch_that_was_reported_with_outputs_counts_once_however_often_it_is_
     assert not engine.finish_together(rest, NOW, ["once more"])
     assert engine.tick().outputs == ["in time"]
     assert offsets(engine.take_batch(4, NOW + 5)) == [0, 1]
+
+
+def test_a_partition_that_was_moved_is_committed_at_its_new_place_though_nothing_is_done() -> None:
+    engine: Engine[Any] = Engine(Ordering.UNORDERED)
+    partition = TopicPartition("orders", partition=0)
+    engine.assign(partition, OffsetMap(7), moved=True)
+    tick = engine.tick()
+    assert {each: commit.offset for each, commit in tick.commits.items()} == {partition: 7}
+    engine.committed(tick)
+    assert not engine.tick().commits
