@@ -10,7 +10,9 @@ from headway.core.engine.work import Failure
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.retry import failure_behind
 from headway.core.user_errors import kind_of, text_of
-from headway.errors import EarlierAttemptError
+from headway.errors import EarlierAttemptError, ExpiredError
+from headway.expiry import HEADER as EXPIRES
+from headway.expiry import expiry_of
 from headway.history import HEADER, History, Origin
 from headway.records import ConsumerRecord, Header
 
@@ -61,7 +63,7 @@ def letter_headers(
         "exception": exception,
         "message": message,
         "reason": reason,
-        "attempts": str(work.attempt),
+        "attempts": str(work.attempt - issubclass(type(error), ExpiredError)),
         "topic": record.kafka_topic,
         "partition": str(record.partition),
         "offset": str(record.offset),
@@ -71,7 +73,10 @@ def letter_headers(
     }
     if before is not None:
         story["first.exception"], story["first.message"] = name_and_text(before.first_error)
-    own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX) and name != HEADER]
+    headers = record.headers
+    if (expiry := expiry_of(headers)) is not None:  # the letter itself does not expire
+        story["expires"] = str(expiry)
+    own = [(name, value) for name, value in headers if not name.startswith(PREFIX) and name not in (HEADER, EXPIRES)]
     told = [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
     return [*own, *told, History(topic, origin or record.origin).header()]
 

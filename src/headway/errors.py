@@ -44,6 +44,7 @@ __all__ = [
     "DeliveryRefusedError",
     "DeserializationError",
     "EarlierAttemptError",
+    "ExpiredError",
     "FencedError",
     "FetchError",
     "FetchRefusedError",
@@ -191,6 +192,10 @@ class EarlierAttemptError(HeadwayError):
 
     def __str__(self) -> str:
         return f"{self.exception}: {self.message}" if self.message else self.exception
+
+
+class ExpiredError(HeadwayError):
+    """A record expired before it could be started: the error of its dead letter."""
 
 
 class HandlerProcessError(HeadwayError):

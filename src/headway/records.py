@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
+from headway.expiry import expiry_of
 from headway.history import Origin, history_of
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class ProducerRecord:
     """A record to be sent: to a level of a topic, or without one to the topic of that very name.
 
     `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
-    epoch, by default now. Without a `partition` the key decides.
+    epoch, by default now. Without a `partition` the key decides. When it `expires`, as a time or in seconds from its
+    sending, a `ParallelConsumer` does not start it any more.
 
     With a `due` time, an aware datetime or a delay (seconds or a timedelta), a relay delivers the record then. Of one
     `id` of your own one record is pending: another one replaces it, or with `if_pending="keep"` is dropped.
@@ -84,6 +86,7 @@ class ProducerRecord:
     headers: Sequence[Header] = field(default=(), repr=False)
     partition: int | None = None
     timestamp: int | None = None
+    expires: datetime | timedelta | float | None = None
     due: datetime | timedelta | float | None = None
     id: str | None = None
     if_pending: Literal["replace", "keep"] = "replace"
@@ -214,6 +217,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     def timestamp(self) -> int:
         """Milliseconds since the epoch: the time of creation, or of appending, as the topic is configured."""
         return self._message.timestamp()[1]
+
+    @property
+    def expires(self) -> int | None:
+        """When the record expires, in milliseconds since the epoch; None if its sender has not said."""
+        return expiry_of(self.headers)
 
     @property
     def leader_epoch(self) -> int | None:

@@ -13,12 +13,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 
-_BASE = {"records", "errors", "config", "declarations", "history"}
+_BASE = {"records", "errors", "config", "declarations", "expiry", "history"}
 
 # What each part may import of Headway, besides itself. A part is a module or a package right below `headway`.
 ALLOWED = {
+    "expiry": set[str](),
     "history": set[str](),
-    "records": {"history"},
+    "records": {"expiry", "history"},
     "errors": set[str](),
     "runtime": set[str](),
     "declarations": {"errors"},
@@ -27,7 +28,7 @@ ALLOWED = {
     "core": {"declarations", "errors", "records"},
     "kafka": {"core", "runtime"} | _BASE,
     "priority": {"core", "delay", "kafka", "runtime"} | _BASE,
-    "dead_letters": {"config", "core", "errors", "history", "records"},
+    "dead_letters": {"config", "core", "errors", "expiry", "history", "records"},
     "delay": {"connection_settings", "core", "dead_letters", "kafka", "runtime"} | _BASE,
     "execution": {"core", "declarations", "errors", "history", "kafka", "records", "runtime"},
     "parallel": {"connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,

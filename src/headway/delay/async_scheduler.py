@@ -22,13 +22,19 @@ from headway.runtime.lifecycle import time_left_of
 
 
 class RecordOptions(TypedDict, total=False):
-    """The options of `send_later`."""
+    """The options of `send_later` and `every`."""
 
     headers: Sequence[Header]
     level: int | None
     partition: int | None
     id: str | None
     if_pending: IfPending
+
+
+class OnceOptions(RecordOptions, total=False):
+    """The options of `send_later`."""
+
+    expires: When | None
 
 
 class RecurringOptions(RecordOptions, total=False):
@@ -52,7 +58,7 @@ class AsyncScheduler:
         self._making: asyncio.Future[Scheduler] | None = None
 
     async def send_later(
-        self, key: Any, value: Any, topic: str, when: When, **options: Unpack[RecordOptions]
+        self, key: Any, value: Any, topic: str, when: When, **options: Unpack[OnceOptions]
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
         scheduler = await self._made()

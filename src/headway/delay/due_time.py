@@ -1,10 +1,14 @@
-"""Conversion of a user's due time into milliseconds since the epoch."""
+"""Conversion of a user's due time, or time of expiry, into milliseconds since the epoch."""
 
 import math
+import time
 from datetime import datetime, timedelta
+from typing import Any
 
 from headway.core.untrusted import LATEST
 from headway.errors import ConfigError
+from headway.expiry import HEADER, expiry_header
+from headway.kafka.producer.headers import header_list
 
 When = datetime | timedelta | float
 
@@ -22,6 +26,25 @@ def due_at(when: When, now: float) -> int:
     if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # NaN fails this comparison, too
         raise ConfigError(f"The time {when!r} is none, or beyond the year 9999. Give seconds, or a time.")
     return math.ceil(seconds * 1000) if seconds > 0 else 0
+
+
+def with_expiry(headers: Any, expires: When, due: When | None = None) -> Any:
+    """Return headers with the time at which their record expires; seconds count from now.
+
+    An object that is no iterable is returned as it is, to be refused with its record. Raises `ConfigError` as `due_at`
+    does, and for a record that would have expired when it is due.
+    """
+    now = time.time()
+    at = due_at(expires, now)
+    if due is not None and at <= due_at(due, now):
+        raise ConfigError(
+            f"expires is {expires!r}, and the record is due at {due!r}: it would have expired by then. Give a time "
+            "after it; seconds count from now for both."
+        )
+    fields: Any = header_list(() if headers is None else headers)
+    if not isinstance(fields, list):
+        return fields
+    return [*(each for each in fields if each[:1] != (HEADER,)), expiry_header(at)]
 
 
 def _seconds(when: object, now: float) -> float:

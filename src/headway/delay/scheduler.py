@@ -15,7 +15,7 @@ from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.core.untrusted import LATEST
 from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
-from headway.delay.due_time import When, due_at
+from headway.delay.due_time import When, due_at, with_expiry
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import ScheduleEncoder, put_header
@@ -78,6 +78,7 @@ class Scheduler(Closable):
         partition: int | None = None,
         id: str | None = None,
         if_pending: IfPending = "replace",
+        expires: When | None = None,
         on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a time.
@@ -99,6 +100,7 @@ class Scheduler(Closable):
                 schedule is pending, whichever process it comes from. It keeps no order with others of the same key.
             if_pending: What to do while a schedule with the same id is pending: "replace" it, "keep" it and drop this
                 one, or "refuse" this one; then the handle's `wait` raises `IdPendingError`.
+            expires: The time after which a `ParallelConsumer` does not start the record any more, as for a producer.
             on_stored: Called with (error, metadata) when the record is stored or not, on the thread that takes reports:
                 one of the scheduler's, or one that sends, flushes or waits for a result.
 
@@ -109,6 +111,8 @@ class Scheduler(Closable):
             DeliveryError: The record cannot be stored.
             AuthorizationError: The delay needs topics that do not exist and may not be created.
         """
+        if expires is not None:
+            headers = with_expiry(headers, expires, when)
         return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, on_stored=on_stored)
 
     def every(

@@ -24,6 +24,7 @@ from headway.core.engine.work import Outcome
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
+from headway.execution.expiries import Expiries
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.metrics import ParallelMetrics
@@ -50,6 +51,7 @@ class Dispatch:
         self.paused = False  # True to start nothing; running jobs go on
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
+        self.expiries = Expiries()
         self._retries = retries
         self._failures = Failures(retries)
         self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
@@ -66,6 +68,7 @@ class Dispatch:
         self._jobs = 0
         self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
         self._to_store: deque[RecordWork] = deque()  # works among them that are due now
+        self._storing = threading.Lock()  # held by the call that sends them; a store may report within it
         self._control_is_due = False
         self._alarms = [-1] * levels
         self._watched = False
@@ -80,6 +83,7 @@ class Dispatch:
         schedules: Schedules | None = None,
         supervision: Supervision | None = None,
         take_job: Callable[[float], Job] | None = None,
+        keeps_expired: bool = False,
     ) -> None:
         """Let jobs start from now on.
 
@@ -89,7 +93,9 @@ class Dispatch:
             schedules: The store of records to be tried again much later.
             supervision: The care for suspects and the table of running records.
             take_job: Takes the next job from the engine, empty if there is none; by default a job has one work.
+            keeps_expired: True if records that expired become dead letters; else they are dropped.
         """
+        self.expiries.are_kept = keeps_expired
         self._failures = Failures(self._retries, letters, schedules, supervision)
         self._supervision = supervision
         self._take_job = take_job or self._take_job
@@ -111,6 +117,7 @@ class Dispatch:
                 remaining=self.engine.work_remaining,
                 abandoned=self._abandoned,
                 busiest_tenants=self.engine.busiest_tenants(_MOST_TENANTS_TOLD),
+                expired=self.expiries.count,
             )
 
     @property
@@ -255,6 +262,7 @@ class Dispatch:
         """Start the jobs that may run now."""
         now = time.monotonic()
         self._failures.tell_sums(now)
+        self.expiries.tell(now)
         with self.lock:
             if self._supervision and (given_up := self._supervision.give_up(now, self.ending)):
                 self._end(given_up[0], now)
@@ -263,10 +271,16 @@ class Dispatch:
         self._wake_control()
         if jobs and self._starts:
             self._starts(jobs)
+        while self._to_store and self._storing.acquire(blocking=False):
+            try:
+                self._store_due()
+            finally:
+                self._storing.release()
+
+    def _store_due(self) -> None:
         while self._to_store:
-            with self.lock:
-                work = self._to_store.popleft() if self._to_store else None
-            if work and work.outcome:
+            work = self._to_store.popleft()  # by one thread at a time
+            if work.outcome:
                 self._failures.store(work, work.outcome)
 
     # For the control thread
@@ -300,7 +314,9 @@ class Dispatch:
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
-        self._failures.end(time.monotonic())
+        now = time.monotonic()
+        self._failures.end(now)
+        self.expiries.tell(now, at_end=True)
 
     def unwatch(self) -> None:
         """Note that the control thread does not wait for works to end any more."""
@@ -358,8 +374,10 @@ class Dispatch:
         return self._supervision.start(job, self._jobs, now) if self._supervision else job
 
     def _take(self, now: float) -> Job | None:
-        """Take the next job; its works that were handled already, and wait to be stored elsewhere, are set aside."""
+        """Take the next job without its works that expired; those that wait to be stored elsewhere are set aside."""
         while self._free(now) > 0 and (job := self._take_job(now)):
+            if self.expiries.are_known and not (job := self._without_expired(job, now)):
+                continue
             left = [len(job)] if len(job) > 1 else None
             for work in job:
                 self._running[work] = left
@@ -375,6 +393,23 @@ class Dispatch:
             if len(unstored) < len(job):
                 return [work for work in job if not work.outcome]
         return None
+
+    def _without_expired(self, job: Job, now: float) -> Job:
+        """Return the works of a job without those that expired and are dropped; those to be kept have an outcome."""
+        left = []
+        for work in job:
+            if work.not_after > now or work.outcome:
+                left.append(work)
+                continue
+            self._control_is_due = True  # the buffer has room again, or there is something to store or to commit
+            if self.expiries.keeps(work):
+                self._unstored += 1
+                left.append(work)
+            elif self.engine.finish(work, now):
+                self._done += 1
+                if self._supervision:
+                    self._supervision.finish(work)
+        return left
 
     def _await_rate(self) -> None:
         if not self._rate_is_awaited and self._admission.next_change() is not None:

@@ -53,7 +53,10 @@ class Failures:
         chance = random.random()  # noqa: S311 - it spreads retries
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._supervision):
-            return self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+            verdict = self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+            if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
+                return verdict._replace(at=max(now, work.not_after))
+            return verdict
         verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
         if self._supervision and isinstance(verdict, DeadLetter):
             self._supervision.condemn(work)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 class ParallelMetrics:
     """The counts since the start, and of the records here now.
 
-    `done` counts records, dead letters among them, `failed` counts attempts. `dead_letters` are stored, in transactions
-    committed. `running` records have a slot, `ready` ones could have one, and `remaining` are all that were fetched and
-    are not done. `abandoned` ones still ran when the run ended, and come again. `refused` names the missing right, if
-    one is missing: records that need it wait. `busiest_tenants` are the few that used the most seconds of handlers, the
-    first of all first.
+    `done` counts records, those that are dead letters or expired among them; `failed` counts attempts. `dead_letters`
+    are stored, in transactions committed. `expired` records could not be started in time. `running` records have a
+    slot, `ready` ones could have one, and `remaining` are all that were fetched and are not done. `abandoned` ones
+    still ran when the run ended, and come again. `refused` names the missing right, if one is missing: records that
+    need it wait. `busiest_tenants` are the few that used the most seconds of handlers, the first of all first.
     """
 
     done: int
@@ -22,5 +22,6 @@ class ParallelMetrics:
     ready: int
     remaining: int
     abandoned: int
+    expired: int = 0
     refused: str | None = None
     busiest_tenants: Mapping[str, float] = field(default_factory=dict)

@@ -1,25 +1,53 @@
-"""The histories of records: read when they are fetched, and written when they are to be tried again much later."""
+"""The history and the expiry of records: read when they are fetched, and written when they are tried again later."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
-from headway.core.engine.work import Failure
+from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure
 from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
+from headway.execution.expiries import Expiries
 from headway.execution.jobs import RecordWork
+from headway.expiry import expiry_of
 from headway.history import History, ToldError, after_attempt, history_of, told
 from headway.records import ConsumerRecord, with_headers
 
 
-def failures_before(records: Sequence[ConsumerRecord]) -> Mapping[ConsumerRecord, Failure]:
-    """Return the failed attempts that records bring along, of those that do."""
-    found = dict[ConsumerRecord, Failure]()
-    for record in with_headers(records):
-        history = history_of(record.headers, record.kafka_topic)
-        if history and history.first and history.last:
-            found[record] = _failure(history.first, history.last, history)
-    return found
+class BroughtAlong:
+    """The reader of what records bring along: failed attempts, and when they expire.
+
+    Args:
+        expiries: Is told that a record came that expires.
+        expires_after: The seconds after its timestamp at which a record expires; None for never.
+    """
+
+    def __init__(self, expiries: Expiries, expires_after: float | None = None) -> None:
+        self._expiries = expiries
+        self._expires_after = expires_after
+
+    def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
+        """Return what records bring along, of those that bring anything; `now` is of the monotonic clock."""
+        if self._expires_after is None:
+            with_some = with_headers(records)
+            found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT
+        else:
+            found = {record: self._read(record, now) for record in records}
+        if not self._expiries.are_known and any(brought.not_after < math.inf for brought in found.values()):
+            self._expiries.are_known = True
+        return found
+
+    def _read(self, record: ConsumerRecord, now: float) -> Brought:
+        headers = record.headers
+        history = history_of(headers, record.kafka_topic)
+        at = expiry_of(headers)
+        since = history.since if history and history.since else record.timestamp
+        if self._expires_after is not None and since > 0:
+            latest = since + round(self._expires_after * 1000)
+            at = latest if at is None else min(at, latest)
+        failure = _failure(history.first, history.last, history) if history and history.first and history.last else None
+        return Brought(failure, math.inf if at is None else now + at / 1000 - time.time())
 
 
 def _failure(first: ToldError, last: ToldError, history: History) -> Failure:

@@ -31,7 +31,7 @@ from headway.parallel.controls import Controls
 from headway.parallel.group_rate import GroupRate
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
-from headway.parallel.run_parts import ExecutorName, RunOptions, RunParts, Sends, make_engine, make_levels
+from headway.parallel.run_parts import ExecutorName, OnExpired, RunOptions, RunParts, Sends, make_engine, make_levels
 from headway.parallel.tenancy import Tenant
 from headway.parallel.validation import (
     check_callback,
@@ -82,6 +82,10 @@ class ParallelConsumer(Controls):
             function of the record, which must be quick. Within a level, tenants take turns by the handler time that
             they used.
         tenant_weights: The weights of tenants, by name; all others have 1.
+        expires_after: The seconds after its timestamp for which a record may be started; by default for ever, or as the
+            record itself says (`expires` of a producer's `send`).
+        on_expired: What becomes of a record that expired before it could be started: it is counted, and `drop` means
+            done, `dead_letter` that it goes to the `dead_letter_topic`.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
     thread.
@@ -107,6 +111,8 @@ class ParallelConsumer(Controls):
         hand_over_timeout: float = 10.0,
         tenant: Tenant | None = None,
         tenant_weights: Mapping[str, float] | None = None,
+        expires_after: float | None = None,
+        on_expired: OnExpired = "drop",
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
         checked = checked_options(
@@ -127,9 +133,12 @@ class ParallelConsumer(Controls):
             hand_over_timeout=hand_over_timeout,
             tenant=tenant,
             tenant_weights=tenant_weights,
+            expires_after=expires_after,
+            on_expired=on_expired,
         )
         options = self._options = RunOptions(
-            settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic, commit_mode
+            *(settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic),
+            *(commit_mode, on_expired),
         )
         self._tenancy = checked.tenancy
         levels = settings.levels or 1
@@ -153,6 +162,7 @@ class ParallelConsumer(Controls):
             commit_interval=interval,
             waits_for_commits=commit_mode == "sync",
             tenancy=checked.tenancy,
+            expires_after=expires_after,
         )
         self._committing = self._control.committing
         self._fetching = self._control.fetching

@@ -55,6 +55,7 @@ class ControlLoop:
         hand_over_timeout: float,
         commit_interval: float,
         waits_for_commits: bool,
+        expires_after: float | None,
         tenancy: Tenancy | None = None,
     ) -> None:
         self._dispatch = dispatch
@@ -64,7 +65,9 @@ class ControlLoop:
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
-        self.fetching = Fetching(dispatch, levels, callbacks, buffer, self._hand_over, tenancy, hand_over_timeout)
+        self.fetching = Fetching(
+            dispatch, levels, callbacks, buffer, self._hand_over, tenancy, hand_over_timeout, expires_after
+        )
         self.committing = Commits(
             dispatch,
             levels,

@@ -9,14 +9,14 @@ from operator import attrgetter
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.pauses import Pauses
-from headway.core.engine.work import Failure
+from headway.core.engine.work import Brought
 from headway.core.levels.naming import LevelSubscription
 from headway.core.offsets.offset_map import OffsetMap, decode
 from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaError, OffsetMapError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
-from headway.parallel.brought_along import failures_before
+from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.places import Place
 from headway.parallel.tenancy import Tenancy
@@ -49,6 +49,7 @@ class Fetching:
     """The part that keeps the engine's buffers filled and tells the engine which partitions this member owns.
 
     `hand_over` is called before partitions go to another member: it waits for their running handlers and commits.
+    `expires_after` is how many seconds after its timestamp a record expires.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class Fetching:
         hand_over: HandOver,
         tenancy: Tenancy | None = None,
         patience: float = 10.0,
+        expires_after: float | None = None,
     ) -> None:
         self._dispatch = dispatch
+        self._brought_along = BroughtAlong(dispatch.expiries, expires_after)
         self._engine = dispatch.engine
         self._lock = dispatch.lock
         self._levels = levels
@@ -172,10 +175,10 @@ class Fetching:
     def _fetch(self, level: LevelConsumer, demand: int, now: float) -> bool:
         with GcPause():
             records = level.fetch(demand, now)
-            failures = failures_before(records)
+            brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
             with self._lock:
-                self._receive(records, now, failures, tenants)
+                self._receive(records, now, brought, tenants)
                 for partition in level.ends.keys() - self._starting.keys():
                     self._engine.advance(partition, level.ends.pop(partition))
         _raise_unless_fetching(level)
@@ -202,7 +205,7 @@ class Fetching:
         self,
         records: Sequence[ConsumerRecord],
         now: float,
-        failures: Mapping[ConsumerRecord, Failure],
+        brought: Mapping[ConsumerRecord, Brought],
         tenants: Sequence[str],
     ) -> None:
         first = 0
@@ -213,7 +216,7 @@ class Fetching:
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
             # The engine ignores records of a starting partition.
-            self._engine.receive(partition, of_one, now, failures=failures, tenants=tenants_of_one)
+            self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
 
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""

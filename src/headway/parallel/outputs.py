@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 from headway.config import Config, OutputSettings
@@ -14,6 +15,7 @@ from headway.core.delay.schedule import Schedule
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.dead_letters import MOST_BYTES
+from headway.delay.due_time import with_expiry
 from headway.delay.schedule_encoder import check_size
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, KafkaError, SerializationError
 from headway.execution.dispatch import Dispatch
@@ -97,6 +99,8 @@ class Outputs:
             return self._delayed_output(job, record)
         topic = record.topic if record.level is None else level_topic(record.topic, record.level)
         headers: list[Header] = header_list(record.headers)
+        if record.expires is not None:
+            headers = with_expiry(headers, record.expires)
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
         value = self._write_value(record.value, topic, headers) if self._write_value else record.value
         self._check_size(topic, key, value)
@@ -107,6 +111,9 @@ class Outputs:
         return Output(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
 
     def _delayed_output(self, job: Job, record: ProducerRecord) -> Output:
+        if record.expires is not None:
+            headers = with_expiry(record.headers, record.expires, record.due)
+            record = replace(record, headers=headers, expires=None)
         schedule, value, key, headers = self.delayed.encode(record)
         self._check_size(schedule.topic, key, value)
         output = Output(schedule.topic, value, key, headers=headers, job=job, returned=record, schedule=schedule)

@@ -45,6 +45,7 @@ from headway.runtime.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 ExecutorName = Literal["thread", "async", "process"]
+OnExpired = Literal["drop", "dead_letter"]
 
 
 _RECORD_OVERHEAD = 512  # bytes that an empty record takes at librdkafka, the binding and the engine
@@ -69,6 +70,7 @@ class RunOptions:
     processes: int | None
     dead_letter_topic: str | None
     commit_mode: CommitMode
+    on_expired: OnExpired
 
 
 class RunParts:
@@ -114,6 +116,7 @@ class RunParts:
             schedules=schedules,
             supervision=self.supervision,
             take_job=self._take_batch,
+            keeps_expired=self._options.on_expired == "dead_letter",
         )
 
     def handle_in_batches(self, batches: Batches, *, with_outputs: bool) -> None:

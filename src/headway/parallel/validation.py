@@ -56,12 +56,14 @@ def checked_options(
     hand_over_timeout: Any,
     tenant: Any,
     tenant_weights: Any,
+    expires_after: Any,
+    on_expired: Any,
 ) -> CheckedOptions:
     """Return what options amount to; raises `ConfigError` for one that is out of bounds or contradicts another."""
     check_choice("ordering", ordering, tuple(Ordering))
     check_whole("max_concurrency", max_concurrency, 1)
     check_flag("adaptive", adaptive)
-    for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit)):
+    for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("expires_after", expires_after)):
         if limit is not None:
             check_above_zero(name, limit)
     check_choice("executor", executor, (None, "thread", "async", "process"))
@@ -71,6 +73,12 @@ def checked_options(
     check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
     if dead_letter_topic is not None and not is_topic_name(dead_letter_topic):
         raise ConfigError(f"dead_letter_topic is {dead_letter_topic!r}; it must be the name of a topic, or left out.")
+    check_choice("on_expired", on_expired, ("drop", "dead_letter"))
+    if on_expired == "dead_letter" and dead_letter_topic is None:
+        raise ConfigError(
+            "on_expired is 'dead_letter', and there is no dead_letter_topic. Name one, or leave on_expired out to drop "
+            "records that expired."
+        )
     outputs = OutputSettings.parse({} if producer_config is None else producer_config)
     check_transactions(commit_mode, settings, outputs)
     levels = settings.levels or 1

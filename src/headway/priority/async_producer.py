@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from headway.config import Config
 from headway.core.levels.capacity import Distributor
-from headway.delay.due_time import When
+from headway.delay.due_time import When, with_expiry
 from headway.errors import ClosedError, ConfigError, DeliveryError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.headers import header_list
@@ -75,6 +75,7 @@ class _BaseAsyncProducer:
         timestamp: int | None = None,
         level: int = 0,
         due: When | None = None,
+        expires: When | None = None,
         *,
         id: str | None = None,
         if_pending: Literal["replace", "keep"] = "replace",
@@ -88,8 +89,12 @@ class _BaseAsyncProducer:
         if loop is not self._loop:
             self._settle_in(loop)
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = producer.fields_of(topic, value, key, headers, partition, timestamp, due, level or None, id)
+            fields = producer.fields_of(
+                topic, value, key, headers, partition, timestamp, due, expires, level or None, id
+            )
             return self._send(**fields)
+        if expires is not None:
+            headers = with_expiry(headers, expires, due)
         if due is not None or id is not None:
             more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
             if isinstance(producer, PriorityProducer):
@@ -334,12 +339,15 @@ class AsyncProducer(_BaseAsyncProducer):
         partition: int | None = None,
         timestamp: int | None = None,
         due: When | None = None,
+        expires: When | None = None,
         *,
         id: str | None = None,
         if_pending: Literal["replace", "keep"] = "replace",
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; see `AsyncPriorityProducer.send`."""
-        return self._send(topic, value, key, headers, partition, timestamp, 0, due, id=id, if_pending=if_pending)
+        return self._send(
+            topic, value, key, headers, partition, timestamp, 0, due, expires, id=id, if_pending=if_pending
+        )
 
 
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:

@@ -203,6 +203,7 @@ class BaseProducer(Closable):
             "headers": record.headers or None,
             "partition": record.partition,
             "timestamp": record.timestamp,
+            "expires": record.expires,
         }
         if self._has_levels:
             fields["level"] = record.level

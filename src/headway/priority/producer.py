@@ -6,7 +6,7 @@ from typing import Any, Literal
 from headway.config import Config, ProducerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import level_topic
-from headway.delay.due_time import When
+from headway.delay.due_time import When, with_expiry
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
 from headway.priority.base_producer import OnFull
 from headway.priority.transactional_producer import TransactionalProducer
@@ -52,6 +52,7 @@ class PriorityProducer(TransactionalProducer):
         timestamp: int | None = None,
         level: int = 0,
         due: When | None = None,
+        expires: When | None = None,
         on_delivery: OnDelivery | None = None,
         *,
         id: str | None = None,
@@ -67,6 +68,8 @@ class PriorityProducer(TransactionalProducer):
         refused. While a transaction of this producer is open, the schedule is part of it. `timestamp` is in
         milliseconds since the epoch, now by default.
 
+        When a record `expires`, at a time or so many seconds from now, a `ParallelConsumer` does not start it any more.
+
         `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
         for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
 
@@ -77,8 +80,10 @@ class PriorityProducer(TransactionalProducer):
         thread.
         """
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, level or None, id)
+            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, expires, level or None, id)
             return self.send(**fields, on_delivery=on_delivery)
+        if expires is not None:
+            headers = with_expiry(headers, expires, due)
         if due is not None or id is not None:
             return self._send_later(
                 *(topic, value, key, due, level, headers, partition, timestamp, id, if_pending, on_delivery)
@@ -101,12 +106,15 @@ class PriorityProducer(TransactionalProducer):
         partition: int | None = None,
         timestamp: int | None = None,
         level: int = 0,
+        expires: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         if isinstance(topic, ProducerRecord):
-            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp, level or None)
+            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp, expires, level or None)
             return self.try_send(**fields, on_delivery=on_delivery)
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         destination = self.destination(topic, level)
         return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
 
@@ -131,6 +139,7 @@ class Producer(TransactionalProducer):
         partition: int | None = None,
         timestamp: int | None = None,
         due: When | None = None,
+        expires: When | None = None,
         on_delivery: OnDelivery | None = None,
         *,
         id: str | None = None,
@@ -138,8 +147,10 @@ class Producer(TransactionalProducer):
     ) -> DeliveryFuture:
         """Send a record; see `PriorityProducer.send`."""
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, id)
+            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, expires, id)
             return self.send(**fields, on_delivery=on_delivery)
+        if expires is not None:
+            headers = with_expiry(headers, expires, due)
         if due is not None or id is not None:
             return self._send_later(
                 *(topic, value, key, due, None, headers, partition, timestamp, id, if_pending, on_delivery)
@@ -161,10 +172,13 @@ class Producer(TransactionalProducer):
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        expires: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         if isinstance(topic, ProducerRecord):
-            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp)
+            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp, expires)
             return self.try_send(**fields, on_delivery=on_delivery)
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         return self._try(self.destination(topic, 0), on_delivery, value, key, partition, timestamp, headers)

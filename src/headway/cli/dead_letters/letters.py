@@ -9,6 +9,7 @@ from headway.cli.display.json_lines import to_json
 from headway.cli.display.texts import local_time, printable, shortened, shown_bytes
 from headway.cli.records.record_lines import text_or_base64
 from headway.dead_letters import PREFIX
+from headway.expiry import HEADER as EXPIRES
 from headway.history import HEADER, History, Origin, history_of
 from headway.records import Header, Message, headers_of
 
@@ -122,7 +123,7 @@ class Letter(NamedTuple):
 
     def headers_to_send(self, topic: str, target: str) -> list[Header]:
         """Return the record's own headers, one that names its dead letter of `topic`, and its origin for the target."""
-        begins = (*_TOLD, SENT_AGAIN_FROM, HEADER)
+        begins = (*_TOLD, SENT_AGAIN_FROM, HEADER, EXPIRES)
         own = [(name, value) for name, value in self.headers if not name.startswith(begins)]
         place = Origin(topic, *self.place)
         return [*own, (SENT_AGAIN_FROM, str(place).encode()), History(target, self.origin(topic) or place).header()]

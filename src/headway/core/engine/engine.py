@@ -31,7 +31,7 @@ from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
 from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.waiting_heads import WaitingHeads
-from headway.core.engine.work import NO_FAILURES, Failure, Work
+from headway.core.engine.work import NOTHING_BROUGHT, Brought, Work
 from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.retry import Again, Verdict
@@ -197,10 +197,10 @@ class Engine(Generic[R]):
         records: Sequence[R],
         now: float,
         *,
-        failures: Mapping[R, Failure] = NO_FAILURES,
+        brought: Mapping[R, Brought] = NOTHING_BROUGHT,
         tenants: Sequence[str] = (),
     ) -> None:
-        """Take in fetched records of a partition, in the order of its log, with their failed attempts before.
+        """Take in fetched records of a partition, in the order of its log, with what they bring along.
 
         `tenants` has the tenant of each, if there are any.
 
@@ -212,7 +212,7 @@ class Engine(Generic[R]):
         for stop in _ascending_ends(offsets):
             assignment = self._assignments.get(partition)
             if assignment and assignment.state is not _LEAVING:
-                self._receive(partition, records[start:stop], offsets[start:stop], now, failures, tenants[start:stop])
+                self._receive(partition, records[start:stop], offsets[start:stop], now, brought, tenants[start:stop])
             start = stop
 
     def _receive(
@@ -221,7 +221,7 @@ class Engine(Generic[R]):
         records: Sequence[R],
         offsets: Sequence[int],
         now: float,
-        failures: Mapping[R, Failure],
+        brought: Mapping[R, Brought],
         tenants: Sequence[str],
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
@@ -233,7 +233,7 @@ class Engine(Generic[R]):
             records = [record for record, offset in zip(records, offsets, strict=True) if offset in is_fresh]
             tenants = [tenant for tenant, offset in zip(tenants, offsets, strict=False) if offset in is_fresh]
         if records:
-            self._enqueue(assignment, records, fresh, now, failures, tenants)
+            self._enqueue(assignment, records, fresh, now, brought, tenants)
             self._backpressure.pause_or_resume(assignment)
 
     def _enqueue(
@@ -242,7 +242,7 @@ class Engine(Generic[R]):
         records: Sequence[R],
         offsets: Sequence[int],
         now: float,
-        failures: Mapping[R, Failure],
+        brought: Mapping[R, Brought],
         tenants: Sequence[str],
     ) -> None:
         sizes = list(map(self._size_of, records))
@@ -253,16 +253,17 @@ class Engine(Generic[R]):
                 work.tenant = tenant
         assignment.bytes += (size := sum(sizes))
         self._budgets[assignment.level].fill(size, len(sizes))
-        if failures:
+        if brought:
             for work in works:
-                work.failure = failures.get(work.record)
+                if along := brought.get(work.record):
+                    work.failure, work.not_after = along
         if assignment.held is not None:
             assignment.held += assignment.lanes.extend(works)
             return
         if self._waiting.batching:
             self._waiting.take_in(assignment.lanes.extend(works), works, now)
             return
-        if self._due is None and not failures:
+        if self._due is None and not brought:
             self._levels[assignment.level].arrive(assignment.lanes.extend(works))
             return
         if self._due is not None:

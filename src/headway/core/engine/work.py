@@ -6,6 +6,7 @@ known by its work, and ignored. A work is running from `take` until it is report
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from headway.core.engine.work_states import WorkState
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_NEVER = math.inf
 _READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 
 
@@ -37,8 +39,14 @@ class Failure(NamedTuple):
     first_error: BaseException
 
 
-NO_FAILURES: Mapping[Any, Failure] = {}
-"""The failed attempts of records that bring none along."""
+class Brought(NamedTuple):
+    """The parts of a work that its record brings along: attempts that failed elsewhere, and when it expires."""
+
+    failure: Failure | None = None
+    not_after: float = math.inf
+
+
+NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 
 
 class Outcome(NamedTuple):
@@ -59,6 +67,7 @@ class Work(Generic[R]):
         "failure",
         "lane",
         "next",
+        "not_after",
         "not_before",
         "offset",
         "order",
@@ -94,6 +103,7 @@ class Work(Generic[R]):
         self.order = order  # the order of arrival, over all partitions
         self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
+        self.not_after = _NEVER  # its record expires then, and is not started any more
         self.state = _READY  # `work_states.py` has the table; `state_of` knows what a lost partition makes of it
         self.failure: Failure | None = None
         self.batch: Batch[R] | None = None
@@ -136,7 +146,7 @@ class Work(Generic[R]):
             error, before = without_frames(error), self.failure
             first_at, first_error = (before.first_at, before.first_error) if before else (now, error)
             again.failure = Failure(error, now, first_at, self.attempt, self.untried + untried, first_error)
-        again.not_before = not_before
+        again.not_before, again.not_after = not_before, self.not_after
         again.state = _BEHIND  # until its lane puts it first
         return again
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from headway.core.retry import RetriableError
 from headway.execution.context import Context
 from headway.execution.processes.messages import (
     NOTHING,
@@ -135,6 +136,8 @@ def _outcome(
 ) -> bytes:
     try:
         attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - from the process that started this one
+        if any(attempt.not_after <= time.monotonic() for attempt in attempts):  # it waited here behind others
+            raise RetriableError("It expired before it could be started.", untried=True)
         records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))
         result = handler(records, contexts) if in_batches else handler(records[0], contexts[0])
         return pickle.dumps((None, result))

@@ -64,6 +64,7 @@ class SentAttempt(NamedTuple):
     attempt: int
     failure: Failure | None
     arrived: float
+    not_after: float
 
 
 class Chunk(NamedTuple):
@@ -106,7 +107,7 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
         error = portable(failure.error)
         failure = failure._replace(error=error, first_error=error)  # a context shows only the last
     suffix = record.kafka_topic[len(record.topic) :]
-    return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived)
+    return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived, work.not_after)
 
 
 def portable(error: BaseException) -> BaseException:

@@ -15,6 +15,7 @@ from headway.core.delay.schedule import HEADER
 from headway.core.levels.naming import MOST_LEVELS, is_topic_name
 from headway.dead_letters import PREFIX
 from headway.errors import ConfigError
+from headway.expiry import HEADER as EXPIRES
 
 _HEADERS = "array<struct<key: string, value: binary>>"
 _OF_OUTCOMES = ("outcome", "attempts", "error", "done")
@@ -206,4 +207,4 @@ def _is_known(header: Column) -> Column:
 
 
 def _is_own(header: Column) -> Column:
-    return ~header["key"].startswith(PREFIX)
+    return ~header["key"].startswith(PREFIX) & (header["key"] != EXPIRES)

@@ -1,0 +1,35 @@
+"""The time after which a record need not be handled any more, in a header that any producer can write.
+
+Invariant: anybody may write the header. One that is no time is as if there were none.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+HEADER = "headway.expires"
+
+_LONGEST = 15  # digits; the year 9999 has as many in milliseconds
+
+
+def expiry_of(headers: Iterable[tuple[str, Any]]) -> int | None:
+    """Return when a record expires, in milliseconds since the epoch; None if it never does. The last header counts.
+
+    >>> expiry_of([("headway.expires", b"1763745120000")]), expiry_of([("headway.expires", b"soon")])
+    (1763745120000, None)
+    """
+    value = None
+    for name, content in headers:
+        if name == HEADER:
+            value = content
+    if (
+        not isinstance(value, bytes | str)
+        or not 0 < len(value) <= _LONGEST
+        or not (value.isascii() and value.isdigit())
+    ):
+        return None
+    return int(value)
+
+
+def expiry_header(at: int) -> tuple[str, bytes]:
+    """Return the header of a record that expires at this time, in milliseconds since the epoch."""
+    return HEADER, b"%d" % at
