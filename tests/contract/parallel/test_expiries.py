@@ -22,7 +22,7 @@ from headway import (
 )
 from headway.errors import ConfigError
 from tests.contract.conftest import Cluster
-from tests.contract.parallel.members import committed, consumer, plain_topic, read, wait_for
+from tests.contract.parallel.members import OFTEN, committed, consumer, plain_topic, read, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -88,9 +88,8 @@ def test_what_expired_is_not_started_in_any_way_to_run_and_all_is_committed(
             fields: dict[str, Any] = {"expires": GONE if late else 600.0, "partition": number % 2}
             producer.send(topic, "late" if late else "good", f"key-{number % 5}", **fields)
     kept = on_expired == "dead_letter"
-    parallel = consumer(
-        kafka_cluster, topic, {**options, "on_expired": on_expired, "dead_letter_topic": f"{topic}-dead"}
-    )
+    options = {**options, "on_expired": on_expired, "dead_letter_topic": f"{topic}-dead"}
+    parallel = consumer(kafka_cluster, topic, options, **OFTEN)
     thread = threading.Thread(target=run, args=(parallel,))
     thread.start()
     wait_for(lambda: parallel.metrics().done == 60 or not thread.is_alive())
