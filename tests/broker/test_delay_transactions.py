@@ -20,6 +20,7 @@ from headway import (
     PriorityProducer,
     Producer,
     ProducerRecord,
+    Retries,
     Scheduler,
 )
 from headway.broker import LocalBroker
@@ -62,7 +63,9 @@ def test_an_abort_leaves_no_schedule_and_a_commit_makes_each_due_once(cluster: D
             try:
                 with producer.transaction():
                     producer.send(cluster.target, f"{fate} by send", due=SOON).result(30)
-                    producer.send(ProducerRecord(cluster.target, f"{fate} as a record", due=SOON, headers=[("h", b"1")]))
+                    producer.send(
+                        ProducerRecord(cluster.target, f"{fate} as a record", due=SOON, headers=[("h", b"1")])
+                    )
                     producer.send(cluster.target, f"{fate} under an id", due=SOON, id=f"id of {fate}").result(30)
                     producer.scheduler.send_later("k", f"{fate} by send_later", cluster.target, 3).wait(30)
                     producer.scheduler.every(3600, "k", f"{fate} by every", cluster.target).wait(30)
@@ -75,7 +78,9 @@ def test_an_abort_leaves_no_schedule_and_a_commit_makes_each_due_once(cluster: D
         with cluster.relay():
             found = cluster.wait_for(4)
         assert values(cluster) == expected
-        assert [message.headers() for message in found if message.value() == b"committed as a record"] == [[("h", b"1")]]
+        assert [message.headers() for message in found if message.value() == b"committed as a record"] == [
+            [("h", b"1")]
+        ]
         assert [each.message.value() for each in cluster.pending()] == [b"committed by every"]
 
 
@@ -108,17 +113,23 @@ def test_the_record_of_a_serialising_producer_with_levels_is_serialised_once_and
 
 def test_a_schedule_that_is_not_stored_fails_its_transaction(cluster: DelayCluster) -> None:
     with producer_of(cluster) as producer:
-        with pytest.raises(DeliveryError, match="of the transaction were not sent"), producer.transaction():
-            producer.send(cluster.target, b"stored", due=60)
-            with pytest.raises(DeliveryError):
-                producer.send(cluster.target, bytes(2_000_000), due=60).result(30)
+        producer.begin_transaction()
+        producer.send(cluster.target, b"stored", due=60)
+        with pytest.raises(DeliveryError, match="Message size too large"):
+            producer.send(cluster.target, bytes(2_000_000), due=60).result(30)
+        with pytest.raises(DeliveryError, match="of the transaction were not sent"):
+            producer.commit_transaction()
+        producer.abort_transaction()
         assert cluster.pending() == []
         with producer.transaction():
             producer.send(cluster.target, b"goes on", due=60)
         assert [each.message.value() for each in cluster.pending()] == [b"goes on"]
-    with producer_of(cluster, **{"message.max.bytes": 5_000_000}) as producer:
-        with pytest.raises(DeliveryError, match="relays could not move more than 2031616"), producer.transaction():
-            producer.send(cluster.target, bytes(2_031_616), due=60)
+    with (
+        producer_of(cluster, **{"message.max.bytes": 5_000_000}) as producer,
+        pytest.raises(DeliveryError, match="relays could not move more than 2031616"),
+        producer.transaction(),
+    ):
+        producer.send(cluster.target, bytes(2_031_616), due=60)
 
 
 def test_what_a_relay_has_to_answer_is_refused_within_a_transaction(cluster: DelayCluster) -> None:
@@ -289,7 +300,12 @@ def test_outputs_of_handlers_may_be_due_later(
 def test_an_output_that_cannot_be_scheduled_fails_its_record_and_no_other(cluster: DelayCluster, mode: str) -> None:
     cluster.create_target(f"{cluster.name}-in")
     cluster.create_target(f"{cluster.name}-dead")
-    wrong = {b"1": {"due": "tomorrow"}, b"2": {"due": 1, "timestamp": 5}, b"3": {"id": "3"}, b"4": {"due": 10**15}}
+    wrong: dict[bytes, dict[str, Any]] = {
+        b"1": {"due": "tomorrow"},
+        b"2": {"due": 1, "timestamp": 5},
+        b"3": {"id": "3"},
+        b"4": {"due": 10**15},
+    }
 
     def handle(record: ConsumerRecord) -> ProducerRecord:
         return ProducerRecord(cluster.target, record.value, **wrong.get(record.value, {"due": SOON}))
@@ -305,6 +321,7 @@ def test_an_output_that_cannot_be_scheduled_fails_its_record_and_no_other(cluste
             lambda: len(cluster.read()) >= 4 and len(cluster.read(dead)) >= 4,
             commit_mode=mode,
             dead_letter_topic=dead,
+            retries=Retries(max_attempts=1),
         )
     assert values(cluster) == {b"0": 1, b"5": 1, b"6": 1, b"7": 1}
     assert {message.value() for message in cluster.read(dead)} == set(wrong)
