@@ -417,9 +417,9 @@ def test_who_waits_for_room_while_the_producer_is_closed_is_not_left_hanging(
     lining_up = threading.Event()
     patiently = Sender.offer_patiently
 
-    def offer_patiently(sender: Sender, offer: Any, timeout: float, *record: Any) -> bool:
+    def offer_patiently(sender: Sender, *record: Any) -> bool:
         lining_up.set()
-        return patiently(sender, offer, timeout, *record)
+        return patiently(sender, *record)
 
     monkeypatch.setattr(Sender, "offer_patiently", offer_patiently)
 
