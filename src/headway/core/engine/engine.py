@@ -27,7 +27,7 @@ from headway.core.engine.batching import Batching
 from headway.core.engine.lanes import ALONE, LaneNames, Ordering
 from headway.core.engine.next_slots import NextSlots
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
-from headway.core.engine.ready_queue import ReadyQueue
+from headway.core.engine.ready_queue import ReadyQueue, TenantQueue
 from headway.core.engine.slot_policies import FairSlots, SlotPolicy
 from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.waiting_heads import WaitingHeads
@@ -88,7 +88,8 @@ class Engine(Generic[R]):
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._usage = Usage()
         self._tenants = [Tenants(tenants, self._usage) for _ in range(levels)] if tenants is not None else []
-        self._levels: list[ReadyQueue[R]] = [ReadyQueue(each) for each in self._tenants or repeat(None, levels)]
+        self._levels: list[ReadyQueue[R]] = [TenantQueue(each) for each in self._tenants]
+        self._levels = self._levels or [ReadyQueue() for _ in range(levels)]
         self._backpressure = Backpressure(room, levels, commits)
         self._budgets = self._backpressure.budgets
         policy = slots or FairSlots([2**level for level in range(levels)])
@@ -489,13 +490,8 @@ class Engine(Generic[R]):
     def _leave_slot(self, work: Work[R], state: WorkState, now: float) -> None:
         batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
         work.state = state
-        if self._tenants:
-            seconds = now - work.started
-            if batch:
-                seconds /= len(batch)
-            self._tenants[work.assignment.level].end(work.tenant, seconds, work.charged)
         if batch is None or batch.leave():
-            self._levels[work.assignment.level].leave(bool(batch.has_failed if batch else work.failure))
+            self._levels[work.assignment.level].leave(work, batch, now)
 
 
 def _note_start(works: Iterable[Work[Any]], now: float) -> None:

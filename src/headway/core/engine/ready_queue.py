@@ -110,10 +110,10 @@ class ReadyQueue(Generic[R]):
             work.batch, work.state = batch, _RUNNING
         return works
 
-    def leave(self, has_failed: bool) -> None:
-        """Free a slot, in which a work ran that had failed before, or had not."""
+    def leave(self, work: Work[R], batch: Batch[R] | None, now: float) -> None:
+        """Free the slot of a work, or of its batch, of which it was the last to run."""
         self.slots -= 1
-        self.retrying -= has_failed
+        self.retrying -= bool(batch.has_failed if batch else work.failure)
 
     def _start(self, turns: Turns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Work[R]:
         work = turns.take(only_of)
@@ -128,6 +128,20 @@ class ReadyQueue(Generic[R]):
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
         """Take out the works of an assignment, and return them."""
         return self.fresh.drop(assignment) + self.failed.drop(assignment)
+
+
+class TenantQueue(ReadyQueue[R]):
+    """A ready queue that tells the tenants' accounts what each work took; a batch's time is divided by its works."""
+
+    __slots__ = ()
+
+    def leave(self, work: Work[R], batch: Batch[R] | None, now: float) -> None:
+        """Free the slot of a work, or of its batch, of which it was the last to run."""
+        super().leave(work, batch, now)
+        assert self.tenants is not None  # noqa: S101
+        works = batch.works if batch else (work,)
+        for each in works:
+            self.tenants.end(each.tenant, (now - each.started) / len(works), each.charged)
 
 
 def _joins(work: Work[Any]) -> bool:

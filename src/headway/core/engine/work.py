@@ -157,10 +157,10 @@ class Work(Generic[R]):
 class Batch(Generic[R]):
     """Works that run together in one slot; their lane goes on when the last of them was reported."""
 
-    __slots__ = ("_again", "_running", "_works", "has_failed")
+    __slots__ = ("_again", "_running", "has_failed", "works")
 
     def __init__(self, works: Sequence[Work[R]]) -> None:
-        self._works = works
+        self.works = works
         self.has_failed = works[0].failure is not None
         self._running = len(works)
         self._again: list[Work[R]] = []
@@ -170,10 +170,6 @@ class Batch(Generic[R]):
         self._running -= 1
         return not self._running
 
-    def __len__(self) -> int:
-        """Return how many works ran together."""
-        return len(self._works)
-
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
         """Note that one work of a lane was reported.
 
@@ -182,4 +178,4 @@ class Batch(Generic[R]):
         self._again += again
         if self._running:
             return None
-        return self._works[-1], sorted(self._again, key=lambda work: work.order)
+        return self.works[-1], sorted(self._again, key=lambda work: work.order)
