@@ -84,4 +84,4 @@ def test_a_program_of_the_page_sends_a_record(kafka_cluster: Cluster, number: in
     topic = plain_topic(kafka_cluster)
     program = PROGRAMS[number].replace("localhost:9092", kafka_cluster.bootstrap_servers)
     exec(compile(program.replace('"orders"', repr(topic)), PAGE.name, "exec"), {})  # noqa: S102 - our own text
-    assert log_ends(kafka_cluster, topic) == {0: 1}
+    assert list(log_ends(kafka_cluster, topic).values()) == [1]  # the other one waits for its time
