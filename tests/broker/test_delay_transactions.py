@@ -338,3 +338,52 @@ def test_other_schedulers_in_the_same_lines_are_not_kept_by_a_transaction_for_lo
             assert cluster.pending() == []  # Kafka's readers do not see it yet
         cluster.wait_for(2)
     assert values(cluster) == {b"inside": 1, b"behind it": 1}
+
+
+async def test_an_async_producer_begins_and_ends_transactions_and_its_scheduler_is_part_of_them(
+    cluster: DelayCluster,
+) -> None:
+    async with AsyncProducer(transactional(cluster)) as producer:
+        await producer.init_transactions()
+        for fate, end in (("aborted", producer.abort_transaction), ("committed", producer.commit_transaction)):
+            await producer.begin_transaction()
+            sent = producer.try_send(ProducerRecord(cluster.target, f"{fate} now"))
+            assert sent is not None
+            await sent
+            handle = await producer.scheduler.send_later("k", f"{fate} later", cluster.target, 60)
+            with pytest.raises(ConfigError, match="cannot be cancelled or moved while a transaction"):
+                await producer.scheduler.cancel(handle)
+            await producer.scheduler.every(3600, "k", f"{fate} again", cluster.target, id=fate)
+            await end()
+        with pytest.raises(ConfigError, match="call send"):
+            producer.try_send(ProducerRecord(cluster.target, b"v", due=1))
+        assert values(cluster) == {b"committed now": 1}
+        assert [each.message.value() for each in cluster.pending()] == [b"committed later"]
+        with cluster.relay():
+            assert (await producer.scheduler.cancel(handle)).name == "CANCELLED"
+            assert (await producer.scheduler.cancel("id:committed")).name == "CANCELLED"
+            assert (await producer.scheduler.cancel("id:aborted")).name == "UNKNOWN"
+
+
+async def test_a_cancelled_transaction_is_aborted_with_its_schedules_also_with_those_not_sent_yet(
+    cluster: DelayCluster,
+) -> None:
+    async with AsyncProducer(transactional(cluster)) as producer:
+        await producer.init_transactions()
+        begun = asyncio.Event()
+
+        async def sends() -> None:
+            async with producer.transaction():
+                for number in range(50):
+                    producer.send(cluster.target, b"ghost", b"%d" % number, due=60)
+                begun.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(sends())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with producer.transaction():
+            producer.send(cluster.target, b"committed", b"k", due=60)
+        assert [each.message.value() for each in cluster.pending()] == [b"committed"]

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from headway.config import Config
 from headway.core.delay.changes import IfPending, Settled
@@ -19,6 +19,8 @@ from headway.delay.topics import DEFAULT_NAME
 from headway.errors import HeadwayError
 from headway.records import Header
 from headway.runtime.lifecycle import time_left_of
+
+T = TypeVar("T")
 
 
 class RecordOptions(TypedDict, total=False):
@@ -52,8 +54,7 @@ class AsyncScheduler:
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
-        self._config = config
-        self._name = name
+        self._make: Callable[[], Scheduler] = partial(Scheduler, config, name=name)
         self._scheduler: Scheduler | None = None
         self._making: asyncio.Future[Scheduler] | None = None
 
@@ -63,28 +64,34 @@ class AsyncScheduler:
         """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
         scheduler = await self._made()
         send = partial(scheduler.send_later, key, value, topic, when, **options)
-        return await _stored(await asyncio.to_thread(send) if scheduler.may_wait_for_lines(when) else send())
+        return await _stored(await self._call(send) if self._may_block(scheduler, when) else send())
+
+    def _may_block(self, scheduler: Scheduler, when: When) -> bool:
+        return scheduler.may_wait_for_lines(when)
+
+    def _call(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Make a call that may block, on a thread."""
+        return asyncio.to_thread(call)
 
     async def every(
         self, rule: str | When, key: Any, value: Any, topic: str, **options: Unpack[RecurringOptions]
     ) -> ScheduleHandle:
         """Deliver a record again and again; see `Scheduler.every`."""
         scheduler = await self._made()
-        return await _stored(await asyncio.to_thread(scheduler.every, rule, key, value, topic, **options))
+        return await _stored(await self._call(partial(scheduler.every, rule, key, value, topic, **options)))
 
     async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Cancel a schedule; see `Scheduler.cancel`."""
         scheduler = await self._made()
         left = time_left_of(timeout)
-        return await _settled(await asyncio.to_thread(scheduler.ask_to_cancel, handle, timeout), left() or 0.0)
+        return await _settled(await self._call(partial(scheduler.ask_to_cancel, handle, timeout)), left() or 0.0)
 
     async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time; see `Scheduler.reschedule`."""
         scheduler = await self._made()
         left = time_left_of(timeout)
-        return await _settled(
-            await asyncio.to_thread(scheduler.ask_to_reschedule, handle, when, timeout), left() or 0.0
-        )
+        ask = partial(scheduler.ask_to_reschedule, handle, when, timeout)
+        return await _settled(await self._call(ask), left() or 0.0)
 
     async def close(self) -> None:
         """Store all schedules and release everything."""
@@ -107,7 +114,7 @@ class AsyncScheduler:
         """Return the scheduler, which one thread makes for all callers; a cancelled caller leaves it to the next."""
         while self._scheduler is None:
             if self._making is None:
-                self._making = asyncio.ensure_future(asyncio.to_thread(Scheduler, self._config, name=self._name))
+                self._making = asyncio.ensure_future(self._call(self._make))
             making = self._making
             try:
                 self._scheduler = await asyncio.shield(making)

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from headway.config import Config
 from headway.core.levels.capacity import Distributor
+from headway.delay.async_scheduler import AsyncScheduler
 from headway.delay.due_time import When, with_expiry
 from headway.errors import ClosedError, ConfigError, DeliveryError
 from headway.kafka.producer.delivery import DeliveryFuture
@@ -25,6 +26,7 @@ from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.awaited_record import AwaitedRecord
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producers_scheduler import AsyncProducersScheduler
 from headway.records import Header, ProducerRecord, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
 
@@ -61,6 +63,7 @@ class _BaseAsyncProducer:
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # first for room, then for their delivery
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # has a thread from the first call in turn on
         self._producer = make(self._after_reports)
+        self._scheduler = AsyncProducersScheduler(lambda: self._producer.scheduler, self._in_turn)
         self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
         self.purge: Callable[..., int] = self._producer.purge
         self.set_sasl_credentials: Callable[[str, str], None] = self._producer.set_sasl_credentials
@@ -124,6 +127,41 @@ class _BaseAsyncProducer:
         """
         self._producer.check_open()
         return asyncio.get_running_loop().run_in_executor(self._turns, call)
+
+    def _try_send(
+        self,
+        topic: str | ProducerRecord,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        level: int = 0,
+    ) -> asyncio.Future[RecordMetadata] | None:
+        """Send a record as `send` does if there is room now; otherwise send nothing and return None.
+
+        Behind records that wait for room in the same place there is none.
+        """
+        loop, producer = asyncio.get_running_loop(), self._producer
+        if loop is not self._loop:
+            self._settle_in(loop)
+        if isinstance(topic, ProducerRecord):
+            fields = producer.fields_of_now(topic, value, key, headers, partition, timestamp, level or None)
+            return self._try_send(**fields)
+        destination = producer.destination(topic, level)
+        if headers is not None:
+            headers = header_list(headers)
+        awaited: asyncio.Future[RecordMetadata] = loop.create_future()
+        record = AwaitedRecord(destination, awaited, self._reported)
+        if (topic, level, partition) in self._waiters:
+            return None
+        return awaited if producer.offer(record, destination, value, key, partition, timestamp, headers) else None
+
+    @property
+    def scheduler(self) -> AsyncScheduler:
+        """The scheduler that stores records with a due time; it makes its topics at the first use."""
+        self._producer.check_open()
+        return self._scheduler
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop take the reports, in place of a thread or of a loop that ended."""
@@ -201,7 +239,7 @@ class _BaseAsyncProducer:
         left_over = time_left_of(timeout)
         waiting = await self._have_no_waiting(timeout, topic, level)
         if not self._producer.is_closed:
-            await asyncio.wait([self._in_turn(_nothing)], timeout=left_over())  # for records with a due time
+            await asyncio.wait([self._in_turn(lambda: None)], timeout=left_over())  # for records with a due time
         return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
@@ -322,6 +360,7 @@ class AsyncPriorityProducer(_BaseAsyncProducer):
         )
 
     send = _BaseAsyncProducer._send  # a method that calls it would cost each record a call
+    try_send = _BaseAsyncProducer._try_send
 
 
 class AsyncProducer(_BaseAsyncProducer):
@@ -349,11 +388,19 @@ class AsyncProducer(_BaseAsyncProducer):
             topic, value, key, headers, partition, timestamp, 0, due, expires, id=id, if_pending=if_pending
         )
 
+    def try_send(
+        self,
+        topic: str | ProducerRecord,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[Header] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> asyncio.Future[RecordMetadata] | None:
+        """Send a record if there is room now; see `AsyncPriorityProducer.try_send`."""
+        return self._try_send(topic, value, key, headers, partition, timestamp)
+
 
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:
     """Wait for the report of a record that is sent in any case, even if nobody waits for it any more."""
     return await asyncio.wrap_future(await asyncio.shield(sent))
-
-
-def _nothing() -> None:
-    """Do nothing: what was called before in its turn has ended then."""

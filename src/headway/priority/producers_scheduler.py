@@ -1,11 +1,14 @@
-"""The scheduler of a producer: while a transaction of the producer is open, schedules are part of it."""
+"""The schedulers of producers: while a transaction of the producer is open, schedules are part of it."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from typing import Protocol
 
 from headway.config import Config
 from headway.core.delay.changes import Settled
 from headway.core.outgoing_record import OutgoingRecord
+from headway.delay.async_scheduler import AsyncScheduler, T
+from headway.delay.due_time import When
 from headway.delay.handle import ScheduleHandle
 from headway.delay.schedule_encoder import check_size
 from headway.delay.scheduler import Scheduler
@@ -58,3 +61,29 @@ class ProducersScheduler(Scheduler):
                 "Scheduler of its own. Nothing was asked."
             )
         return super()._ask(handle, to, timeout)
+
+
+class InTurn(Protocol):
+    """A function that makes a call on a thread, in the order of these calls."""
+
+    def __call__(self, call: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class AsyncProducersScheduler(AsyncScheduler):
+    """The scheduler of a producer for asyncio, whose calls are made in turn with those of the producer.
+
+    Args:
+        make: Returns the scheduler of the producer.
+        in_turn: Makes a call on the thread of records with a due time.
+    """
+
+    def __init__(self, make: Callable[[], Scheduler], in_turn: InTurn) -> None:
+        super().__init__({})
+        self._make = make
+        self._in_turn = in_turn
+
+    def _may_block(self, scheduler: Scheduler, when: When) -> bool:
+        return True  # in a transaction a schedule may wait for room
+
+    def _call(self, call: Callable[[], T]) -> Awaitable[T]:
+        return self._in_turn(call)
