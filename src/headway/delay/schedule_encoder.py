@@ -3,7 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from headway.core.delay.changes import IfPending, Put
 from headway.core.delay.recurrence import Recurrence
@@ -22,13 +22,8 @@ from headway.records import Header
 _MOST_TARGETS = 1000  # that are remembered as checked
 
 
-class Encoded(NamedTuple):
-    """A schedule, and the fields of its record; `LineChoice.place` says where it goes."""
-
-    schedule: Schedule
-    value: Any
-    key: Any
-    headers: list[Header]
+Encoded = tuple[Schedule, Any, Any, list[Header]]
+"""A schedule, and its record's value, key and headers; `LineChoice.place` says where it goes."""
 
 
 class ScheduleEncoder:
@@ -79,7 +74,7 @@ class ScheduleEncoder:
         if partition is not None or due > LATEST or target.__class__ is not str or target not in self._checked:
             self._check(schedule)
         fields.append(schedule.header())
-        return Encoded(schedule, value, key, fields)
+        return schedule, value, key, fields
 
     def _check(self, schedule: Schedule) -> None:
         schedule.check()

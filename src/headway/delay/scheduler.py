@@ -57,9 +57,9 @@ class Scheduler(Closable):
         self._names = TopicNames(name)
         self._connection = connection
         self._choice = LineChoice(connection, self._names)
-        self._encoder = ScheduleEncoder(
+        self._encode = ScheduleEncoder(
             self._names, key_writer(settings.key_serializer), value_writer(settings.value_serializer)
-        )
+        ).encode
         self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
         self._destinations: dict[str, Destination] = {}
         self._asking = Commands(connection, self._names, self._choice.partitions, self._send_command)
@@ -113,7 +113,7 @@ class Scheduler(Closable):
         """
         if expires is not None:
             headers = with_expiry(headers, expires, when)
-        return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, on_stored=on_stored)
+        return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, None, None, on_stored)
 
     def every(
         self,
@@ -270,8 +270,8 @@ class Scheduler(Closable):
         now = time.time()
         at = int(now * 1000)
         due = due_at(when, now) if due is None else due
-        schedule, value, key, fields = self._encoder.encode(
-            *(key, value, topic, due, at, headers, level, partition, id_, recurrence)
+        schedule, value, key, fields = self._encode(
+            key, value, topic, due, at, headers, level, partition, id_, recurrence
         )
         stored_in, own = self._choice.place(schedule, key, at, gap)
         token, answer = "", None

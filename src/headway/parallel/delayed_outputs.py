@@ -47,13 +47,13 @@ class DelayedOutputs:
         check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
         now = time.time()
         due = due_at(record.due, now)  # type: ignore[arg-type]  # it was checked
-        encoded = self._encoder.encode(
+        schedule, value, key, headers = self._encoder.encode(
             *(record.key, record.value, record.topic, due, int(now * 1000)),
             *(record.headers, record.level, record.partition, record.id),
         )
         if record.id is not None:
-            encoded.headers.append(put_header(record.if_pending))
-        return encoded
+            headers.append(put_header(record.if_pending))
+        return schedule, value, key, headers
 
     def may_wait(self, schedule: Schedule | None) -> bool:
         """Return whether `place` may have to wait for the topics of a schedule's lines."""
