@@ -15,6 +15,7 @@ checked here; the others go to librdkafka as they are.
 | `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
+| `partitioner` | producer | murmur2_random | or a function (Kafka topic, key's bytes, partition count) -> partition |
 | `max.block.ms` | producer | 60000 | the time that `send` waits for room |
 | `buffer.memory` | producer | 67108864 | the bytes that may wait or be on their way; each level has an equal part |
 | `buffer.reserve.percent` | producer | 20 | the part of the room it finds that a topic, or a partition of it, leaves |
@@ -167,6 +168,11 @@ class OutputSettings:
     def parse(cls, config: Config) -> Self:
         """Parse a configuration; raises `ConfigError` for a setting that is out of bounds."""
         reader = _Reader(config)
+        if reader.partitioner() is not None:
+            raise ConfigError(
+                "The setting partitioner is a function, which only producers take. Give each record its partition, or "
+                "set the name of a partitioner."
+            )
         return cls(
             key_serializer=reader.function("key.serializer"),
             value_serializer=reader.function("value.serializer"),
@@ -187,6 +193,7 @@ class ProducerSettings:
     delivery_timeout: float
     max_wait: float
     scheduler: str
+    partitioner: Callable[[str, bytes, int], int] | None  # only a function; librdkafka has a name
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
@@ -211,6 +218,7 @@ class ProducerSettings:
             delivery_timeout=reader.delivery_timeout(),
             max_wait=reader.integer("strict.max.wait.ms", default=5000) / 1000,
             scheduler=reader.text("scheduler.name", default=DEFAULT_SCHEDULER),
+            partitioner=reader.partitioner(),
             key_serializer=reader.function("key.serializer"),
             value_serializer=reader.function("value.serializer"),
             kafka=idempotent_by_default(reader.rest),
@@ -298,6 +306,19 @@ class _Reader:
                 f"{key}={called(value)} does not return the bytes of the object that it is called with. Give a plain "
                 "function of one argument, as str.encode."
             )
+        return value  # type: ignore[no-any-return]
+
+    def partitioner(self) -> Callable[[str, bytes, int], int] | None:
+        """Return a user's function, which librdkafka does not get; a name stays in `rest`."""
+        value: Any = self.rest.get("partitioner")
+        if not callable(value):
+            return None
+        if runs_nothing_when_called(value) or not takes(value, 3):
+            raise ConfigError(
+                f"partitioner={called(value)} does not return the partition for the topic, key and number of "
+                "partitions that it is called with. Give a plain function of these three."
+            )
+        del self.rest["partitioner"]
         return value  # type: ignore[no-any-return]
 
     def auto_commit_interval(self) -> float | None:

@@ -77,6 +77,7 @@ class BaseProducer(Closable):
             settings.least_size,
             self._serialize if self._write_key or self._write_value else None,
             after_reports,
+            settings.partitioner,
         )
         self.client = self._sender.client
         self.offer = self._sender.offer

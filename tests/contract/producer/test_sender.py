@@ -13,7 +13,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import PriorityProducer, Producer
+from headway import PriorityProducer, Producer, Scheduler
 from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.partitioner import partitioner
@@ -383,6 +383,61 @@ def test_a_partitioner_that_would_send_keys_anywhere_or_all_else_to_one_place_is
     for name in ("random", "consistent", "murmur2", "mine"):
         with pytest.raises(ConfigError, match=f"The partitioner is '{name}'; it must be 'murmur2_random'"):
             Producer({**NOWHERE, "partitioner": name})
+
+
+@pytest.mark.parametrize("serializer", [{}, {"value.serializer": bytes}], ids=["bytes", "serialised"])
+def test_a_function_as_partitioner_gives_each_key_its_partition_and_its_errors_are_their_records_own(
+    brokers: MockBrokers, serializer: dict[str, Any]
+) -> None:
+    brokers.create("orders")
+    called = set[tuple[str, bytes, int]]()
+
+    def place(topic: str, key: bytes, partition_count: int) -> Any:
+        called.add((topic, key, partition_count))
+        if key == b"exits":
+            raise SystemExit
+        wrong = {b"far": 4, b"negative": -1, b"none": None}
+        return wrong[key] if key in wrong else int(key) % partition_count
+
+    said = {
+        "raises": r"its partitioner .*place raised ValueError",
+        "exits": "raised SystemExit",
+        "far": "returned 4; it must be a number from 0 to 3",
+        "negative": "returned -1; it must be",
+        "none": "returned None; it must be",
+    }
+    with producer(brokers, **{"partitioner": place, **serializer}) as sends:
+        sent = []
+        for number in range(200):
+            sent.append((number % 4, sends.send("orders", b"%d" % number, str(number))))
+            if number == 100:
+                refused = {key: sends.send("orders", b"v", key) for key in said}
+        for partition, future in sent:
+            assert future.result(30).partition == partition
+        for key, words in said.items():
+            with pytest.raises(DeliveryError, match=words):
+                refused[key].result(30)
+        called.clear()
+        assert sends.send("orders", b"v", "7", partition=2).result(30).partition == 2
+        sends.send("orders", b"without a key").result(30)
+        assert called == set()
+        assert sends.send("orders", b"v", "7").result(30).partition == 3
+        assert called == {("orders", b"7", 4)}
+        if not serializer:
+            with pytest.raises(SerializationError, match="a key that is int, not bytes or a string"):
+                sends.send("orders", b"v", 7).result(30)
+
+
+async def _to_be_awaited(topic: str, key: bytes, partition_count: int) -> int:
+    return 0
+
+
+def test_a_partitioner_that_cannot_be_called_so_is_refused_and_so_is_one_where_no_producer_would_call_it() -> None:
+    for function in (lambda key: 0, _to_be_awaited):
+        with pytest.raises(ConfigError, match="does not return the partition for the topic, key and number"):
+            Producer({**NOWHERE, "partitioner": function})
+    with pytest.raises(ConfigError, match="partitioner is a function, which only producers take"):
+        Scheduler({**NOWHERE, "partitioner": lambda topic, key, count: 0})
 
 
 def test_what_is_being_serialised_is_purged_with_the_rest(brokers: MockBrokers) -> None:

@@ -1,15 +1,18 @@
 """The partition of a key: as Java's producer computes it (murmur2), unless another `partitioner` is set.
 
-It calls librdkafka's own functions without releasing the GIL: they take half as long as the same in Python.
+It calls librdkafka's own functions without releasing the GIL: they take half as long as the same in Python. A
+`partitioner` can be a function of the user's, too.
 """
 
 import ctypes
 from collections.abc import Callable
+from operator import index
 
 from confluent_kafka import cimpl
 
 from headway.config import Config
-from headway.errors import ConfigError
+from headway.declarations import called, shown
+from headway.errors import ConfigError, DeliveryError, SerializationError
 
 _library = ctypes.PyDLL(cimpl.__file__)
 
@@ -21,6 +24,8 @@ _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random
 
 PartitionOf = Callable[[str | bytes, int], int]
 """A function (key, partition count) -> the key's partition."""
+Place = Callable[[str, bytes, int], int]
+"""A user's function (Kafka topic, key, partition count) -> the key's partition."""
 
 
 def partitioner(config: Config) -> PartitionOf:
@@ -34,7 +39,8 @@ def partitioner(config: Config) -> PartitionOf:
     if name not in _OF_KEYS:
         raise ConfigError(
             f"The partitioner is {name!r}; it must be {DEFAULT!r} (as Java's, the default), 'consistent_random' (as "
-            "librdkafka's) or 'fnv1a_random': records without a key go to any partition, and those with one to its own."
+            "librdkafka's), 'fnv1a_random', or a function (topic, key, partition count) -> partition. Records without "
+            "a key go to any partition, and those with one to its own."
         )
     function = getattr(_library, f"rd_kafka_msg_partitioner_{_OF_KEYS[name]}")
     function.restype = ctypes.c_int32
@@ -55,3 +61,32 @@ def partitioner(config: Config) -> PartitionOf:
             return 0  # `produce` will report the error in such a key
 
     return partition_of
+
+
+def partition_by(place: Place, topic: str, key: object, partition_count: int) -> int:
+    """Return the partition that a user's function gives a key.
+
+    Raises `DeliveryError` if the function raises, or returns no partition of the topic.
+    """
+    raw = key.encode() if isinstance(key, str) else key
+    if not isinstance(raw, bytes):
+        raise SerializationError(
+            f"A record for {topic} has a key that is {type(key).__name__}, not bytes or a string. Convert it, or set "
+            "key.serializer."
+        )
+    try:
+        returned = place(topic, raw, partition_count)
+    except BaseException as error:  # a SystemExit, too: the thread is the producer's
+        raise DeliveryError(
+            f"A record for {topic} was not delivered: its partitioner {called(place)} raised {error!r}."
+        ) from error
+    try:
+        partition = index(returned)
+    except TypeError:
+        partition = -1
+    if not 0 <= partition < partition_count:
+        raise DeliveryError(
+            f"A record for {topic} was not delivered: its partitioner {called(place)} returned {shown(returned)}; it "
+            f"must be a number from 0 to {partition_count - 1}."
+        )
+    return partition

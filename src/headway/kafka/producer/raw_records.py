@@ -4,7 +4,7 @@ from operator import index
 
 from headway.errors import HeadwayError
 from headway.kafka.producer.client import refusal
-from headway.kafka.producer.partitioner import PartitionOf
+from headway.kafka.producer.partitioner import PartitionOf, Place, partition_by
 from headway.kafka.producer.sendable import (
     Failed,
     Prepare,
@@ -30,13 +30,17 @@ class RawRecords:
     Args:
         prepare: The user's serialisers.
         partition_of: The partition of a key.
+        place: The user's function for the partition of a key, or None.
         overhead: The bytes that a record counts for besides its own.
         least: The bytes that any record counts for at least.
     """
 
-    def __init__(self, prepare: Prepare, partition_of: PartitionOf, overhead: int, least: int) -> None:
+    def __init__(
+        self, prepare: Prepare, partition_of: PartitionOf, place: Place | None, overhead: int, least: int
+    ) -> None:
         self._prepare = prepare
         self._partition_of = partition_of
+        self._place = place
         self._overhead = overhead
         self._least = least
         self._mean_sizes: dict[str, float] = {}
@@ -64,7 +68,11 @@ class RawRecords:
             if number >= topic.partition_count:
                 raise not_delivered(record, no_such_partition(number, topic.partition_count))
             return number
-        return None if record.key is None else self._partition_of(record.key, topic.partition_count)
+        if record.key is None:
+            return None
+        if self._place is not None:
+            return partition_by(self._place, topic.kafka_topic, record.key, topic.partition_count)
+        return self._partition_of(record.key, topic.partition_count)
 
     def _measure(self, record: Sendable) -> int:
         """Return the bytes that a record counts for, and adjust the guess for its topic's next ones."""

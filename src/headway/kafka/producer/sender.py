@@ -19,7 +19,7 @@ from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import Destination
 from headway.kafka.producer.metadata_watch import MetadataWatch
-from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, partitioner
+from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, Place, partitioner
 from headway.kafka.producer.raw_records import RawRecords
 from headway.kafka.producer.sendable import (
     Failed,
@@ -57,6 +57,7 @@ class Sender:
         least: The bytes that any record counts for at least.
         prepare: None if key and value are bytes already.
         after_reports: Called after each batch of reports, on the thread that took them.
+        place: The user's function for the partition of a key, called on the thread that serialises; or None.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Sender:
         least: int,
         prepare: Prepare | None,
         after_reports: Callable[[], None],
+        place: Place | None = None,
     ) -> None:
         self._accumulator = accumulator
         self._overhead = overhead
@@ -77,8 +79,8 @@ class Sender:
         self._stirred = threading.Event()
         self._stopped = False
         self._partition_of = of_key = partitioner(config)
-        self._raw = RawRecords(prepare or _nothing, of_key, overhead, least)
-        self.offer: Offer = self._offer_raw if prepare else self._offer
+        self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least)
+        self.offer: Offer = self._offer_raw if prepare or place else self._offer
         self.offer_serialised: Offer = self._offer
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
         self.client.on_anew = self._use_producer
