@@ -27,7 +27,7 @@ from typing import Generic, NamedTuple
 
 from headway.core.producer.flow_control import FlowControl
 from headway.core.producer.queue_turns import TURN, list_queue, relist, sticky_queue
-from headway.core.producer.queues import Batch, Level, Queue, R, TopicQueues
+from headway.core.producer.queues import NOTHING, Batch, Level, Queue, R, TopicQueues
 from headway.core.producer.turn_policies import TurnPolicy
 
 # The bytes of a credit; at most a level's memory divided by _CREDITS. A record that must ask for credit takes ten times
@@ -202,14 +202,14 @@ class Accumulator(Generic[R]):
         record.queue = queue
         self._charge(queue, size)
         topic.waiting += 1
-        if raw:
-            if not topic.raw.records:
-                self._raw.append(topic)
-            topic.raw.records.append(record)
-        else:
-            queue.records.append(record)
-            if not queue.listed:
-                list_queue(queue)
+        place = topic.raw if raw else queue
+        if raw and not place.records:
+            self._raw.append(topic)
+        if place.records is NOTHING:
+            place.records = deque()
+        place.records.append(record)
+        if not (raw or queue.listed):
+            list_queue(queue)
         return True
 
     def _charge(self, queue: Queue[R], size: int) -> None:
@@ -260,6 +260,8 @@ class Accumulator(Generic[R]):
         self._charge(queue, size)
         # The record was in no queue when `expired` last looked.
         self._look_at = min(self._look_at, record.since + self._limits.patience)
+        if queue.records is NOTHING:
+            queue.records = deque()
         queue.records.append(record)
         list_queue(queue)
 

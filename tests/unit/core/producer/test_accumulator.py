@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -6,7 +7,7 @@ import pytest
 
 from headway.core.levels.capacity import weighted_shares
 from headway.core.producer.accumulator import Accumulator, Limits
-from headway.core.producer.queues import Queue, TopicQueues
+from headway.core.producer.queues import NOTHING, Queue, TopicQueues
 from headway.core.producer.turn_policies import FairTurns, StrictTurns, make_turn_policy
 from headway.errors import ConfigError
 
@@ -276,3 +277,23 @@ def test_what_is_refused_at_once_gives_its_room_back() -> None:
     accumulator.take_back(topic.queue(0), 1_000)
     assert accumulator.used == 0
     assert hand_over(accumulator, topic.queue(0), 1_000)
+
+
+def test_ten_thousand_partitions_take_some_megabytes_and_a_queue_for_each_where_records_wait_some_more() -> None:
+    accumulator: Accumulator[Record] = Accumulator(1, FairTurns([1]))
+    topics = [accumulator.topic(f"orders-{number}", 0) for number in range(10)]
+    for topic in topics:
+        accumulator.learn(topic, 1_000, range(1_000))
+    tracemalloc.start()
+    try:
+        queues = [topic.queue(partition) for topic in topics for partition in range(1_000)]
+        idle, _ = tracemalloc.get_traced_memory()
+        records = [Record() for _ in queues]
+        before, _ = tracemalloc.get_traced_memory()
+        assert all(accumulator.put(queue, record) for queue, record in zip(queues, records, strict=True))
+        waiting, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert idle < 5_500_000
+    assert waiting - before < 9_500_000
+    assert not NOTHING
