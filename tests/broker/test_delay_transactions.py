@@ -165,6 +165,8 @@ def test_fields_that_do_not_go_together_are_refused(cluster: DelayCluster, field
             producer.send(ProducerRecord(cluster.target, b"v", **fields))
         with pytest.raises(ConfigError, match="call send"):
             producer.try_send(ProducerRecord(cluster.target, b"v", due=1))
+        with pytest.raises(ConfigError, match="has an id or if_pending, and no due time"):
+            producer.send(ProducerRecord(cluster.target, b"v", if_pending="keep"))
 
 
 def test_the_lines_of_a_longer_delay_are_made_before_its_record_is_sent(cluster: DelayCluster) -> None:

@@ -209,6 +209,7 @@ class BaseProducer(Closable):
         if self._has_levels:
             fields["level"] = record.level
         if record.due is not None or record.id is not None or record.if_pending != "replace":
+            check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
             fields |= {"due": record.due, "id": record.id, "if_pending": record.if_pending}
         return fields
 
