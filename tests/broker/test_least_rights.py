@@ -128,6 +128,22 @@ def test_a_producer_of_records_that_are_due_later_writes_the_lines(broker: Local
     assert user.denied() == []
 
 
+def test_a_producer_of_schedules_with_ids_in_transactions_writes_lines_and_commands(
+    broker: LocalBroker, name: str
+) -> None:
+    create(broker, f"{name}-0")
+    scheduler = delayed(broker, f"{name}-delay")
+    names: Any = {"topic": f"{name}-0", "scheduler": scheduler, "transactional_id": name}
+    user = user_of(broker, "producer", ["transactional", "due", "ids"], **names)
+    config = {**user.config, "levels": 1, "scheduler.name": scheduler, "transactional.id": name}
+    with PriorityProducer(config) as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(name, b"v", due=60.0)
+            producer.send(name, b"v", due=60.0, id="1")
+    assert user.denied() == []
+
+
 def test_a_consumer_reads_its_topics_in_its_groups(broker: LocalBroker, name: str) -> None:
     topics, groups = [f"{name}-0", f"{name}-1"], [f"{name}-0", f"{name}-1"]
     create(broker, *topics)
@@ -153,7 +169,7 @@ def test_a_parallel_consumer_writes_outputs_and_dead_letters_and_schedules(
     source, out, dead, scheduler = (f"{name}-{each}" for each in ("source", "out", "dead", "delay"))
     create(broker, source, out, dead)
     fill(broker, source, 10)
-    cases = ["outputs", "dead letters", "due", commit_mode]
+    cases = ["outputs", "dead letters", "due", "ids", commit_mode]
     user = user_of(
         broker,
         "parallel",
@@ -171,6 +187,10 @@ def test_a_parallel_consumer_writes_outputs_and_dead_letters_and_schedules(
             raise FatalError("never")
         if record.value == b"2":
             raise RetryLater(60)
+        if record.value == b"3":
+            return ProducerRecord(out, record.value, due=60)
+        if record.value == b"4":
+            return ProducerRecord(out, record.value, due=60, id="4")
         return ProducerRecord(out, record.value)
 
     config = {**user.config, "group.id": name, "auto.offset.reset": "earliest", "scheduler.name": scheduler}
@@ -183,7 +203,7 @@ def test_a_parallel_consumer_writes_outputs_and_dead_letters_and_schedules(
         finally:
             consumer.close()
             thread.join()
-    assert len(records(broker, out, 8)) == 8
+    assert len(records(broker, out, 6)) == 6
     assert len(records(broker, dead, 1)) == 1
     assert user.denied() == []
 

@@ -36,13 +36,15 @@ _CREATE_SCHEDULER = RolePart(
     ("Create Topic <scheduler>.*", "Describe Topic <scheduler>.*", "Write Topic <scheduler>.ladder"),
 )
 _DUE = RolePart("due", "with `due`", _SCHEDULING)
+_IDS = RolePart("ids", "with `due` and an `id`", ("Write Topic <scheduler>.commands",))
 _MEMBER = ("Read Topic <topic>", "Read Group <group>")
 _PARALLEL = (
     RolePart("", "", _MEMBER),
     RolePart("outputs", "with outputs", ("Write Topic <output>",)),
     RolePart("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
     RolePart("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),
-    RolePart("due", "with `RetryLater`", _SCHEDULING),
+    RolePart("due", "with `RetryLater`, or outputs with `due`", _SCHEDULING),
+    _IDS,
 )
 _CONTROL = (
     RolePart("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
@@ -56,6 +58,7 @@ ROLES: Final[Mapping[str, Role]] = {
             RolePart("", "", ("Write Topic <topic>",)),
             RolePart("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),
             _DUE,
+            _IDS,
         ),
     ),
     "consumer": Role("`PriorityConsumer`, `headway consume`", (RolePart("", "", _MEMBER),)),
