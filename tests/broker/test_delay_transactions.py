@@ -1,6 +1,7 @@
 """Schedules in transactions on a real Apache Kafka: an abort leaves nothing, a commit is delivered once."""
 
 import asyncio
+import random
 import signal
 import subprocess
 import sys
@@ -389,3 +390,36 @@ async def test_a_cancelled_transaction_is_aborted_with_its_schedules_also_with_t
         async with producer.transaction():
             producer.send(cluster.target, b"committed", b"k", due=60)
         assert [each.message.value() for each in cluster.pending()] == [b"committed"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_sequence_of_sends_commits_and_aborts_leaves_what_was_committed(cluster: DelayCluster, seed: int) -> None:
+    chance = random.Random(seed)
+    with producer_of(cluster) as producer:
+        committed, open_one = Counter[bytes](), Counter[bytes]()
+        is_open = False
+        sends: list[Callable[[bytes], object]] = [
+            lambda value: producer.send(cluster.target, value, due=chance.uniform(60, 90)),
+            lambda value: producer.send(ProducerRecord(cluster.target, value, key=value[:3], due=3600)),
+            lambda value: producer.scheduler.send_later(value[:2], value, cluster.target, chance.choice([60, 100_000])),
+            lambda value: producer.scheduler.every(3600, value[:2], value, cluster.target),
+            lambda value: producer.send(cluster.target, value, due=61).result(30),
+        ]
+        for number in range(150):
+            step = chance.random()
+            if step < 0.8:
+                value = b"%d" % number
+                chance.choice(sends)(value)
+                (open_one if is_open else committed)[value] += 1
+            elif not is_open:
+                producer.begin_transaction()
+                is_open = True
+            else:
+                if step < 0.9:
+                    producer.commit_transaction()
+                    committed += open_one
+                else:
+                    producer.abort_transaction()
+                is_open, open_one = False, Counter[bytes]()
+        assert producer.scheduler.flush(30) == 0
+        assert Counter(each.message.value() for each in cluster.pending()) == committed

@@ -55,10 +55,8 @@ class DelayedOutputs:
             headers.append(put_header(record.if_pending))
         return schedule, value, key, headers
 
-    def may_wait(self, schedule: Schedule | None) -> bool:
+    def may_wait(self, schedule: Schedule) -> bool:
         """Return whether `place` may have to wait for the topics of a schedule's lines."""
-        if schedule is None:
-            return False
         return self._choice is None or not self._choice.covers(schedule.due - time.time() * 1000)
 
     def place(self, output: Delayed) -> None:

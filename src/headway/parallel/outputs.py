@@ -205,7 +205,7 @@ class Sending:
             return self._dispatch.settle_job(job) if job[1:] else self._dispatch.done(job[0])
         pending = _Pending(job, len(outputs), self._dispatch)
         delayed = self._outputs.delayed
-        if any(delayed.may_wait(output.schedule) for output in outputs):
+        if any(output.schedule is not None and delayed.may_wait(output.schedule) for output in outputs):
             waiting = self._thread.submit(self._send_all, outputs, pending)
             self._waiting.add(waiting)
             waiting.add_done_callback(self._waiting.discard)
@@ -235,7 +235,8 @@ class Sending:
                 pending.report(why_not_delivered(self._client, output.topic, error))
 
         try:
-            self._outputs.delayed.place(output)
+            if output.schedule is not None:
+                self._outputs.delayed.place(output)
             send(self._client, output, report)
         except HeadwayError as error:
             pending.report(error)

@@ -209,6 +209,8 @@ class Transactions:
 
     def _placed(self, outputs: Sequence[Output]) -> Sequence[Output]:
         """Return the outputs, those that are due later placed in their lines, which may have to be created."""
+        if all(each.schedule is None for each in outputs):
+            return outputs
         position = 0
         while position < len(outputs):
             try:
