@@ -1,5 +1,6 @@
 """What is on each of the four producers, and why something is not."""
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -60,9 +61,15 @@ def producers() -> Iterator[dict[str, Any]]:
     with ExitStack() as ends:
         plain: list[Producer | PriorityProducer] = [Producer(NOWHERE), PriorityProducer(levels)]
         awaited: list[Any] = [AsyncProducer(NOWHERE), AsyncPriorityProducer(levels)]
-        for each in (*plain, *(one._producer for one in awaited)):
+        for each in plain:
             ends.callback(each.close, 0)
+        for one in awaited:
+            ends.callback(_close, one)
         yield {type(each).__name__: each for each in (*plain, *awaited)}
+
+
+def _close(producer: Any) -> None:
+    asyncio.run(producer.close(0))
 
 
 def public(producer: object) -> set[str]:
