@@ -23,7 +23,7 @@ from headway.errors import ClosedError, ConfigError, DeliveryError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.headers import header_list
 from headway.priority.async_consumer import AsyncPriorityConsumer
-from headway.priority.awaited_record import AwaitedRecord
+from headway.priority.awaited_record import AwaitedRecord, Waiters
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.producer import PriorityProducer, Producer
 from headway.priority.producers_scheduler import AsyncProducersScheduler
@@ -36,14 +36,6 @@ T = TypeVar("T")
 
 
 _Place = tuple[str, int, int | None]
-
-
-class _Waiters:
-    """The records that wait for room at the same place, in the order of their sends; the first holds the lock."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Lock()
-        self.count = 0
 
 
 class _BaseAsyncProducer:
@@ -59,7 +51,7 @@ class _BaseAsyncProducer:
         self._thread: int | None = None  # the loop's
         self._reported: deque[AwaitedRecord] = deque()
         self._room = asyncio.Event()
-        self._waiters: dict[_Place, _Waiters] = {}
+        self._waiters: dict[_Place, Waiters] = {}
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # first for room, then for their delivery
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # has a thread from the first call in turn on
         self._producer = make(self._after_reports)
@@ -121,10 +113,7 @@ class _BaseAsyncProducer:
         )
 
     def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Make a call on a thread, in the order of these calls: a record with a due time, or the end of a transaction.
-
-        The first such record looks up topics, which would block the loop.
-        """
+        """Make a call that may wait on a thread, in the order of these calls: for a due time, or for a transaction."""
         self._producer.check_open()
         return asyncio.get_running_loop().run_in_executor(self._turns, call)
 
@@ -137,6 +126,7 @@ class _BaseAsyncProducer:
         partition: int | None = None,
         timestamp: int | None = None,
         level: int = 0,
+        expires: When | None = None,
     ) -> asyncio.Future[RecordMetadata] | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None.
 
@@ -146,8 +136,10 @@ class _BaseAsyncProducer:
         if loop is not self._loop:
             self._settle_in(loop)
         if isinstance(topic, ProducerRecord):
-            fields = producer.fields_of_now(topic, value, key, headers, partition, timestamp, level or None)
+            fields = producer.fields_of_now(topic, value, key, headers, partition, timestamp, expires, level or None)
             return self._try_send(**fields)
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
@@ -176,20 +168,20 @@ class _BaseAsyncProducer:
         """Wait for room behind the records that wait for the same place already."""
         if not self._waits:
             raise self._producer.no_room(record.destination)
-        waiters = self._waiters.setdefault(place, _Waiters())
+        waiters = self._waiters.setdefault(place, Waiters())
         waiters.count += 1
         waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, *fields))
         self._waiting[waiting] = record
         waiting.add_done_callback(lambda _: self._leave(waiting, place, waiters))
         return waiting
 
-    def _leave(self, waiting: "asyncio.Task[RecordMetadata]", place: _Place, waiters: _Waiters) -> None:
+    def _leave(self, waiting: "asyncio.Task[RecordMetadata]", place: _Place, waiters: Waiters) -> None:
         self._waiting.pop(waiting, None)
         waiters.count -= 1
         if not waiters.count:
             del self._waiters[place]
 
-    async def _wait(self, waiters: _Waiters, record: AwaitedRecord, *fields: Any) -> RecordMetadata:
+    async def _wait(self, waiters: Waiters, record: AwaitedRecord, *fields: Any) -> RecordMetadata:
         producer, taken = self._producer, False
         try:
             async with asyncio.timeout(producer.max_block), waiters.first:
@@ -396,9 +388,10 @@ class AsyncProducer(_BaseAsyncProducer):
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
+        expires: When | None = None,
     ) -> asyncio.Future[RecordMetadata] | None:
         """Send a record if there is room now; see `AsyncPriorityProducer.try_send`."""
-        return self._try_send(topic, value, key, headers, partition, timestamp)
+        return self._try_send(topic, value, key, headers, partition, timestamp, expires=expires)
 
 
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:

@@ -1,4 +1,4 @@
-"""A record of an asynchronous producer, on its way."""
+"""A record of an asynchronous producer, on its way, and those that wait for room."""
 
 import asyncio
 from collections import deque
@@ -88,3 +88,11 @@ class AwaitedRecord:
         partition, offset, timestamp = self.place
         to, offset = self.destination, UNKNOWN_OFFSET if offset is None else offset
         self.awaited.set_result(RecordMetadata(to.topic, partition, to.level, offset, timestamp))  # type: ignore[arg-type]  # a delivered record has one
+
+
+class Waiters:
+    """The records that wait for room at the same place, in the order of their sends; the first holds the lock."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Lock()
+        self.count = 0
