@@ -28,6 +28,7 @@ from headway.execution.expiries import Expiries
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.metrics import ParallelMetrics
+from headway.execution.queue_times import QueueTimes
 from headway.execution.supervision import Supervision
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -74,6 +75,11 @@ class Dispatch:
         self._watched = False
         self._rate_is_awaited = False
         self._done = self._failed = self._dead_letters = self._abandoned = 0
+        self._queue_times: QueueTimes | None = None
+
+    def warn_of_queue_times(self, limit: float) -> None:
+        """Tell of records that wait longer than this before they start, in seconds; call it before any starts."""
+        self._queue_times = QueueTimes(limit)
 
     def begin(
         self,
@@ -116,6 +122,7 @@ class Dispatch:
                 ready=sum(self.engine.ready),
                 remaining=self.engine.work_remaining,
                 abandoned=self._abandoned,
+                late=self._queue_times.late if self._queue_times else 0,
                 busiest_tenants=self.engine.busiest_tenants(_MOST_TENANTS_TOLD),
                 expired=self.expiries.count,
             )
@@ -268,9 +275,12 @@ class Dispatch:
                 self._end(given_up[0], now)
                 self.engine.retry(*given_up, None, now)
             jobs = self._start(self._free(now), now)
+            late = self._queue_times.take(now) if self._queue_times and self._queue_times.is_due(now) else None
         self._wake_control()
         if jobs and self._starts:
             self._starts(jobs)
+        if late and self._queue_times:
+            self._queue_times.tell(late)
         while self._to_store and self._storing.acquire(blocking=False):
             try:
                 self._store_due()
@@ -314,6 +324,9 @@ class Dispatch:
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
+            late = self._queue_times.take(time.monotonic(), all_of_them=True) if self._queue_times else None
+        if late and self._queue_times:
+            self._queue_times.tell(late)
         now = time.monotonic()
         self._failures.end(now)
         self.expiries.tell(now, at_end=True)
@@ -367,6 +380,8 @@ class Dispatch:
                 self.engine.retry(work, now, None, now)
         if self._is_paced:
             self._admission.started(len(job), self._jobs, now)
+        if self._queue_times:
+            self._queue_times.note(job, now)
         level = job[0].assignment.level
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Final, Literal, Self, overload
 
 from headway.config import Config, ParallelSettings
 from headway.core.engine.concurrency import Concurrency
@@ -81,6 +81,13 @@ class ParallelConsumer(Controls):
         tenant: To whom a record belongs: `header:NAME`, `key`, `key:/` for the part of the key before a separator, or a
             function of the record, which must be quick. Within a level, tenants take turns by the handler time that
             they used.
+        queue_time_warning: The seconds between the fetch and the start of a record that are too long: the log tells of
+            such records in sums, and `metrics` counts them. By default it is told of none.
+        on_invalid_metadata: Metadata of a commit that is no offset map is dropped with a warning (`warn`), or ends the
+            run with `OffsetMapError` (`fail`).
+        buffer_records: The number of records of each level that are ready in memory, so that no slot waits for a fetch;
+            by default 1,000, or four times `max_concurrency`.
+        buffer_memory: The bytes that records and uncommitted outputs of each level may take.
         tenant_weights: The weights of tenants, by name; all others have 1.
         expires_after: The seconds after its timestamp for which a record may be started; by default for ever, or as the
             record itself says (`expires` of a producer's `send`).
@@ -109,6 +116,10 @@ class ParallelConsumer(Controls):
         commit_mode: CommitMode = "async",
         producer_config: Config | None = None,
         hand_over_timeout: float = 10.0,
+        queue_time_warning: float | None = None,
+        on_invalid_metadata: Literal["warn", "fail"] = "warn",
+        buffer_records: int | None = None,
+        buffer_memory: int = 64 * 2**20,
         tenant: Tenant | None = None,
         tenant_weights: Mapping[str, float] | None = None,
         expires_after: float | None = None,
@@ -131,6 +142,10 @@ class ParallelConsumer(Controls):
             commit_mode=commit_mode,
             producer_config=producer_config,
             hand_over_timeout=hand_over_timeout,
+            queue_time_warning=queue_time_warning,
+            on_invalid_metadata=on_invalid_metadata,
+            buffer_records=buffer_records,
+            buffer_memory=buffer_memory,
             tenant=tenant,
             tenant_weights=tenant_weights,
             expires_after=expires_after,
@@ -142,12 +157,16 @@ class ParallelConsumer(Controls):
         )
         self._tenancy = checked.tenancy
         levels = settings.levels or 1
-        buffer = max(_LEAST_BUFFER, 4 * max_concurrency)
-        engine = make_engine(ordering, levels, checked.slots, buffer, checked.retries.share, checked.tenancy)
+        buffer = buffer_records or max(_LEAST_BUFFER, 4 * max_concurrency)
+        engine = make_engine(
+            ordering, levels, checked.slots, buffer, buffer_memory, checked.retries.share, checked.tenancy
+        )
         self._wake = Wakeup()
         self._levels = make_levels(settings)
         admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
         self._dispatch = Dispatch(engine, checked.retries, admission, self._wake, levels)
+        if queue_time_warning is not None:
+            self._dispatch.warn_of_queue_times(queue_time_warning)
         self._rate = GroupRate(settings.kafka, self._levels, admission, self._dispatch.lock, self._wake)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._callbacks = Callbacks(self._wake)
@@ -161,6 +180,7 @@ class ParallelConsumer(Controls):
             hand_over_timeout=hand_over_timeout,
             commit_interval=interval,
             waits_for_commits=commit_mode == "sync",
+            fails_on_invalid_metadata=on_invalid_metadata == "fail",
             tenancy=checked.tenancy,
             expires_after=expires_after,
         )

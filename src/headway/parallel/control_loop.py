@@ -56,6 +56,7 @@ class ControlLoop:
         commit_interval: float,
         waits_for_commits: bool,
         expires_after: float | None,
+        fails_on_invalid_metadata: bool = False,
         tenancy: Tenancy | None = None,
     ) -> None:
         self._dispatch = dispatch
@@ -66,7 +67,15 @@ class ControlLoop:
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
         self.fetching = Fetching(
-            dispatch, levels, callbacks, buffer, self._hand_over, tenancy, hand_over_timeout, expires_after
+            dispatch,
+            levels,
+            callbacks,
+            buffer,
+            self._hand_over,
+            tenancy,
+            hand_over_timeout,
+            expires_after,
+            fails_on_invalid_metadata,
         )
         self.committing = Commits(
             dispatch,

@@ -62,6 +62,7 @@ class Fetching:
         tenancy: Tenancy | None = None,
         patience: float = 10.0,
         expires_after: float | None = None,
+        fails_on_invalid_metadata: bool = False,
     ) -> None:
         self._dispatch = dispatch
         self._brought_along = BroughtAlong(dispatch.expiries, expires_after)
@@ -69,10 +70,11 @@ class Fetching:
         self._lock = dispatch.lock
         self._levels = levels
         self._callbacks = callbacks
-        self._enough = buffer * 3 // 4  # a fetch costs the same for one record as for many
+        self._fails_on_invalid_metadata = fails_on_invalid_metadata
+        self._enough = max(1, buffer * 3 // 4)  # a fetch costs the same for one record as for many
         # Handlers wait for the GIL while records are made and taken in. But if handlers take no time at all, the buffer
         # runs dry before this thread has the GIL again.
-        self._at_once = buffer // 2
+        self._at_once = max(1, buffer // 2)
         self._hand_over = hand_over
         self._tenancy = tenancy
         self._paused: set[TopicPartition] = set()  # as librdkafka was told
@@ -262,7 +264,9 @@ class Fetching:
                     offsets = OffsetMap(place.offset(level, partition, _REBALANCE_WAITS_FOR))
                     level.seek(partition, offsets.offset)
                 else:
-                    offsets = _offsets_to_start(level, partition, committed[partition])
+                    offsets = _offsets_to_start(
+                        level, partition, committed[partition], fails=self._fails_on_invalid_metadata
+                    )
                 if not place and (came := self._starting[partition].came) is not None:
                     level.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
@@ -329,7 +333,7 @@ class Fetching:
 
 
 def _offsets_to_start(
-    level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None
+    level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, *, fails: bool
 ) -> OffsetMap:
     """Return the offset map to start from.
 
@@ -344,6 +348,12 @@ def _offsets_to_start(
         _, log_end = level.bounds(partition, _REBALANCE_WAITS_FOR)
         return decode(metadata, offset, log_end)
     except OffsetMapError as error:
+        if fails:
+            raise OffsetMapError(
+                f"The metadata of the commit of {partition} at offset {offset} is no offset map that can be read: "
+                f"{error} Without it, records that were done above that offset would be handled again. Find out who "
+                "commits in this group; on_invalid_metadata='warn' goes on without it."
+            ) from error
         log.warning("Reading %s begins at its committed offset %d, without an offset map: %s", partition, offset, error)
         return OffsetMap(offset)
 

@@ -222,7 +222,13 @@ def make_levels(settings: ParallelSettings) -> LevelConsumers:
 
 
 def make_engine(
-    ordering: Ordering, levels: int, slots: SlotPolicy, buffer: int, retry_share: float, tenancy: Tenancy | None
+    ordering: Ordering,
+    levels: int,
+    slots: SlotPolicy,
+    buffer: int,
+    room: int,
+    retry_share: float,
+    tenancy: Tenancy | None,
 ) -> Engine[ConsumerRecord]:
     """Return the engine, which knows how much memory records and outputs take."""
     return Engine(
@@ -230,6 +236,7 @@ def make_engine(
         levels=levels,
         slots=slots,
         buffer=buffer,
+        room=room,
         size_of=_size,
         size_of_output=size_of_output,
         retry_share=retry_share,

@@ -27,6 +27,8 @@ from headway.execution.handlers import BatchHandler, Handler, WithContext, colle
 from headway.parallel.commits import CommitMode
 from headway.parallel.tenancy import Tenancy, checked_tenancy
 
+_LEAST_MEMORY = 2**20  # bytes
+
 
 class CheckedOptions(NamedTuple):
     """The options of a parallel consumer, checked and completed."""
@@ -54,6 +56,10 @@ def checked_options(
     commit_mode: Any,
     producer_config: Any,
     hand_over_timeout: Any,
+    queue_time_warning: Any,
+    on_invalid_metadata: Any,
+    buffer_records: Any,
+    buffer_memory: Any,
     tenant: Any,
     tenant_weights: Any,
     expires_after: Any,
@@ -63,13 +69,22 @@ def checked_options(
     check_choice("ordering", ordering, tuple(Ordering))
     check_whole("max_concurrency", max_concurrency, 1)
     check_flag("adaptive", adaptive)
-    for name, limit in (("rate_limit", rate_limit), ("time_limit", time_limit), ("expires_after", expires_after)):
+    for name, limit in (
+        ("rate_limit", rate_limit),
+        ("time_limit", time_limit),
+        ("queue_time_warning", queue_time_warning),
+        ("expires_after", expires_after),
+    ):
         if limit is not None:
             check_above_zero(name, limit)
     check_choice("executor", executor, (None, "thread", "async", "process"))
     if processes is not None:
         check_whole("processes", processes, 1)
     check_number("hand_over_timeout", hand_over_timeout, 0)
+    check_choice("on_invalid_metadata", on_invalid_metadata, ("warn", "fail"))
+    if buffer_records is not None:
+        check_whole("buffer_records", buffer_records, max_concurrency)
+    check_whole("buffer_memory", buffer_memory, _LEAST_MEMORY, " bytes")
     check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
     if dead_letter_topic is not None and not is_topic_name(dead_letter_topic):
         raise ConfigError(f"dead_letter_topic is {dead_letter_topic!r}; it must be the name of a topic, or left out.")

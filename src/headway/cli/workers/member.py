@@ -21,7 +21,7 @@ from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
 from headway.core.engine.suspects import Suspect
-from headway.errors import AuthenticationError, AuthorizationError, ConfigError, HandlerError
+from headway.errors import AuthenticationError, AuthorizationError, ConfigError, HandlerError, OffsetMapError
 from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
@@ -71,7 +71,7 @@ class Member:
 
     def _end_of(self, error: Exception) -> Code:
         """Tell the supervisor, or the log, why this process ends; return the exit code."""
-        if isinstance(error, (ConfigError, AuthorizationError)):
+        if isinstance(error, (ConfigError, AuthorizationError, OffsetMapError)):
             return self._say_mistake(str(error), Code.MISTAKE)
         if isinstance(error, HandlerError):
             return self._say_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)

@@ -50,16 +50,25 @@ _raw_key = attrgetter("raw_key")
 
 
 class Ordering(enum.Enum):
-    """The records that must run in order: those with the same key, those of the same partition, or none."""
+    """The records that must run in order: those with the same key, those of the same partition, or none.
+
+    Records without a key count as one key, or with `KEY_IF_ANY` as a key each.
+    """
 
     KEY = "key"
+    KEY_IF_ANY = "key_if_any"
     PARTITION = "partition"
     UNORDERED = "unordered"
 
     @property
     def lane_names(self) -> LaneNames:
         """The function that names this ordering's lanes."""
-        return {Ordering.KEY: by_key, Ordering.PARTITION: by_partition, Ordering.UNORDERED: unordered}[self]
+        return {
+            Ordering.KEY: by_key,
+            Ordering.KEY_IF_ANY: by_key_if_any,
+            Ordering.PARTITION: by_partition,
+            Ordering.UNORDERED: unordered,
+        }[self]
 
 
 class Lanes(Generic[R]):
