@@ -1,4 +1,4 @@
-"""The public parallel consumer."""
+"""The public parallel consumer. The file is long for the docstrings of what users call."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
-from headway.declarations import check_kind
+from headway.declarations import check_kind, is_coroutine_function
 from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
@@ -29,11 +29,13 @@ from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
 from headway.parallel.controls import Controls
 from headway.parallel.group_rate import GroupRate
+from headway.parallel.output_tasks import AsyncOnOutput, OutputTasks
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run_parts import ExecutorName, OnExpired, RunOptions, RunParts, Sends, make_engine, make_levels
 from headway.parallel.tenancy import Tenant
 from headway.parallel.validation import (
+    check_async_callback,
     check_callback,
     check_callbacks,
     checked_batch_handler,
@@ -266,18 +268,51 @@ class ParallelConsumer(Controls):
     def _each_record(self, handler: WithContext) -> Handlers:
         return for_each_record(handler, None, self._dispatch)
 
-    async def run_async(self, handler: Handler) -> None:
-        """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining."""
+    async def run_async(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
+        """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining.
+
+        With `batches` the handler is one of batches, as for `run_batches`.
+        """
+        make = for_batches if batches else for_each_record
+        calls = lambda handle: make(handle, None, self._dispatch)  # noqa: E731
+        await self._run_in_loop(lambda owner: self._run(lambda: self._checked(handler, batches), calls, owner, batches))
+
+    async def _run_in_loop(self, run: Callable[["asyncio.Task[Any] | None"], None]) -> None:
         owner = asyncio.current_task()
-        run = lambda: self._run(lambda: self._checked(handler), self._each_record, owner)  # noqa: E731
         # The loop's executor has few threads, and this one is needed for as long as the consumer runs.
-        running = asyncio.wrap_future(in_background(run))
+        running = asyncio.wrap_future(in_background(lambda: run(owner)))
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             self.stop(drain=False)
             await asyncio.shield(running)
             raise
+
+    async def run_and_produce_async(
+        self,
+        handler: Handler | BatchHandler,
+        on_output: OnOutput | AsyncOnOutput | None = None,
+        *,
+        batches: Batches | None = None,
+    ) -> None:
+        """Run an `async def` as tasks of the running loop, otherwise as `run_and_produce`.
+
+        `on_output` may be an `async def`: its calls are tasks of the loop, one after the other, which outputs do not
+        wait for. They have all ended when this returns; cancelling it stops without draining, and ends the one that
+        runs.
+        """
+        if on_output is None or not is_coroutine_function(on_output):
+            await self._run_in_loop(lambda owner: self._produce(handler, on_output, batches, owner))
+            return
+        check_async_callback("on_output", on_output, ("input", "output", "metadata"))
+        tasks = OutputTasks(on_output)
+        try:
+            await self._run_in_loop(lambda owner: self._produce(handler, tasks, batches, owner))
+        except asyncio.CancelledError:
+            tasks.cancel()
+            raise
+        finally:
+            await tasks.end()
 
     def run_and_produce(
         self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
@@ -291,7 +326,15 @@ class ParallelConsumer(Controls):
 
         With `batches` the handler is one of batches, as for `run_batches`. Its outputs are those of all its records.
         """
+        self._produce(handler, on_output, batches)
 
+    def _produce(
+        self,
+        handler: Handler | BatchHandler,
+        on_output: OnOutput | None,
+        batches: Batches | None,
+        owner: "asyncio.Task[Any] | None" = None,
+    ) -> None:
         def checked() -> WithContext:
             check_callback("on_output", on_output, ("input", "output", "metadata"))
             return self._checked(handler, batches, produces=True)
@@ -300,7 +343,7 @@ class ParallelConsumer(Controls):
             settle = self._parts.settle_outputs(on_output, of_batches=batches is not None)
             return (for_batches if batches else for_each_record)(handle, settle, self._dispatch)
 
-        self._run(checked, calls, batches=batches, produces=True)
+        self._run(checked, calls, owner, batches, produces=True)
 
     def run_batches(
         self, handler: BatchHandler, max_size: int, linger: float = 0.0, min_size: int | None = None

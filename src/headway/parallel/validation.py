@@ -21,6 +21,7 @@ from headway.declarations import (
     is_coroutine_function,
     is_generator_function,
     runs_nothing_when_called,
+    takes,
 )
 from headway.errors import ConfigError, DeserializationError
 from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
@@ -159,6 +160,12 @@ def check_callback(name: str, callback: Callable[..., Any] | None, parameters: S
             "function; for an event loop, one that calls its call_soon_threadsafe."
         )
     check_function(name, callback, parameters)
+
+
+def check_async_callback(name: str, callback: Callable[..., Any], parameters: Sequence[str]) -> None:
+    """Raise `ConfigError` for an `async def` that cannot be called with these arguments."""
+    if not takes(callback, len(parameters)):
+        raise ConfigError(f"{name} is {called(callback)}, which cannot be called with ({', '.join(parameters)}).")
 
 
 CALLBACKS: Final = {
