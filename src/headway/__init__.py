@@ -14,6 +14,7 @@ _MODULES = {
     "BatchError": "headway.errors",
     "BatchResult": "headway.parallel.result_stream",
     "Batches": "headway.parallel.batches",
+    "CircuitBreaker": "headway.core.engine.circuit",
     "ConsumerRecord": "headway.records",
     "Context": "headway.execution.context",
     "FatalError": "headway.core.retry",

@@ -1,5 +1,6 @@
 from headway.core.delay.changes import Settled
 from headway.core.delay.ladder import Ladder
+from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.lanes import Ordering
 from headway.core.levels.capacity import exponential_shares, linear_shares, weighted_shares
 from headway.core.retry import FatalError, RetriableError, Retries, RetryLater, exponential_backoff, fixed_backoff
@@ -29,6 +30,7 @@ __all__ = [
     "BatchError",
     "BatchResult",
     "Batches",
+    "CircuitBreaker",
     "ConsumerRecord",
     "Context",
     "FatalError",

@@ -83,9 +83,10 @@ class Again(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The verdict not to try again, with the reason in words."""
+    """The verdict not to try again, with the reason in words; `tried_out` if only the number of attempts says so."""
 
     reason: str
+    tried_out: bool = False
 
 
 class Later(NamedTuple):
@@ -196,7 +197,7 @@ class Retries:
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
     Again(at=102.0, delay_error=None, untried=False)
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
-    DeadLetter(reason='attempt 2 of 2 failed')
+    DeadLetter(reason='attempt 2 of 2 failed', tried_out=True)
     """
 
     backoff: Backoff = _DEFAULT_BACKOFF
@@ -239,7 +240,7 @@ class Retries:
         was_untried = is_retriable and _is_true(attribute(error, "untried"))
         tried = attempt - untried - was_untried
         if self.max_attempts is not None and tried >= self.max_attempts:
-            return DeadLetter(f"attempt {tried} of {self.max_attempts} failed")
+            return DeadLetter(f"attempt {tried} of {self.max_attempts} failed", tried_out=True)
         if is_later:
             return Later(attribute(error, "delay"))
         seconds, delay_error = self._seconds(record, max(1, tried), error, chance)

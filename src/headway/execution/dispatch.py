@@ -14,16 +14,18 @@ All calls are in one class, and the file is long for it: each is a few steps und
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from headway.core.engine.circuit import Circuit
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.work import Outcome
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
+from headway.execution.circuit_log import CircuitLog
 from headway.execution.expiries import Expiries
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
@@ -34,6 +36,14 @@ from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 _MOST_TENANTS_TOLD = 5
+_MOST_UNCOUNTED = 50  # attempts of a record that failed while the circuit was open: one that always fails ends, too
+_AFTER_AN_OUTAGE = 1.0  # seconds
+
+
+def _key_of(work: RecordWork) -> Hashable:
+    """Return the key by which a record counts for the circuit; without a key, the record's own."""
+    key = work.record.raw_key
+    return (work.partition, work.offset) if key is None else key
 
 
 class Dispatch:
@@ -53,6 +63,8 @@ class Dispatch:
         self.ending = False  # nothing starts any more
         self.failure: HeadwayError | None = None
         self.expiries = Expiries()
+        self._circuit: Circuit | None = None
+        self._circuit_log = CircuitLog()
         self._retries = retries
         self._failures = Failures(retries)
         self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
@@ -90,6 +102,7 @@ class Dispatch:
         supervision: Supervision | None = None,
         take_job: Callable[[float], Job] | None = None,
         keeps_expired: bool = False,
+        circuit: Circuit | None = None,
     ) -> None:
         """Let jobs start from now on.
 
@@ -100,8 +113,10 @@ class Dispatch:
             supervision: The care for suspects and the table of running records.
             take_job: Takes the next job from the engine, empty if there is none; by default a job has one work.
             keeps_expired: True if records that expired become dead letters; else they are dropped.
+            circuit: The circuit breaker of the handler, if it has one.
         """
         self.expiries.are_kept = keeps_expired
+        self._circuit = circuit
         self._failures = Failures(self._retries, letters, schedules, supervision)
         self._supervision = supervision
         self._take_job = take_job or self._take_job
@@ -125,6 +140,7 @@ class Dispatch:
                 late=self._queue_times.late if self._queue_times else 0,
                 busiest_tenants=self.engine.busiest_tenants(_MOST_TENANTS_TOLD),
                 expired=self.expiries.count,
+                circuit_open=self._circuit is not None and self._circuit.is_open,
             )
 
     @property
@@ -187,9 +203,12 @@ class Dispatch:
         with self.lock:
             for work, outputs in done:
                 self._finish(work, outputs, now)
+            if self._circuit is not None:
+                verdicts = [(work, error, self._under_circuit(work, verdict, now)) for work, error, verdict in verdicts]
             ours = [failure for failure in verdicts if self._fail(*failure, now)]
             job = self._next(now)
         self._wake_control()
+        self._circuit_log.tell(self._circuit, verdicts)
         for failure in ours:
             if unkept := self._failures.tell(*failure, now):
                 self.give_up(unkept)
@@ -202,6 +221,8 @@ class Dispatch:
             for work in job:
                 if self._supervision and self._supervision.finish(work):
                     self._control_is_due = True  # to commit
+                if self._circuit is not None:
+                    self._circuit.succeeded(_key_of(work), work, now)
                 self._end(work, now)
             self._done += len(job) * self.engine.finish_together(job, now, outputs)
             following = self._next(now)
@@ -270,6 +291,7 @@ class Dispatch:
         now = time.monotonic()
         self._failures.tell_sums(now)
         self.expiries.tell(now)
+        self._circuit_log.tell(self._circuit, ())
         with self.lock:
             if self._supervision and (given_up := self._supervision.give_up(now, self.ending)):
                 self._end(given_up[0], now)
@@ -341,6 +363,11 @@ class Dispatch:
             if self.paused or self.ending:
                 return None
             due = self.engine.next_wake()
+            if self._circuit is not None and self._circuit.is_open:
+                probe_at = self._circuit.next_probe()  # None while one runs
+                if probe_at is None or (due is None and not any(self.engine.ready)):
+                    return None
+                return probe_at if due is None or any(self.engine.ready) else max(probe_at, due)
             is_due = due is not None and due <= now
             if is_due and self._free(now) <= 0:
                 due = None  # the next thread with a free slot takes it, or it waits for the rate
@@ -353,6 +380,8 @@ class Dispatch:
 
     def _free(self, now: float) -> int:
         if self.paused or self.ending or self._starts is None:
+            return 0
+        if self._circuit is not None and not self._circuit.allows(now):
             return 0
         if self._supervision and self._supervision.alone:
             return self._supervision.free(self._jobs)
@@ -382,6 +411,8 @@ class Dispatch:
             self._admission.started(len(job), self._jobs, now)
         if self._queue_times:
             self._queue_times.note(job, now)
+        if self._circuit is not None:
+            self._circuit.started(job)
         level = job[0].assignment.level
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
@@ -433,6 +464,8 @@ class Dispatch:
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
         if self._supervision and self._supervision.finish(work):
             self._control_is_due = True  # to commit
+        if self._circuit is not None and not work.outcome:
+            self._circuit.succeeded(_key_of(work), work, now)
         self._end(work, now)
         if self.engine.finish(work, now, outputs):
             self._done += 1
@@ -444,6 +477,8 @@ class Dispatch:
             self._control_is_due = True
         if work not in self._running:
             return
+        if self._circuit is not None and self._circuit.ended(work, now):
+            self._control_is_due = True  # all slots are free again
         if self._supervision and self._supervision.end(work):
             self._control_is_due = True  # other slots are free, too
         left = self._running.pop(work)
@@ -465,6 +500,24 @@ class Dispatch:
             self._end(work, now)
             self._control_is_due = True  # its next attempt has a time to wait for
         return ours
+
+    def _under_circuit(self, work: RecordWork, verdict: Verdict, now: float) -> Verdict:
+        """Tell the circuit of a failure, and return the verdict; while it is open the attempt does not count.
+
+        What a handler says of its record alone is no failure of this kind: `FatalError`, `RetryLater`, an attempt that
+        was untried, or a death.
+        """
+        if self._circuit is None:
+            return verdict
+        if not (verdict.tried_out if isinstance(verdict, DeadLetter) else isinstance(verdict, Again)):
+            return verdict
+        if isinstance(verdict, Again) and verdict.untried:
+            return verdict
+        if not self._circuit.failed(_key_of(work), work, now) or work.untried >= _MOST_UNCOUNTED:
+            return verdict
+        if isinstance(verdict, Again):
+            return verdict._replace(untried=True)
+        return Again(min(now + _AFTER_AN_OUTAGE, max(now, work.not_after)), untried=True)
 
     # Without it
 

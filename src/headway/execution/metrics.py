@@ -13,7 +13,8 @@ class ParallelMetrics:
     more than the `queue_time_warning` before they started. `running` records have a slot, `ready` ones could have one,
     and `remaining` are all that were fetched and are not done. `abandoned` ones still ran when the run ended, and come
     again. `refused` names the missing right, if one is missing: records that need it wait. `busiest_tenants` are the
-    few that used the most seconds of handlers, the first of all first.
+    few that used the most seconds of handlers, the first of all first. `circuit_open` says whether the circuit breaker
+    lets one attempt at a time through.
     """
 
     done: int
@@ -25,5 +26,6 @@ class ParallelMetrics:
     abandoned: int
     expired: int = 0
     late: int = 0
+    circuit_open: bool = False
     refused: str | None = None
     busiest_tenants: Mapping[str, float] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
 from headway.config import Config, ParallelSettings
+from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Suspect
@@ -95,6 +96,8 @@ class ParallelConsumer(Controls):
             record itself says (`expires` of a producer's `send`).
         on_expired: What becomes of a record that expired before it could be started: it is counted, and `drop` means
             done, `dead_letter` that it goes to the `dead_letter_topic`.
+        circuit_breaker: The bounds from which on one attempt at a time is made, as long as nearly all fail; by default
+            there are none.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
     thread.
@@ -126,6 +129,7 @@ class ParallelConsumer(Controls):
         tenant_weights: Mapping[str, float] | None = None,
         expires_after: float | None = None,
         on_expired: OnExpired = "drop",
+        circuit_breaker: CircuitBreaker | None = None,
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
         checked = checked_options(
@@ -152,10 +156,11 @@ class ParallelConsumer(Controls):
             tenant_weights=tenant_weights,
             expires_after=expires_after,
             on_expired=on_expired,
+            circuit_breaker=circuit_breaker,
         )
         options = self._options = RunOptions(
             *(settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic),
-            *(commit_mode, on_expired),
+            *(commit_mode, on_expired, circuit_breaker),
         )
         self._tenancy = checked.tenancy
         levels = settings.levels or 1

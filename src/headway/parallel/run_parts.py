@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from headway.config import OutputSettings, ParallelSettings
 from headway.connection_settings import connection_of
+from headway.core.engine.circuit import Circuit, CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import SlotPolicy
@@ -71,6 +72,7 @@ class RunOptions:
     dead_letter_topic: str | None
     commit_mode: CommitMode
     on_expired: OnExpired
+    circuit_breaker: CircuitBreaker | None
 
 
 class RunParts:
@@ -117,6 +119,7 @@ class RunParts:
             supervision=self.supervision,
             take_job=self._take_batch,
             keeps_expired=self._options.on_expired == "dead_letter",
+            circuit=Circuit(self._options.circuit_breaker) if self._options.circuit_breaker else None,
         )
 
     def handle_in_batches(self, batches: Batches, *, with_outputs: bool) -> None:

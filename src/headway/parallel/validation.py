@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from headway.config import OutputSettings, ParallelSettings
+from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import SlotPolicy, make_slots
 from headway.core.levels.naming import is_topic_name
@@ -65,6 +66,7 @@ def checked_options(
     tenant_weights: Any,
     expires_after: Any,
     on_expired: Any,
+    circuit_breaker: Any,
 ) -> CheckedOptions:
     """Return what options amount to; raises `ConfigError` for one that is out of bounds or contradicts another."""
     check_choice("ordering", ordering, tuple(Ordering))
@@ -89,6 +91,8 @@ def checked_options(
     check_choice("commit_mode", commit_mode, ("async", "sync", "transactional"))
     if dead_letter_topic is not None and not is_topic_name(dead_letter_topic):
         raise ConfigError(f"dead_letter_topic is {dead_letter_topic!r}; it must be the name of a topic, or left out.")
+    if circuit_breaker is not None:
+        check_kind("circuit_breaker", circuit_breaker, CircuitBreaker, "a CircuitBreaker, as CircuitBreaker()")
     check_choice("on_expired", on_expired, ("drop", "dead_letter"))
     if on_expired == "dead_letter" and dead_letter_topic is None:
         raise ConfigError(
