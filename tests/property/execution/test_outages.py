@@ -1,0 +1,142 @@
+"""Outages at random times under a circuit breaker: at most one probe runs, and every record ends once."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.core.engine.circuit import Circuit, CircuitBreaker
+from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.offsets.offset_map import OffsetMap
+from headway.core.retry import FatalError, Retries, fixed_backoff
+from headway.execution.dispatch import Dispatch
+from headway.records import TopicPartition
+from headway.runtime.wakeup import Wakeup
+
+ORDERS = TopicPartition("orders", partition=0)
+
+
+class Record:
+    """A record of a key, or of none."""
+
+    def __init__(self, offset: int, key: int | None) -> None:
+        self.offset, self.raw_key = offset, None if key is None else b"%d" % key
+
+
+class Store:
+    """A store of dead letters that reports at once."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self.letters: list[int] = []
+        self._dispatch = dispatch
+
+    def send(self, work: Any, error: BaseException, reason: str) -> None:
+        self.letters.append(work.offset)
+        self._dispatch.stored(work)
+
+
+class Run:
+    """A dispatch with a circuit breaker, whose jobs the test ends; time passes only where it says so."""
+
+    def __init__(self, keys: Sequence[int | None], ordering: Ordering, slots: int, batch: int | None = None) -> None:
+        self.now = 100.0
+        self.running: list[Any] = []
+        self.done: list[int] = []
+        self.engine, self._wake = Engine[Any](ordering), Wakeup()
+        retries = Retries(fixed_backoff(0.5), max_attempts=3)
+        self.dispatch = Dispatch(self.engine, retries, Concurrency(slots), self._wake, 1)
+        self.circuit = Circuit(CircuitBreaker(least=2, failing=0.5, longest=4.0))
+        self.store = Store(self.dispatch)
+        take = None if batch is None else lambda now: self.engine.take_batch(batch, now)
+        self.dispatch.begin(self._start, letters=self.store, take_job=take, circuit=self.circuit)
+        self.engine.assign(ORDERS, OffsetMap(0))
+        self.engine.receive(ORDERS, [Record(offset, key) for offset, key in enumerate(keys)], self.now)
+
+    def _start(self, jobs: Sequence[Any]) -> None:
+        if self.circuit.is_open:
+            assert len(jobs) == 1
+            assert self.circuit.next_probe() is None
+        self.running += jobs
+
+    def end(self, index: int, error: BaseException | None) -> None:
+        job = self.running.pop(index)
+        self.done += [] if error else [work.offset for work in job]
+        if following := self.dispatch.settle_job(job, error):
+            self._start([following])
+
+    def feed(self) -> None:
+        """Let what may start do so; if nothing does, time passes until the dispatch wants to be called again."""
+        self.dispatch.feed()
+        if not self.running:
+            change = self.dispatch.next_change(self.now)
+            assert change is not None, "nothing would ever go on"
+            self.now = max(self.now, change)
+
+    def close(self) -> None:
+        self._wake.close()
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=30),
+    st.sampled_from(Ordering),
+    st.integers(1, 5),
+    st.sampled_from([None, 3]),
+    st.data(),
+)
+def test_whatever_fails_whenever_every_record_ends_once_and_the_run_goes_on(
+    keys: list[int | None], ordering: Ordering, slots: int, batch: int | None, data: st.DataObject
+) -> None:
+    run = Run(keys, ordering, slots, batch)
+    is_down = False
+    with patch("time.monotonic", lambda: run.now):
+        while run.dispatch.work_remaining:
+            run.feed()
+            if run.running:
+                is_down ^= data.draw(st.integers(0, 9)) == 9
+                fails = is_down or data.draw(st.integers(0, 9)) == 9
+                error = FatalError() if data.draw(st.integers(0, 19)) == 19 else OSError() if fails else None
+                run.end(data.draw(st.integers(0, len(run.running) - 1)), error)
+                run.now += data.draw(st.sampled_from([0.0, 0.1, 5.0]))
+        metrics = run.dispatch.metrics()
+    run.close()
+    assert sorted(run.done + run.store.letters) == list(range(len(keys)))
+    assert (metrics.done, metrics.dead_letters) == (len(keys), len(run.store.letters))
+    assert run.engine.slots_taken == [0]
+
+
+def test_records_that_always_fail_end_though_they_keep_the_circuit_open() -> None:
+    run, began = Run([0, 1, 2], Ordering.KEY, 3), time.monotonic()
+    calls = 0
+    with patch("time.monotonic", lambda: run.now):
+        while run.dispatch.work_remaining:
+            run.feed()
+            while run.running:
+                calls += 1
+                run.end(0, OSError())
+    run.close()
+    assert sorted(run.store.letters) == [0, 1, 2]
+    assert calls <= 3 * (50 + 3)
+    assert time.monotonic() - began < 60
+
+
+def test_an_outage_uses_up_no_attempts() -> None:
+    run = Run(range(20), Ordering.KEY, 4)
+    with patch("time.monotonic", lambda: run.now):
+        for _ in range(40):
+            run.feed()
+            while run.running:
+                run.end(0, ConnectionError())
+        assert run.dispatch.metrics().circuit_open
+        while run.dispatch.work_remaining:
+            run.feed()
+            while run.running:
+                run.end(0, None)
+        assert not run.dispatch.metrics().circuit_open
+    run.close()
+    assert (run.store.letters, sorted(run.done)) == ([], list(range(20)))
