@@ -240,10 +240,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
     """Return those of the records that have headers; quick where none has any."""
     try:
-        headers = map(_call_headers, map(_message_of, records))
-        return [record for record, some in zip(records, headers, strict=True) if some]
-    except SystemError:  # a name that is not UTF-8, which is looked at record by record
-        return [record for record in records if record.headers]
+        if not any(map(_call_headers, map(_message_of, records))):  # all of it in C
+            return ()
+    except SystemError:  # a name that is not UTF-8, which `headers_of` sees to
+        pass
+    return [record for record in records if record.headers]
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):

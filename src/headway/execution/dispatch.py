@@ -25,7 +25,6 @@ from headway.core.engine.work import Outcome
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
-from headway.execution.circuit_log import CircuitLog
 from headway.execution.expiries import Expiries
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
@@ -56,6 +55,7 @@ class Dispatch:
     def __init__(
         self, engine: Engine[ConsumerRecord], retries: Retries, admission: Concurrency, wake: Wakeup, levels: int
     ) -> None:
+        # At most 30 attributes: with more, CPython shares no keys between dicts, and each access takes longer.
         self.lock = threading.Lock()
         self.engine = engine
         engine.count_slots(lambda: admission.limit)
@@ -64,8 +64,6 @@ class Dispatch:
         self.failure: HeadwayError | None = None
         self.expiries = Expiries()
         self._circuit: Circuit | None = None
-        self._circuit_log = CircuitLog()
-        self._retries = retries
         self._failures = Failures(retries)
         self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
         self._take_job: Callable[[float], Job] = partial(engine.take, 1)  # empty if there is none
@@ -81,7 +79,6 @@ class Dispatch:
         self._jobs = 0
         self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
         self._to_store: deque[RecordWork] = deque()  # works among them that are due now
-        self._storing = threading.Lock()  # held by the call that sends them; a store may report within it
         self._control_is_due = False
         self._alarms = [-1] * levels
         self._watched = False
@@ -117,10 +114,17 @@ class Dispatch:
         """
         self.expiries.are_kept = keeps_expired
         self._circuit = circuit
-        self._failures = Failures(self._retries, letters, schedules, supervision)
+        self._is_paced = self._is_paced or circuit is not None
+        self._failures = Failures(self._failures.retries, letters, schedules, supervision)
         self._supervision = supervision
         self._take_job = take_job or self._take_job
         self._starts = starts
+
+    def let_expire(self) -> None:
+        """Look from now on whether works have expired; before one comes that will, it would cost each for nothing."""
+        if not self.expiries.are_expected:
+            self.expiries.are_expected = True
+            self._take_job = partial(self._take_in_time, self._take_job)
 
     def end(self) -> None:
         """Start nothing any more."""
@@ -208,7 +212,7 @@ class Dispatch:
             ours = [failure for failure in verdicts if self._fail(*failure, now)]
             job = self._next(now)
         self._wake_control()
-        self._circuit_log.tell(self._circuit, verdicts)
+        self._failures.circuit_log.tell(self._circuit, verdicts)
         for failure in ours:
             if unkept := self._failures.tell(*failure, now):
                 self.give_up(unkept)
@@ -291,7 +295,7 @@ class Dispatch:
         now = time.monotonic()
         self._failures.tell_sums(now)
         self.expiries.tell(now)
-        self._circuit_log.tell(self._circuit, ())
+        self._failures.circuit_log.tell(self._circuit, ())
         with self.lock:
             if self._supervision and (given_up := self._supervision.give_up(now, self.ending)):
                 self._end(given_up[0], now)
@@ -303,17 +307,8 @@ class Dispatch:
             self._starts(jobs)
         if late and self._queue_times:
             self._queue_times.tell(late)
-        while self._to_store and self._storing.acquire(blocking=False):
-            try:
-                self._store_due()
-            finally:
-                self._storing.release()
-
-    def _store_due(self) -> None:
-        while self._to_store:
-            work = self._to_store.popleft()  # by one thread at a time
-            if work.outcome:
-                self._failures.store(work, work.outcome)
+        if self._to_store:
+            self._failures.store_all(self._to_store)
 
     # For the control thread
 
@@ -381,7 +376,7 @@ class Dispatch:
     def _free(self, now: float) -> int:
         if self.paused or self.ending or self._starts is None:
             return 0
-        if self._circuit is not None and not self._circuit.allows(now):
+        if self._is_paced and self._circuit is not None and not self._circuit.allows(now):
             return 0
         if self._supervision and self._supervision.alone:
             return self._supervision.free(self._jobs)
@@ -409,10 +404,10 @@ class Dispatch:
                 self.engine.retry(work, now, None, now)
         if self._is_paced:
             self._admission.started(len(job), self._jobs, now)
+            if self._circuit is not None:
+                self._circuit.started(job)
         if self._queue_times:
             self._queue_times.note(job, now)
-        if self._circuit is not None:
-            self._circuit.started(job)
         level = job[0].assignment.level
         if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
             self._alarms[level] = -1
@@ -420,10 +415,8 @@ class Dispatch:
         return self._supervision.start(job, self._jobs, now) if self._supervision else job
 
     def _take(self, now: float) -> Job | None:
-        """Take the next job without its works that expired; those that wait to be stored elsewhere are set aside."""
+        """Take the next job; its works that were handled already, and wait to be stored elsewhere, are set aside."""
         while self._free(now) > 0 and (job := self._take_job(now)):
-            if self.expiries.are_known and not (job := self._without_expired(job, now)):
-                continue
             left = [len(job)] if len(job) > 1 else None
             for work in job:
                 self._running[work] = left
@@ -439,6 +432,13 @@ class Dispatch:
             if len(unstored) < len(job):
                 return [work for work in job if not work.outcome]
         return None
+
+    def _take_in_time(self, take: Callable[[float], Job], now: float) -> Job:
+        """Take the next job whose works did not all expire, without those that did and are dropped."""
+        while job := take(now):
+            if left := self._without_expired(job, now):
+                return left
+        return ()
 
     def _without_expired(self, job: Job, now: float) -> Job:
         """Return the works of a job without those that expired and are dropped; those to be kept have an outcome."""
@@ -477,11 +477,11 @@ class Dispatch:
             self._control_is_due = True
         if work not in self._running:
             return
-        if self._circuit is not None and self._circuit.ended(work, now):
-            self._control_is_due = True  # all slots are free again
         if self._supervision and self._supervision.end(work):
             self._control_is_due = True  # other slots are free, too
         left = self._running.pop(work)
+        if self._is_paced and self._circuit is not None and self._circuit.ended(work, now):
+            self._control_is_due = True  # all slots are free again
         if left is not None:
             left[0] -= 1
             if left[0]:

@@ -21,12 +21,12 @@ _TELL_EVERY = 10.0  # seconds
 class Expiries:
     """The expired records of a run.
 
-    Attributes: are_known: True once a record came that expires. are_kept: True if they become dead letters. count: The
-    number of records that expired.
+    Attributes: are_expected: True once a record came that will expire. are_kept: True if they become dead letters.
+    count: The number of records that expired.
     """
 
     def __init__(self) -> None:
-        self.are_known = False
+        self.are_expected = False
         self.are_kept = False
         self.count = 0
         self._told = 0

@@ -5,6 +5,8 @@ All of this runs without the dispatch's lock, since it calls users' code, log ha
 
 import logging
 import random
+import threading
+from collections import deque
 from typing import Any, Protocol
 
 from headway.core.engine import suspects
@@ -12,6 +14,7 @@ from headway.core.engine.work import Outcome, Work
 from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
+from headway.execution.circuit_log import CircuitLog
 from headway.execution.failure_log import FailureLog
 from headway.execution.jobs import RecordWork
 from headway.execution.supervision import Supervision
@@ -41,10 +44,12 @@ class Failures:
         schedules: Schedules | None = None,
         supervision: Supervision | None = None,
     ) -> None:
-        self._retries = retries
+        self.retries = retries
         self._letters = letters
         self._schedules = schedules
         self._supervision = supervision
+        self.circuit_log = CircuitLog()
+        self._storing = threading.Lock()
         self._attempts = FailureLog(log, logging.WARNING)
         self._delays = FailureLog(log, logging.ERROR)
 
@@ -53,11 +58,11 @@ class Failures:
         chance = random.random()  # noqa: S311 - it spreads retries
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._supervision):
-            verdict = self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+            verdict = self.retries.decide(work.record, work.attempt, error, now, chance, work.untried)
             if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
                 return verdict._replace(at=max(now, work.not_after))
             return verdict
-        verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
+        verdict = suspects.decide(self.retries, work.record, work.attempt, death, now, chance, work.untried)
         if self._supervision and isinstance(verdict, DeadLetter):
             self._supervision.condemn(work)
         return verdict
@@ -98,6 +103,20 @@ class Failures:
     def is_stored(self, verdict: DeadLetter | Later) -> bool:
         """Return whether there is a store for a record with this verdict."""
         return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
+
+    def store_all(self, works: deque[RecordWork]) -> None:
+        """Send the outcomes of these works, and take each out; for any thread, one at a time.
+
+        A store may report within its call, and so lead here again: then the call under way goes on with the rest.
+        """
+        while works and self._storing.acquire(blocking=False):
+            try:
+                while works:
+                    work = works.popleft()
+                    if work.outcome:
+                        self.store(work, work.outcome)
+            finally:
+                self._storing.release()
 
     def store(self, work: RecordWork, outcome: Outcome) -> None:
         """Send a work's dead letter or schedule."""

@@ -2,13 +2,12 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure
 from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
-from headway.execution.expiries import Expiries
 from headway.execution.jobs import RecordWork
 from headway.expiry import expiry_of
 from headway.history import History, ToldError, after_attempt, history_of, told
@@ -19,12 +18,12 @@ class BroughtAlong:
     """The reader of what records bring along: failed attempts, and when they expire.
 
     Args:
-        expiries: Is told that a record came that expires.
+        let_expire: Is called when a record came that expires.
         expires_after: The seconds after its timestamp at which a record expires; None for never.
     """
 
-    def __init__(self, expiries: Expiries, expires_after: float | None = None) -> None:
-        self._expiries = expiries
+    def __init__(self, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
+        self._let_expire = let_expire
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
@@ -34,8 +33,8 @@ class BroughtAlong:
             found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT
         else:
             found = {record: self._read(record, now) for record in records}
-        if not self._expiries.are_known and any(brought.not_after < math.inf for brought in found.values()):
-            self._expiries.are_known = True
+        if any(brought.not_after < math.inf for brought in found.values()):
+            self._let_expire()
         return found
 
     def _read(self, record: ConsumerRecord, now: float) -> Brought:

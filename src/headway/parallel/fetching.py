@@ -65,7 +65,7 @@ class Fetching:
         fails_on_invalid_metadata: bool = False,
     ) -> None:
         self._dispatch = dispatch
-        self._brought_along = BroughtAlong(dispatch.expiries, expires_after)
+        self._brought_along = BroughtAlong(dispatch.let_expire, expires_after)
         self._engine = dispatch.engine
         self._lock = dispatch.lock
         self._levels = levels

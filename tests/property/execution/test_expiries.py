@@ -82,7 +82,8 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
         store = Store(dispatch, refusals if kept else 0)
         take = None if batch is None else lambda now: engine.take_batch(batch, now)
         dispatch.begin(start, letters=store, take_job=take, keeps_expired=kept)
-        dispatch.expiries.are_known = bool(ends)
+        if ends:
+            dispatch.let_expire()
         engine.receive(ORDERS, came, clock, brought={each: Brought(None, end) for each, end in ends.items()})
         done = list[int]()
         while dispatch.work_remaining:
