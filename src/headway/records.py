@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from operator import attrgetter, methodcaller
+from operator import attrgetter, length_hint, methodcaller
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
@@ -117,14 +117,19 @@ def headers_of(message: Message) -> Sequence[Header]:
     """Return the headers of a read record; none if a name is not UTF-8, which is logged."""
     try:
         return _call_headers(message) or ()
-    except SystemError:  # a second call of the binding would end the process
-        message.set_headers([])  # type: ignore[attr-defined]
-        log.warning(
-            "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and is taken to have "
-            "none.",
-            *(message.offset(), message.partition(), message.topic()),
-        )
+    except SystemError:
+        _leave_out_headers(message)
         return ()
+
+
+def _leave_out_headers(message: Message) -> None:
+    """Let a message have no headers, after the binding could not read one: a second call would end the process."""
+    message.set_headers([])  # type: ignore[attr-defined]
+    log.warning(
+        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and is taken to have "
+        "none.",
+        *(message.offset(), message.partition(), message.topic()),
+    )
 
 
 class RecordSource(NamedTuple):
@@ -239,11 +244,13 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
     """Return those of the records that have headers; quick where none has any."""
+    messages = list(map(_message_of, records))
+    left = iter(messages)
     try:
-        if not any(map(_call_headers, map(_message_of, records))):  # all of it in C
+        if not any(map(_call_headers, left)):  # all of it in C
             return ()
-    except SystemError:  # a name that is not UTF-8, which `headers_of` sees to
-        pass
+    except SystemError:
+        _leave_out_headers(messages[-length_hint(left) - 1])
     return [record for record in records if record.headers]
 
 
