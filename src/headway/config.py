@@ -13,6 +13,8 @@ checked here; the others go to librdkafka as they are.
 | `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer counts as of the highest level |
 | `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
+| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most of a level that waits for its turn; see below |
+| `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker keeps a fetch for which it has nothing |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
 | `partitioner` | producer | murmur2_random | or a function (Kafka topic, key's bytes, partition count) -> partition |
@@ -28,6 +30,10 @@ checked here; the others go to librdkafka as they are.
 `enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
 `max.in.flight.requests.per.connection` above 5, no `retries`, `queuing.strategy=lifo`. Without it a batch that is sent
 again comes behind later ones. Brokers before Kafka 2.8 want the ACL `IdempotentWrite` on the cluster for it.
+
+Beside a flood a level's records wait in a buffer, which takes what is handed out in four times `fetch.wait.max.ms`, and
+no more than `queued.max.messages.kbytes`. librdkafka itself holds two queues of 4 MB, each with the fetch that is on
+its way: up to `max.partition.fetch.bytes` of each partition, and `fetch.max.bytes` in all.
 
 A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers; without
 `levels`, its topics and its group have the names given. With transactions the interval is 100 by default. Its

@@ -75,6 +75,7 @@ class Fetching:
         # Handlers wait for the GIL while records are made and taken in. But if handlers take no time at all, the buffer
         # runs dry before this thread has the GIL again.
         self._at_once = max(1, buffer // 2)
+        self._most = buffer * 5 // 4  # of quiet partitions there may be more: they do not wait behind a flood
         self._hand_over = hand_over
         self._tenancy = tenancy
         self._paused: set[TopicPartition] = set()  # as librdkafka was told
@@ -136,13 +137,13 @@ class Fetching:
         """
         self._join_again()
         self._pause_and_resume()
-        demand = self._demand(paused)
+        demand, of_quiet = self._demand(paused)
         more = False
         for level in reversed(self._levels):
             if level.level not in self._fetching:
                 self._fetching.add(level.level)
                 try:
-                    more = self._fetch(level, demand[level.level], now) or more
+                    more = self._fetch(level, demand[level.level], now, of_quiet[level.level]) or more
                 finally:
                     self._fetching.remove(level.level)
         return more
@@ -174,9 +175,9 @@ class Fetching:
             finally:
                 self._fetching.discard(level)
 
-    def _fetch(self, level: LevelConsumer, demand: int, now: float) -> bool:
+    def _fetch(self, level: LevelConsumer, demand: int, now: float, of_quiet: int) -> bool:
         with GcPause():
-            records = level.fetch(demand, now)
+            records = level.fetch(demand, now, of_quiet)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
             with self._lock:
@@ -187,12 +188,16 @@ class Fetching:
         self._begin(level, now)
         return 0 < len(records) == demand
 
-    def _demand(self, paused: bool) -> list[int]:
+    def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
+        """Return how many records to fetch of each level, and how many of its quiet partitions if none."""
         with self._lock:
             if paused:
-                return [self._dispatch.alarm(level, -1) for level in range(len(self._levels))]
-            pairs = zip(self._engine.demand(), self._engine.buffered, self._engine.ready, strict=True)
-            return [self._wanted(level, *counts) for level, counts in enumerate(pairs)]
+                nothing = [self._dispatch.alarm(level, -1) for level in range(len(self._levels))]
+                return nothing, nothing
+            buffered = self._engine.buffered
+            pairs = zip(self._engine.demand(), buffered, self._engine.ready, strict=True)
+            wanted = [self._wanted(level, *counts) for level, counts in enumerate(pairs)]
+            return wanted, [max(0, self._most - of_level) for of_level in buffered]
 
     def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
         """Return how many records to fetch of a level. If none, set the count of ready works at which to look again."""

@@ -38,6 +38,8 @@ class PriorityConsumers(RuleBasedStateMachine):
     def begin(self, data: st.DataObject, seed: int, policy: str, auto_commit: bool, habits: Habits) -> None:
         protocol = data.draw(st.sampled_from(self.protocols))
         own: dict[str, Any] = {"enable.auto.commit": auto_commit}
+        if data.draw(st.booleans()):  # with this little room a partition of some records is kept apart
+            own |= {"queued.max.messages.kbytes": 1, "max.poll.records": 3}
         if auto_commit:
             own["auto.commit.interval.ms"] = data.draw(st.sampled_from([10, 100_000]))
         if protocol.get("group.protocol") == "consumer":

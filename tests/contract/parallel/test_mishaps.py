@@ -287,8 +287,8 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
     handled, failures, came = Counter[tuple[int, int]](), Counter[str](), set[int]()
     committed, fetch, seek = LevelConsumer.committed_with_metadata, LevelConsumer.fetch, LevelConsumer.seek
 
-    def note(self: LevelConsumer, demand: int, now: float) -> Any:
-        records = fetch(self, demand, now)
+    def note(self: LevelConsumer, demand: int, now: float, of_quiet: int) -> Any:
+        records = fetch(self, demand, now, of_quiet)
         came.update(record.partition for record in records)
         return records
 

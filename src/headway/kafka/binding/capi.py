@@ -6,7 +6,7 @@ serves the client's own queues, since the binding's callbacks only run inside th
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING
@@ -292,6 +292,63 @@ def stop_reading(consumer: Consumer, partition: Partition) -> None:
     """End the reading that `start_reading` began: no fetched record of the partition comes any more."""
     with _topic(handle_of(consumer), partition[0]) as topic:
         lib.rd_kafka_consume_stop(topic, partition[1])  # refused if it was not begun
+
+
+def queue_length(consumer: Consumer) -> int:
+    """Return how many records and events wait in the queue that `consume` polls."""
+    with _consumer_queue(handle_of(consumer)) as queue:
+        length: int = lib.rd_kafka_queue_length(queue)
+    return length
+
+
+class SideQueue:
+    """A queue of a consumer that nothing polls, for some of its partitions; to be closed before the consumer.
+
+    librdkafka bounds it as it bounds the queue that `consume` polls, and for both tells by themselves whether to fetch.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._queue: int | None = lib.rd_kafka_queue_new(handle_of(consumer))
+
+    def collect(self, partition: Partition) -> None:
+        """Take what comes of a partition from now on; what is in the common queue already stays there."""
+        with _partition_queue(handle_of(self._consumer), partition) as queue:
+            lib.rd_kafka_queue_forward(queue, self._queue)
+
+    def pour(self, leaving: Collection[Partition]) -> None:
+        """Move all to the end of the common queue; what comes of these partitions goes there from now on."""
+        with _consumer_queue(handle_of(self._consumer)) as common:
+            lib.rd_kafka_queue_forward(self._queue, common)  # until they are let go, or newer records would overtake
+            for partition in leaving:
+                let_go(self._consumer, partition)
+            lib.rd_kafka_queue_forward(self._queue, None)
+
+    def close(self) -> None:
+        """Let go of the queue, unless the consumer is closed."""
+        queue, self._queue = self._queue, None
+        if queue is not None and handle_or_none(self._consumer) is not None:
+            lib.rd_kafka_queue_destroy(queue)
+
+
+def let_go(consumer: Consumer, partition: Partition) -> None:
+    """Have what comes of a partition go to the queue that `consume` polls."""
+    handle = handle_of(consumer)
+    with _partition_queue(handle, partition) as queue, _consumer_queue(handle) as common:
+        lib.rd_kafka_queue_forward(queue, common)
+
+
+@contextmanager
+def _partition_queue(handle: int, partition: Partition) -> Iterator[int]:
+    """Hold a reference to a partition's own queue."""
+    topic, number = partition
+    queue = lib.rd_kafka_queue_get_partition(handle, topic.encode(), number)
+    if queue is None:
+        raise KafkaError(f"Partition {number} of {topic} is not known.")
+    try:
+        yield queue
+    finally:
+        lib.rd_kafka_queue_destroy(queue)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from headway.core.levels.naming import LevelSubscription
 from headway.core.rights import Right
 from headway.errors import FetchError
 from headway.kafka.binding import capi
+from headway.kafka.consumer.fetch_turns import FetchTurns
 from headway.kafka.consumer.group_watch import GroupWatch
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
@@ -61,6 +62,7 @@ class GroupMember(PartitionQueries, ABC):
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
         self.ends: dict[TopicPartition, int] = {}  # the log's end when it was reached, if asked for
+        self._reached: dict[TopicPartition, int] = {}  # such an end, while records before it wait
         self._begun: set[TopicPartition] = set()  # the partitions of `assigned` that librdkafka reads
         self._start: dict[TopicPartition, int] = {}  # the offset at which each began, or was sought last
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
@@ -75,6 +77,7 @@ class GroupMember(PartitionQueries, ABC):
         self._closing = False
         self._wake: Wakeup | None = None
         self._listener: RebalanceListener | None = None
+        self._turns = FetchTurns(self._consumer, self._name, self._room, self._fetch_wait)
         reset = str(config.get("auto.offset.reset", "latest"))
         self._starts = StartOffsets(self._consumer, reset, self._set_wake, self._cannot_start)
 
@@ -224,6 +227,7 @@ class GroupMember(PartitionQueries, ABC):
     def _close(self) -> None:
         if asking := self._starts.close():
             asking.join()
+        self._turns.close()
         self._consumer.close()
 
     def _step_aside(self) -> None:
@@ -265,6 +269,7 @@ class GroupMember(PartitionQueries, ABC):
             self._start |= self._read_to(self._begun)
             starts = {partition: self._start[partition] for partition in (*self._begun, *partitions)}
         self._begun.update(partitions)
+        self._turns.started(starts)
         self._answer(self._assign, [self._starting_at(partition, offset) for partition, offset in starts.items()])
         if self._parked:  # a partition that was never fetched from is slow to be resumed
             self._resume_parked()
@@ -325,6 +330,8 @@ class GroupMember(PartitionQueries, ABC):
             self._start.pop(partition, None)
             self._unwanted.pop(partition, None)
             self.ends.pop(partition, None)
+            self._reached.pop(partition, None)
+            self._turns.forget(partition)
 
     def _read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset to which each was read: librdkafka's, or its start if nothing came since."""

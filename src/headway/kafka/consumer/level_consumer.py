@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 # costs a refetch, of about 10 ms if the broker is near.
 _PARK_AFTER = 0.5
 _MOST_AT_ONCE = 1_000_000  # records that the binding returns
+_LOOK_EVERY = 0.01  # while librdkafka has more than it is asked for
+_OF_MANY = 64  # records of a partition, while hundreds of partitions are flooded at once
 _SEEK_WITHIN = 5.0
 _LOOK_WITHIN = 1.0
 
@@ -42,6 +44,8 @@ class LevelConsumer(GroupMember):
         self._source = RecordSource(level, "", *readers)
         self._asked_at = 0.0
         self._served_at = 0.0
+        self._has_more = False  # whether librdkafka may have more than the last call returned
+        self._left_since: float | None = None  # since when librdkafka has had more than it was asked for
         super().__init__(level, config)
 
     def _read_suffix(self, suffix: str) -> None:
@@ -49,11 +53,11 @@ class LevelConsumer(GroupMember):
 
     # Records
 
-    def fetch(self, count: int, now: float) -> list[ConsumerRecord]:
-        """Return the records that have arrived, at most `count`; never waits.
+    def fetch(self, count: int, now: float, of_quiet: int = 0) -> list[ConsumerRecord]:
+        """Return the records that have arrived, at most `count`, by turns of partitions and topics; never waits.
 
         Callbacks run in here, and errors go to `errors`. If it returns fewer, all that has arrived is fetched, or the
-        wake-up is set.
+        wake-up is set. With a `count` of 0 it returns up to `of_quiet` records of partitions that had none until now.
         """
         if not self._subscription.topics:
             return []
@@ -66,12 +70,78 @@ class LevelConsumer(GroupMember):
             self.rejoin()
         if self._access.is_on:
             self._look_at_access(now)
-        if count == 0:
-            return self._fetch_nothing(now)
+        if self._turns.has_starting:
+            self._turns.route_started(self._seek_to_where_it_is)
+        if count == 0 and of_quiet == 0:
+            self._serve_callbacks(now)
+            return []
         if self._parked:
             self._resume_parked()
         self._asked_at = now
-        return self._consume(min(count, _MOST_AT_ONCE))
+        records = self._fetch_in_turns(min(count, _MOST_AT_ONCE), now, of_quiet)
+        for partition in [each for each in self._reached if not self._turns.has(each)]:
+            self.ends[partition] = self._reached.pop(partition)
+        return records
+
+    def _fetch_in_turns(self, count: int, now: float, of_quiet: int) -> list[ConsumerRecord]:
+        """Return records in turns: of librdkafka's queue what is wanted, or all if some would wait long in it."""
+        turns = self._turns
+        is_long = self._is_long(now)
+        if count and not turns and not turns.keeps_apart and not is_long:
+            records = self._consume(count)
+            if not self._has_more:
+                self._left_since = None
+                turns.rest(now)
+            elif self._left_since is None:
+                self._left_since = now
+        else:
+            if turns.pour() or is_long or turns.keeps_apart or len(turns) < count or not count:
+                self._take_ahead()
+                self._left_since = now
+            records = turns.take(count) if count else turns.take_quiet(of_quiet)
+            turns.keep_apart()
+        turns.give(len(records), now)
+        if self._has_more and (len(records) < count or count in (0, _MOST_AT_ONCE)):
+            self._set_wake()  # librdkafka does not report the records that are still there
+        return records
+
+    def _is_long(self, now: float) -> bool:
+        """Return whether there is so much in librdkafka's queue that a record at its end would wait long."""
+        if self._left_since is None or now - self._left_since < _LOOK_EVERY:
+            return False
+        self._left_since = now
+        return self._turns.is_long()
+
+    def _take_ahead(self) -> None:
+        """Empty librdkafka's queue into the buffer."""
+        has_more = True
+        while has_more:
+            self._put(self._consume_messages(self._turns.waiting_in_librdkafka() + 1))
+            has_more = self._has_more and not self._turns.is_full
+
+    def _put(self, messages: list[ck.Message]) -> None:
+        given_back = set[TopicPartition]()
+        for _, of_number in itertools.groupby(messages, ck.Message.partition):
+            for topic, group in itertools.groupby(of_number, ck.Message.topic):
+                of_one = list(group)
+                partition = self._ours(_place(of_one[0]))
+                if partition in given_back or partition not in self.assigned:
+                    continue
+                if self._turns.is_overfull and len(of_one) > _OF_MANY and self._give_back(partition, of_one[_OF_MANY]):
+                    given_back.add(partition)
+                    del of_one[_OF_MANY:]
+                self._turns.put(str(topic), partition, self._records_of(of_one), _size_of(of_one))
+
+    def _give_back(self, partition: TopicPartition, message: ck.Message) -> bool:
+        """Have this message of a partition and those behind it come again later; return whether they will."""
+        place = _place(message)
+        try:
+            self._consumer.seek(place)
+        except ck.KafkaException:  # the partition is about to be taken away
+            return False
+        self._start[partition] = place.offset  # librdkafka forgets its own position in a seek
+        self._reached.pop(partition, None)
+        return True
 
     def _has_fallen_behind(self, now: float) -> bool:
         ours = [self._name(partition) for partition in self.assigned]
@@ -88,17 +158,16 @@ class LevelConsumer(GroupMember):
         elif not self._parked:
             self._fetch_again(self._begun - self.paused)
 
-    def _fetch_nothing(self, now: float) -> list[ConsumerRecord]:
+    def _serve_callbacks(self, now: float) -> None:
         """Serve rebalances while no records are wanted: a group waits for a member that does not answer."""
-        if not self.assigned:  # only an assignment can come, and the rest of the group waits for its answer
-            return self._consume(1)
-        if now - self._asked_at < _PARK_AFTER or now - self._served_at < SERVE_EVERY:
-            return []
-        self._served_at = now
-        if not self._parked:
-            self._parked = True
-            self._consumer.pause(self._to_kafka(self._begun))
-        return self._consume(1)  # a record that was on its way when the level was paused may still come
+        if self.assigned:  # otherwise only an assignment can come, and the rest of the group waits for its answer
+            if now - self._asked_at < _PARK_AFTER or now - self._served_at < SERVE_EVERY:
+                return
+            self._served_at = now
+            if not self._parked:
+                self._parked = True
+                self._consumer.pause(self._to_kafka(self._begun))
+        self._put(self._consume_messages(1))  # a record that was on its way when the level was paused may still come
 
     def _resume_parked(self) -> None:
         self._parked = False
@@ -115,7 +184,19 @@ class LevelConsumer(GroupMember):
             with contextlib.suppress(ck.KafkaException):  # the partition is about to be taken away
                 self._consumer.seek(self._starting_at(partition, offset))
 
+    def _seek_to_where_it_is(self, partition: TopicPartition) -> None:
+        offset = self._read_to([partition])[partition]
+        self._start[partition] = offset  # librdkafka forgets its own position in a seek
+        self._consumer.seek(self._starting_at(partition, offset))
+
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
+        return self._records_of(self._consume_messages(count, timeout))
+
+    def _records_of(self, messages: list[ck.Message]) -> list[ConsumerRecord]:
+        return list(map(self._record, messages, itertools.repeat(self._source), map(_message_value, messages)))
+
+    def _consume_messages(self, count: int, timeout: float = 0) -> list[ck.Message]:
+        self._has_more = False
         try:
             messages = self._consumer.consume(count, timeout)
         except ck.KafkaException as failure:
@@ -124,15 +205,12 @@ class LevelConsumer(GroupMember):
         if error := self._connection.refusal(self._consumer):
             self.errors.append(error)
             self._set_wake()
-        there_may_be_more = len(messages) == count
+        self._has_more = len(messages) == count
         if any(map(_message_error, messages)):
             messages = self._without_errors(messages)
-        records = list(map(self._record, messages, itertools.repeat(self._source), map(_message_value, messages)))
         if self._rebalanced:
-            records = self._after_rebalance(records)
-        if there_may_be_more and (len(records) < count or count == _MOST_AT_ONCE) and self._wake:
-            self._wake.set()  # librdkafka does not report the records that are still there
-        return records
+            messages = self._after_rebalance(messages)
+        return messages
 
     def _without_errors(self, messages: list[ck.Message]) -> list[ck.Message]:
         for message in messages:
@@ -140,7 +218,7 @@ class LevelConsumer(GroupMember):
             if error is None:
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
-                self.ends[self._ours(_place(message))] = _place(message).offset
+                self._reached[self._ours(_place(message))] = _place(message).offset
             elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
             elif not self._is_refused(message.topic(), error):
@@ -157,12 +235,12 @@ class LevelConsumer(GroupMember):
             "its own."
         )
 
-    def _after_rebalance(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """Drop records of partitions that were taken away in the same call."""
+    def _after_rebalance(self, messages: list[ck.Message]) -> list[ck.Message]:
+        """Drop messages of partitions that were taken away in the same call."""
         self._rebalanced = self._rejoining
         if self._parked:  # until it is served again: a partition never fetched from is slow to be resumed
             self._resume_parked()
-        return [record for record in records if record.topic_partition in self.assigned]
+        return [message for message in messages if self._ours(_place(message)) in self.assigned]
 
     # Places in the log
 
@@ -170,16 +248,22 @@ class LevelConsumer(GroupMember):
         """Fetch nothing from these partitions until they are resumed."""
         self.paused.update(partitions)
         self._consumer.pause(self._to_kafka(self._begun.intersection(partitions)))
+        if self._turns.set_aside(partitions):  # librdkafka keeps what waits for less, and fetches it again
+            for partition, offset in self._turns.first_offsets(partitions).items():
+                with contextlib.suppress(KafkaError):
+                    self.seek(partition, offset)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch from these partitions again."""
         self.paused.difference_update(partitions)
+        self._turns.restore(partitions)
         if not self._parked:
             self._fetch_again(self._begun.intersection(partitions))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from this offset on; logical offsets (beginning, end) have librdkafka's numbers."""
         self.ends.pop(partition, None)
+        self._reached.pop(partition, None)
         before = self._start.get(partition)
         self._start[partition] = offset
         if partition not in self._begun:
@@ -194,11 +278,18 @@ class LevelConsumer(GroupMember):
             if before is not None:
                 self._start[partition] = before
             raise
+        self._turns.drop(partition)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset to fetch of each assigned partition whose start is known."""
-        positions = self._read_to(self.assigned) | self._unwanted
+        """Return the next offset that `fetch` returns of each assigned partition whose start is known."""
+        positions = self._read_to(self.assigned) | self._unwanted | self._turns.first_offsets(self.assigned)
         return {partition: offset for partition, offset in positions.items() if offset >= 0}
+
+
+def _size_of(messages: list[ck.Message]) -> int:
+    """Return about how many bytes the values take."""
+    some = messages[:: 1 + len(messages) // 100]
+    return sum(map(len, some)) * len(messages) // len(some)
 
 
 def _place(message: ck.Message) -> ck.TopicPartition:

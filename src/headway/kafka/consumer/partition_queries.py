@@ -27,10 +27,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves. With
-# 1 ms a small queue is as fast as one of 64 MB. But the queue must hold about a fetch of 1 MB for each partition. Else
-# the partition that answers first fills it again and again, and others get nothing (seen with 2 MB and 6 partitions).
-_FETCH_DEFAULTS = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16_384}
+# librdkafka checks a full queue for room again after this time; at its default of a second a small queue starves. It
+# has one fetch on its way to a broker. While flooded partitions are kept apart and full, that fetch asks for idle ones
+# alone, and nothing else is fetched until the broker answers it.
+_FETCH_DEFAULTS = {
+    "fetch.queue.backoff.ms": 1,
+    "fetch.wait.max.ms": 50,
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 16_384,
+}
+# Of one queue of librdkafka. It must hold about a fetch of 1 MB for some partitions: else the partition that answers
+# first fills it again and again, and others get nothing.
+_QUEUE_KB = 4096
 
 
 class PartitionQueries:
@@ -47,7 +55,13 @@ class PartitionQueries:
         self._config = config
         self._group = str(config["group.id"])
         self._connection = Connection(on_lost_heartbeat)
-        self._consumer = make_client(ck.Consumer, {**_FETCH_DEFAULTS, **config}, self._connection)
+        settings = {**_FETCH_DEFAULTS, **config}
+        room = _integer(settings["queued.max.messages.kbytes"])
+        # What may wait of this level, and for how long librdkafka may not look at partitions that were full.
+        self._room, self._fetch_wait = room * 1024, _integer(settings["fetch.wait.max.ms"]) / 1000
+        if room:  # it bounds the level's buffer, which gives in turns
+            settings["queued.max.messages.kbytes"] = _QUEUE_KB
+        self._consumer = make_client(ck.Consumer, settings, self._connection)
 
     @property
     def group_metadata(self) -> bytes:
@@ -196,3 +210,10 @@ class PartitionQueries:
 
     def _offsets(self, partitions: Iterable[ck.TopicPartition]) -> dict[TopicPartition, int | None]:
         return {self._ours(partition): partition.offset if partition.offset >= 0 else None for partition in partitions}
+
+
+def _integer(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0  # librdkafka refuses it

@@ -1,0 +1,184 @@
+"""The turns of a level's partitions and topics at the fetch: what was taken ahead, and who is kept apart meanwhile.
+
+librdkafka has one queue for all partitions of a consumer, in which a flooded partition stands before the others. So
+that queue is emptied into a buffer that gives in turns. The partitions that flood the buffer are kept apart: librdkafka
+goes on to collect their records, in one more queue that is bounded like the first. When there is room in the buffer,
+that queue is poured into the first one.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+import confluent_kafka as ck
+
+from headway.core.levels.fetch_buffer import FetchBuffer
+from headway.kafka.binding import capi
+from headway.records import ConsumerRecord, TopicPartition
+
+_LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
+_WAITS = 4  # what waits should last that long, as half of it is left when more is asked for
+_PACE_OVER = 0.02  # seconds
+_SOON = 0.03  # seconds
+_RECORD_TAKES = 512  # bytes beside its value: objects of the binding and of librdkafka
+
+
+class FetchTurns:
+    """The waiting records of one level, and its partitions that are kept apart; for one thread at a time.
+
+    Args:
+        consumer: The level's client.
+        name: A function from a partition to its name in Kafka.
+        room: The most bytes that may wait.
+        wait: The seconds for which librdkafka may fetch nothing of partitions that were full.
+    """
+
+    def __init__(
+        self,
+        consumer: ck.Consumer,
+        name: Callable[[TopicPartition], capi.Partition],
+        room: int,
+        wait: float,
+    ) -> None:
+        self._consumer = consumer
+        self._name = name
+        self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, room, _WAITS * wait)
+        self._side: capi.SideQueue | None = None
+        # Once we have said where records go, librdkafka leaves that to us when their partition starts anew.
+        self._touched: set[capi.Partition] = set()
+        self._starting: set[TopicPartition] = set()  # touched partitions that start anew
+
+        self._pace = 0.0  # records per second
+        self._given = 0
+        self._given_since = 0.0
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def keeps_apart(self) -> bool:
+        """True while a partition is kept apart."""
+        return bool(self._buffer.held)
+
+    @property
+    def has_starting(self) -> bool:
+        """True while a partition starts anew whose queue is to be joined then."""
+        return bool(self._starting)
+
+    @property
+    def is_overfull(self) -> bool:
+        """True while so much waits that nothing more should be taken in of a partition that has some."""
+        return self._buffer.is_overfull
+
+    @property
+    def is_full(self) -> bool:
+        """True while more waits than there is room for."""
+        return self._buffer.is_full
+
+    def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
+        """Add the next records of a partition; their values have so many bytes."""
+        self._buffer.put(topic, partition, records, size + _RECORD_TAKES * len(records))
+
+    def take(self, count: int) -> list[ConsumerRecord]:
+        """Return the next records, in turns."""
+        return self._buffer.take(count)
+
+    def take_quiet(self, count: int) -> list[ConsumerRecord]:
+        """Return the next records of partitions that have had no turn since they had none."""
+        return self._buffer.take_quiet(count)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return whether records of a partition wait."""
+        return self._buffer.first(partition) is not None
+
+    def first_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the first waiting record of each of these partitions that has one."""
+        firsts = ((partition, self._buffer.first(partition)) for partition in partitions)
+        return {partition: record.offset for partition, record in firsts if record is not None}
+
+    def give(self, count: int, now: float) -> None:
+        """Note that records were given to the caller, from the buffer or past it."""
+        self._given += count
+        if now - self._given_since >= _PACE_OVER:
+            self._pace = self._given / (now - self._given_since)
+            self._buffer.keep_pace(self._pace)
+            self._given, self._given_since = 0, now
+
+    def rest(self, now: float) -> None:
+        """Note that there is nothing more to give now, which says nothing about the pace."""
+        self._given, self._given_since = 0, now
+
+    def is_long(self) -> bool:
+        """Return whether a record that came now would wait long in librdkafka's queue, as fast as records are taken."""
+        return capi.queue_length(self._consumer) > self._pace * _SOON
+
+    def pour(self) -> bool:
+        """If there is room, have what was collected of the floods come; return whether it comes.
+
+        Partitions of which nothing is left are kept apart no more.
+        """
+        if not (self._side and self._buffer.wants_more):
+            return False
+        self._side.pour([self._name(partition) for partition in self._buffer.release()])
+        return True
+
+    def keep_apart(self) -> None:
+        """Keep apart the partitions that flood the buffer."""
+        for partition in self._buffer.hold():
+            self._collect(partition)
+
+    def _collect(self, partition: TopicPartition) -> None:
+        self._side = self._side or capi.SideQueue(self._consumer)
+        name = self._name(partition)
+        self._touched.add(name)
+        self._side.collect(name)
+
+    def waiting_in_librdkafka(self) -> int:
+        """Return how many records and events may come at once."""
+        return capi.queue_length(self._consumer)
+
+    def close(self) -> None:
+        """Let go of librdkafka's queues; the consumer is closed next."""
+        if self._side:
+            self._side.close()
+            self._side = None
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Drop the waiting records of a partition that is sought; it is not kept apart any more."""
+        if partition in self._buffer.held:  # what was collected of it before is outdated
+            capi.let_go(self._consumer, self._name(partition))
+        self._buffer.drop(partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Drop the waiting records of a partition that was taken away."""
+        self._starting.discard(partition)
+        self._buffer.forget(partition)
+
+    def set_aside(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Give nothing of these partitions until they are restored; return whether what waits of them is too much."""
+        for partition in partitions:
+            self._buffer.set_aside(partition)
+        return self._buffer.is_full_aside
+
+    def restore(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give records of these partitions again."""
+        for partition in partitions:
+            self._buffer.restore(partition)
+
+    def started(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that librdkafka was told to read these partitions anew."""
+        self._starting.update(each for each in partitions if self._name(each) in self._touched)
+
+    def route_started(self, seek: Callable[[TopicPartition], None]) -> None:
+        """Say where the records of partitions go that have started anew.
+
+        A seek to where it is tells whether a partition has started: until then librdkafka refuses it. To say so earlier
+        would be undone, since librdkafka forgets it when it stops what it did before.
+        """
+        for partition in list(self._starting):
+            with contextlib.suppress(ck.KafkaException):
+                seek(partition)
+                self._starting.discard(partition)
+                if partition in self._buffer.held:
+                    self._collect(partition)
+                else:
+                    capi.let_go(self._consumer, self._name(partition))
