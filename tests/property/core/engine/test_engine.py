@@ -173,7 +173,7 @@ class EngineOfALog(RuleBasedStateMachine):
         ready = sum(not self.is_full(entry.record.partition.level) for entry in self.ready())
         batch = self.engine.take_batch(max_size, self.now)
         assert min(1, ready) <= len(batch) <= max_size
-        assert len({self.lane(work.record) for work in batch}) <= 1 or self.ordering is Ordering.UNORDERED
+        assert len({self.lane(work.record) for work in batch}) <= 1 or all(self.is_alone(work.record) for work in batch)
         for work in batch:
             self.start(work, [other.offset for other in batch if other.partition == work.partition])
             self.slots[work] = batch[0]
@@ -266,9 +266,12 @@ class EngineOfALog(RuleBasedStateMachine):
     # What must hold
 
     def lane(self, record: Record) -> object:
-        if self.ordering is Ordering.UNORDERED:
+        if self.is_alone(record):
             return record.partition, record.offset
-        return (record.partition, record.raw_key) if self.ordering is Ordering.KEY else record.partition
+        return record.partition if self.ordering is Ordering.PARTITION else (record.partition, record.raw_key)
+
+    def is_alone(self, record: Record) -> bool:
+        return self.ordering is Ordering.UNORDERED or (self.ordering is Ordering.KEY_IF_ANY and record.raw_key is None)
 
     def heads(self) -> list[Entry]:
         first: dict[object, Entry] = {}
