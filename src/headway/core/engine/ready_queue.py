@@ -25,7 +25,7 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 class ReadyQueue(Generic[R]):
     """The lane heads of one level that may run; with `tenants`, in turns over these."""
 
-    __slots__ = ("failed", "fresh", "retrying", "slots", "tenants")
+    __slots__ = ("_retried", "failed", "fresh", "slots", "tenants")
 
     def __init__(self, tenants: Tenants | None = None) -> None:
         self.tenants = tenants
@@ -33,7 +33,13 @@ class ReadyQueue(Generic[R]):
         # At least once, and their time has come.
         self.failed: Turns[R] | TenantTurns[R] = TenantTurns(tenants) if tenants else Turns()
         self.slots = 0  # stale works count too: each holds its slot until it is reported
-        self.retrying = 0  # the slots among them in which a work runs that failed before
+        # The first works of those that were taken as failed before: a failure may also be noted while a work runs.
+        self._retried: set[Work[R]] = set()
+
+    @property
+    def retrying(self) -> int:
+        """The number of slots in which works run that had failed before they were taken."""
+        return len(self._retried)
 
     @property
     def ready(self) -> int:
@@ -71,8 +77,9 @@ class ReadyQueue(Generic[R]):
         self.slots += 1
         if only_fresh or not self.failed.ready or (self.tenants and self._is_turn_of_fresh()):
             return self._start(self.fresh)
-        self.retrying += 1
-        return self._start(self.failed)
+        work = self._start(self.failed)
+        self._retried.add(work)
+        return work
 
     def _is_turn_of_fresh(self) -> bool:
         return bool(self.fresh.ready) and self.fresh.first_time() < self.failed.first_time()  # type: ignore[union-attr]
@@ -113,7 +120,8 @@ class ReadyQueue(Generic[R]):
     def leave(self, work: Work[R], batch: Batch[R] | None, now: float) -> None:
         """Free the slot of a work, or of its batch, of which it was the last to run."""
         self.slots -= 1
-        self.retrying -= bool(batch.has_failed if batch else work.failure)
+        if self._retried:
+            self._retried.discard(batch.works[0] if batch else work)
 
     def _start(self, turns: Turns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Work[R]:
         work = turns.take(only_of)

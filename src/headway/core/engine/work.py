@@ -157,11 +157,10 @@ class Work(Generic[R]):
 class Batch(Generic[R]):
     """Works that run together in one slot; their lane goes on when the last of them was reported."""
 
-    __slots__ = ("_again", "_running", "has_failed", "works")
+    __slots__ = ("_again", "_running", "works")
 
     def __init__(self, works: Sequence[Work[R]]) -> None:
         self.works = works
-        self.has_failed = works[0].failure is not None
         self._running = len(works)
         self._again: list[Work[R]] = []
 

@@ -8,7 +8,7 @@ import pytest
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import make_slots
-from headway.core.engine.work import Work
+from headway.core.engine.work import Failure, Work
 from headway.core.levels.policies import PolicyName
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Again
@@ -144,3 +144,17 @@ def test_records_that_fail_have_their_share_while_healthy_ones_wait(slots: int) 
     worker.run(90.0)
     retries = worker.attempts - attempts - len(worker.done)
     assert retries == pytest.approx(0.25 * slots * 30 / worker.takes, rel=0.05, abs=slots + 1)
+
+
+def test_a_failure_that_is_noted_while_a_record_runs_gives_retries_no_more_slots() -> None:
+    place = TopicPartition("orders", partition=0)
+    engine: Engine[Record] = Engine(Ordering.KEY)
+    engine.assign(place, OffsetMap(0))
+    engine.receive(place, records(0, 100), 0.0)
+    for work in engine.take(100, 0.0):
+        work.failure = Failure(ValueError(), 0.0, 0.0, 1, 0, ValueError())  # as that of a process which it ended
+        engine.finish(work, 0.0)
+    engine.receive(place, [Record(100 + n, b"%d" % n, n < 200) for n in range(400)], 0.0)
+    worker = Worker(engine, slots=8)
+    worker.run(400 * worker.takes / (worker.slots * 0.75) + 1)
+    assert len(worker.done) == 200
