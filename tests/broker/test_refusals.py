@@ -129,7 +129,9 @@ def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_a
     assert keys_of(letters) == Counter([*bad, "bare"])
     found = {letter.key().decode(): letter.headers() for letter in letters}
     assert [name for name, _ in found["bare"] if not name.startswith(("headway.error.", "headway.history"))] == ["own"]
-    assert [name for name, _ in found["lost-0"] if not name.startswith(("headway.error.", "headway.history"))] == [HEADER]
+    assert [name for name, _ in found["lost-0"] if not name.startswith(("headway.error.", "headway.history"))] == [
+        HEADER
+    ]
     assert dict(found["lost-0"])["headway.error.topic"].decode().startswith(cluster.names.line(0)[:-1])
     warnings = [record.getMessage() for record in caplog.records if "Nothing can be written to" in record.getMessage()]
     assert 1 <= len(warnings) <= 4

@@ -264,6 +264,8 @@ class Fetching:
         for partition in partitions:
             asked_at = time.monotonic()
             place = self._starting[partition].place
+            if not place and partition not in committed:
+                continue  # asked for again at the next turn
             try:
                 if place:
                     offsets = OffsetMap(place.offset(level, partition, _REBALANCE_WAITS_FOR))

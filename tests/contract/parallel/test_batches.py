@@ -44,7 +44,8 @@ def test_batches_are_of_one_lane_in_order_and_one_at_a_time(
     sizes: list[int] = []
 
     def lane(record: ConsumerRecord) -> Any:
-        return {"key": (record.partition, record.key), "partition": record.partition}.get(ordering.value)
+        of_key = (record.partition, record.key)
+        return {"key": of_key, "key_if_any": of_key, "partition": record.partition}.get(ordering.value)
 
     def handle(records: Records, contexts: Contexts) -> None:
         [place] = {lane(record) for record in records}

@@ -1,6 +1,7 @@
 """Records handled in parallel, on a real Apache Kafka."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -208,6 +209,7 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
     assert abs(time.time() * 1000 - last) < 60_000
     assert int(headers.pop("headway.error.timestamp")) <= first
     assert abs(poison.timestamp()[1] - last) < 60_000
+    assert json.loads(headers.pop("headway.history")) == {"topic": dead, "origin": [topic, 1, 0]}
     assert headers == {
         "trace": b"7",
         "headway.error.exception": b"builtins.ValueError",
@@ -217,6 +219,8 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
         "headway.error.topic": topic.encode(),
         "headway.error.partition": b"1",
         "headway.error.offset": b"0",
+        "headway.error.first.exception": b"builtins.ValueError",
+        "headway.error.first.message": b"it is poison",
     }
     assert dict(hopeless.headers() or [])["headway.error.attempts"] == b"1"
 
