@@ -129,7 +129,7 @@ def test_what_asks_for_a_wait_that_is_no_number_is_tried_again_all_the_same() ->
 def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
     busy = RetriableError("busy", retry_after=5)
     assert decide(Retries(max_attempts=3), 2, busy) == Again(105.0)
-    assert decide(Retries(max_attempts=3), 3, busy) == DeadLetter("attempt 3 of 3 failed")
+    assert decide(Retries(max_attempts=3), 3, busy) == DeadLetter("attempt 3 of 3 failed", tried_out=True)
 
 
 def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with() -> None:
@@ -143,7 +143,7 @@ def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with()
     for error in (OSError(), RetriableError()):
         assert decided(8, error, 7) == Again(101.0)
         assert decided(9, held_back, 7) == Again(101.0, untried=True)
-        assert decided(10, error, 8) == DeadLetter("attempt 2 of 2 failed")
+        assert decided(10, error, 8) == DeadLetter("attempt 2 of 2 failed", tried_out=True)
 
 
 def test_a_subclass_need_not_know_of_the_wait() -> None:

@@ -40,7 +40,7 @@ class Level:
         self.paused: set[TopicPartition] = set()
         self.answers = True
 
-    def fetch(self, demand: int, now: float) -> list[Any]:
+    def fetch(self, demand: int, now: float, of_quiet: int) -> list[Any]:
         records, self.log = self.log, []
         return records
 

@@ -109,7 +109,7 @@ class Tenants:
         paid = charged
         if account.owed:
             paid = max(charged + account.owed, _LEAST)
-            account.owed += charged - paid
+            account.owed = min(0.0, account.owed + charged - paid)  # rounding leaves a trace above zero
         if in_turn and account.time > self._time:
             self._time = account.time
         self._time += _PACE * paid / max(self._waiting, account.weight)
