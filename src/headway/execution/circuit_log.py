@@ -23,6 +23,8 @@ class CircuitLog:
         """Tell the log if the circuit has opened or closed since the last call; the failures are the latest."""
         if circuit is None or circuit.is_open == self._is_open:
             return
+        if circuit.is_open and not failures:
+            return  # whoever reports the failure that opened it tells of it, with the error
         with self._lock:
             is_news = circuit.is_open != self._is_open
             self._is_open = is_open = circuit.is_open
