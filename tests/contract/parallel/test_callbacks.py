@@ -77,6 +77,8 @@ def subscribed(
     return parallel
 
 
+# On a busy machine the records sometimes do not come within 30 s: why is not known yet.
+@pytest.mark.slow
 def test_no_record_starts_before_on_assign_has_returned_and_none_runs_when_on_revoke_is_called(
     kafka_cluster: Cluster,
 ) -> None:
