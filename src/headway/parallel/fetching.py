@@ -229,7 +229,8 @@ class Fetching:
         """Pause the partitions whose records would have no room, and resume those that have room again."""
         with self._lock:
             paused = self._engine.paused() | self._hold(time.monotonic())
-            assigned = set(self._engine.assigned())
+            # Those that start are not the engine's yet: one that waited for on_assign is resumed before it begins.
+            assigned = {*self._engine.assigned(), *self._starting, *self._sought}
         paused.update(self._callbacks.awaited())
         if paused != self._paused:
             for level, partitions in self._levels.chosen(paused - self._paused, None).items():

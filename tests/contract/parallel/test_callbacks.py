@@ -77,8 +77,6 @@ def subscribed(
     return parallel
 
 
-# On a busy machine the records sometimes do not come within 30 s: why is not known yet.
-@pytest.mark.slow
 def test_no_record_starts_before_on_assign_has_returned_and_none_runs_when_on_revoke_is_called(
     kafka_cluster: Cluster,
 ) -> None:
@@ -92,6 +90,7 @@ def test_no_record_starts_before_on_assign_has_returned_and_none_runs_when_on_re
     )
     wait_for(lambda: story.words("assigned"))
     wait_for(member.consumer.assignment)
+    threading.Event().wait(1.5)  # longer than a turn of the control thread, which pauses what waits for on_assign
     assert member.consumer.metrics().remaining == 0
     may_start.set()
     wait_for(lambda: len(story.words("handled")) == 5)
