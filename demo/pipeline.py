@@ -82,7 +82,7 @@ def run(
     """
     try:
         kafka = {"bootstrap.servers": servers}
-        records = flights.source(spark, kafka, topic, levels, at_once)
+        records = flights.source(spark, kafka, topic, levels, maxRecordsPerTrigger=at_once)
         outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=follow_ups.NAME)
         outputs.create_topics(topic, levels)
         with follow_ups.relay(servers):

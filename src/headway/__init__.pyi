@@ -8,11 +8,13 @@ from headway.delay.async_scheduler import AsyncScheduler
 from headway.delay.handle import ScheduleHandle
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
+from headway.environment import settings_from_environment
 from headway.errors import BatchError
 from headway.execution.context import Context
 from headway.history import Origin
 from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
+from headway.parallel.output_stream import StoredOutput
 from headway.parallel.result_stream import BatchResult, Result
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.async_producer import AsyncPriorityProducer, AsyncProducer
@@ -20,6 +22,7 @@ from headway.priority.base_producer import ProducerMetrics
 from headway.priority.consumer import LevelMetrics, PriorityConsumer
 from headway.priority.producer import PriorityProducer, Producer
 from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
+from headway.topic_creation import create_topic
 from headway.workers import worker
 
 __all__ = [
@@ -53,11 +56,14 @@ __all__ = [
     "ScheduleHandle",
     "Scheduler",
     "Settled",
+    "StoredOutput",
     "TopicPartition",
+    "create_topic",
     "exponential_backoff",
     "exponential_shares",
     "fixed_backoff",
     "linear_shares",
+    "settings_from_environment",
     "weighted_shares",
     "worker",
 ]

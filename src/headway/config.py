@@ -7,6 +7,7 @@ checked here; the others go to librdkafka as they are.
 |---|---|---|---|
 | `levels` | both | required | the number of levels, N ≥ 1; a record's level is from 0, the lowest, to N - 1 |
 | `group.id` | consumer | required | level i joins the group `<group.id>-i` |
+| `group.per.level` | consumer, parallel | true | false: one member of the group `<group.id>` itself reads all levels |
 | `max.poll.records` | consumer | required | the capacity: the most records that one poll returns |
 | `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
 | `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
@@ -51,6 +52,7 @@ from headway.errors import ConfigError
 
 OWN_KEYS = (
     "levels",
+    "group.per.level",
     "max.poll.records",
     "max.poll.history.window.size",
     "min.poll.window.maxout.threshold",
@@ -88,6 +90,7 @@ class ConsumerSettings:
 
     levels: int
     group: str
+    group_per_level: bool
     capacity: int
     window_size: int
     threshold: int
@@ -105,6 +108,7 @@ class ConsumerSettings:
         settings = cls(
             levels=reader.integer("levels"),
             group=reader.text("group.id"),
+            group_per_level=reader.boolean("group.per.level", default=True),
             capacity=reader.integer("max.poll.records"),
             window_size=window_size,
             threshold=reader.integer(
@@ -133,6 +137,7 @@ class ParallelSettings:
 
     levels: int | None
     group: str
+    group_per_level: bool
     scheduler: str
     commit_interval: float | None
     max_wait: float
@@ -147,6 +152,7 @@ class ParallelSettings:
         settings = cls(
             levels=reader.integer("levels") if "levels" in config else None,
             group=reader.text("group.id"),
+            group_per_level=reader.boolean("group.per.level", default="levels" in config),
             scheduler=reader.text("scheduler.name", default=DEFAULT_SCHEDULER),
             commit_interval=(
                 reader.integer("auto.commit.interval.ms") / 1000 if "auto.commit.interval.ms" in config else None
@@ -156,6 +162,11 @@ class ParallelSettings:
             value_deserializer=reader.function("value.deserializer"),
             kafka=reader.rest,
         )
+        if settings.group_per_level and settings.levels is None:
+            raise ConfigError(
+                f"The setting group.per.level is true, and there are no levels: set levels, or remove it. Without "
+                f"levels there is one group, {settings.group}."
+            )
         reader.refuse("max.poll.records", "Nobody polls; max_concurrency says how many records are handled at a time")
         for key in ("enable.auto.commit", "enable.auto.offset.store", "on_commit"):
             reader.refuse(key, "What was done is committed, every auto.commit.interval.ms. Remove it")
@@ -260,8 +271,15 @@ def no_such_level(level: int, levels: int) -> ConfigError:
 def explain_refused(reason: str, config: Config) -> str:
     """Return a sentence for a configuration that librdkafka refuses, with the nearest of our own keys, if any."""
     for key in config:
+        if f'"{key}"' in reason and key in OWN_KEYS:
+            return f"The setting {key} is for another kind of client, and this one has no use for it. Remove it."
         if f'"{key}"' in reason and (near := difflib.get_close_matches(key, OWN_KEYS, n=1, cutoff=0.8)):
             return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
+        if f'"{key}"' in reason and "no such" in reason.lower() and key.isidentifier():
+            return (
+                f"{key!r} is no setting of Kafka's. Where it is an argument, pass it beside the settings, as in "
+                f"PriorityConsumer(config, {key}=...)."
+            )
     return f"Kafka's client refuses the configuration: {reason}"
 
 
@@ -299,6 +317,12 @@ class _Reader:
             raise ConfigError(f"The setting {key} is {number}; it must be at most {bound}, which is {at_most}.")
         return number
 
+    def boolean(self, key: str, default: bool) -> bool:
+        value = str(self.rest.pop(key, default)).lower()
+        if value not in ("true", "false"):
+            raise ConfigError(f"The setting {key} is {value!r}; it must be true or false.")
+        return value == "true"
+
     def function(self, key: str) -> Callable[..., Any] | None:
         value: Any = self.rest.pop(key, None)
         if value is not None and not callable(value):
@@ -329,10 +353,7 @@ class _Reader:
 
     def auto_commit_interval(self) -> float | None:
         interval = self.integer("auto.commit.interval.ms", default=5000) / 1000
-        enabled = str(self.rest.pop("enable.auto.commit", True)).lower()
-        if enabled not in ("true", "false"):
-            raise ConfigError(f"The setting enable.auto.commit is {enabled!r}; it must be true or false.")
-        return interval if enabled == "true" else None
+        return interval if self.boolean("enable.auto.commit", default=True) else None
 
     def delivery_timeout(self) -> float:
         """Return the timeout in seconds; like librdkafka, take 0 for no limit.

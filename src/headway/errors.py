@@ -21,6 +21,7 @@ HeadwayError
 │   └── OffsetMapError    commit metadata is not an offset map; the offset stands, what was done above it is replayed
 ├── NoRelayError          no relay has settled a cancellation or a reschedule in time
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
+├── LifespanError         what handlers share could not be started, or not be shut down
 ├── TimeLimitError        a handler did not end within its time limit
 ├── HandlerProcessError   a handler's process could not be started, or what it raised cannot be read here
 │   └── ProcessDiedError  a handler's process died; the records that it was at have failed
@@ -53,6 +54,7 @@ __all__ = [
     "HeadwayError",
     "IdPendingError",
     "KafkaError",
+    "LifespanError",
     "LocalBrokerError",
     "NoRelayError",
     "NoRoomError",
@@ -107,19 +109,21 @@ class AuthorizationError(KafkaError):
 class FetchError(KafkaError):
     """A level could not fetch; the other levels go on.
 
-    Raised by the poll after the one that met the error, so that no fetched record is lost to it.
+    Raised by the poll after the one that met the error, so that no fetched record is lost to it. `level` is None if
+    one group reads all levels, and none of them could fetch.
     """
 
-    def __init__(self, level: int, reason: str) -> None:
-        super().__init__(f"Level {level} could not fetch: {reason}")
+    def __init__(self, level: int | None, reason: str) -> None:
+        super().__init__(f"{'All levels' if level is None else f'Level {level}'} could not fetch: {reason}")
         self.level = level
 
 
 class FetchRefusedError(FetchError, AuthorizationError):
     """A level may not read its topics or use its group; it goes on by itself when the right is granted."""
 
-    def __init__(self, level: int, reason: str) -> None:
-        super(FetchError, self).__init__(f"Level {level} waits for a right. {reason}")
+    def __init__(self, level: int | None, reason: str) -> None:
+        who = "One group of all levels" if level is None else f"Level {level}"
+        super(FetchError, self).__init__(f"{who} waits for a right. {reason}")
         self.level = level
 
 
@@ -173,6 +177,10 @@ class OffsetMapError(UnreadableError):
 
 class HandlerError(HeadwayError):
     """A record failed for good, and there is no dead-letter topic to keep it; its error is the cause."""
+
+
+class LifespanError(HeadwayError):
+    """What the handlers of a run share could not be started, ended too early, or could not be shut down."""
 
 
 class TimeLimitError(HeadwayError):

@@ -225,7 +225,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def expires(self) -> int | None:
-        """When the record expires, in milliseconds since the epoch; None if its sender has not said."""
+        """The time at which the record expires, in milliseconds since the epoch; None if its sender has not said."""
         return expiry_of(self.headers)
 
     @property

@@ -21,7 +21,7 @@ def find_workers(names: Iterable[str]) -> dict[str, Worker]:
     found: dict[str, Worker] = {}
     for name in names:
         module_name, colon, handler = name.partition(":")
-        module = _import(module_name)
+        module = import_module(module_name)
         found |= {name: _one(module, handler)} if colon else _all_of(module)
     return found
 
@@ -60,13 +60,14 @@ def _own(module: ModuleType) -> dict[str, Worker]:
     }
 
 
-def _import(name: str) -> ModuleType:
+def import_module(name: str, command: str = "headway worker") -> ModuleType:
+    """Import a module that a user names; raise `ConfigError` with the place of what is wrong with it."""
     here = os.getcwd()
     if here not in sys.path:  # an installed command looks beside itself, and users beside themselves
         sys.path.insert(0, here)
     if "/" in name or name.endswith(".py"):
         module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ConfigError(f"{name} is a file; name the module, as Python imports it: `headway worker {module}`.")
+        raise ConfigError(f"{name} is a file; name the module, as Python imports it: `{command} {module}`.")
     try:
         return importlib.import_module(name)
     except ConfigError as error:
@@ -75,7 +76,7 @@ def _import(name: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
                 f"There is no module {error.name}, neither in {here} nor among what is installed. Name it as Python "
-                "imports it, as package.module, or package.module:handler."
+                "imports it, as package.module, or package.module:name."
             ) from error
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(

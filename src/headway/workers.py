@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 
 from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.naming import MOST_LEVELS, is_topic_name, subscriptions
+from headway.core.levels.naming import MOST_LEVELS, groups_of, is_topic_name, subscriptions
 from headway.core.retry import Retries
 from headway.declarations import check_kind, is_whole, shown
 from headway.errors import ConfigError
+from headway.execution.lifespan import Lifespan, check_lifespan_of
 from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.outputs import OnOutput
@@ -56,6 +57,7 @@ def worker(
     on_output: OnOutput | None = None,
     on_result: OnResult | None = None,
     batches: Batches | None = None,
+    lifespan: Lifespan | None = None,
     config: Config | None = None,
     **options: Any,
 ) -> Callable[[F], F]:
@@ -80,6 +82,8 @@ def worker(
         on_result: The function called for each value that the handler returns, with (record, value), one at a time and
             in this process. The record is done when it returns; what it raises is a failed attempt.
         batches: The sizes of batches: the handler gets lists of records, and of contexts.
+        lifespan: What the handlers of each process share, as a database pool: a function that makes a context manager,
+            async or not, of the connection's settings if it takes them. What it yields is `context.state`.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
             "auto.offset.reset" a new group starts at the beginning.
         options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`, and the callbacks of its
@@ -94,6 +98,7 @@ def worker(
         "max_concurrency": max_concurrency,
         "retries": retries,
         "dead_letter_topic": dead_letter_topic,
+        "lifespan": lifespan,
     }
 
     def declare(handler: F) -> F:
@@ -161,7 +166,9 @@ class Worker:
         self.kafka_topics()  # this checks the levels of a mapping
         checked_options(ParallelSettings.parse(self._config({})), **{**_DEFAULTS, **self.options})
         self._check_results()
-        _ = self.call  # checked here, as the command wraps it: a wrapper does not tell its content
+        call = self.call  # checked here, as the command wraps it: a wrapper does not tell its content
+        if (lifespan := self.options.get("lifespan")) is not None:
+            check_lifespan_of(lifespan, call)
 
     def _check_results(self) -> None:
         if self.on_output is not None and not self.produces:
@@ -219,6 +226,12 @@ class Worker:
     def dead_letter_topic(self) -> str | None:
         """The topic for records that are not tried again."""
         return self.options["dead_letter_topic"]  # type: ignore[no-any-return]
+
+    @property
+    def groups(self) -> list[str]:
+        """The Kafka groups that it joins."""
+        settings = ParallelSettings.parse(self._config({}))
+        return groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
 
     def kafka_topics(self) -> list[str]:
         """Return the Kafka topics that it reads, without those that match a pattern."""

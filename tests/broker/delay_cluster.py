@@ -57,7 +57,7 @@ class DelayCluster:
         unhurried = {"session.timeout.ms": 45_000}  # it leaves by itself: a pause of the machine need not expel it
         return Relay({**self.config, **QUICK, **unhurried}, name=self.name, **options).running()
 
-    def relay_process(self) -> "subprocess.Popen[bytes]":
+    def relay_process(self, stderr: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
         """A relay that can be killed."""
         settings = [f"-X{key}={value}" for key, value in QUICK.items()]
         command = [
@@ -70,7 +70,7 @@ class DelayCluster:
             *settings,
         ]
         servers = ["--bootstrap-servers", self.config["bootstrap.servers"]]
-        return subprocess.Popen([*command, *servers], stderr=subprocess.DEVNULL)
+        return subprocess.Popen([*command, *servers], stderr=stderr)
 
     def read(self, topic: str | None = None, isolation: str = "read_committed") -> list[Any]:
         """All that a topic holds now, in the order of its partitions."""

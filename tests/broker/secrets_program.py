@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from headway import ParallelConsumer, PriorityConsumer, PriorityProducer, worker
-from headway.cli.options.settings_file import read_properties
 from headway.cli.workers.messages import Job, LogStyle
 from headway.config import ConsumerSettings, OutputSettings, ParallelSettings, ProducerSettings
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
+from headway.settings_file import read_properties
 from headway.workers import worker_of
 
 KAFKA: dict[str, Any] = dict(read_properties(Path(sys.argv[1])))

@@ -278,6 +278,23 @@ def test_a_cron_expression_fires_and_goes_on_from_where_it_was_moved_to(cluster:
     assert len(cluster.read()) == 1
 
 
+def test_each_record_of_a_recurring_schedule_expires_some_time_after_its_own_time(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler, cluster.relay():
+        for wrong in (0, -1, float("nan"), True, 1e13):
+            with pytest.raises(ConfigError, match="expires_after is"):
+                scheduler.every(1.0, b"k", b"v", cluster.target, expires_after=wrong)
+        handle = scheduler.every(1.0, b"k", b"v", cluster.target, expires_after=600, headers=[("a", b"1")])
+        handle.wait()
+        cluster.wait_for(2)
+    found = [message.headers()[-2:] for message in cluster.read()]
+    expected = round(handle.due * 1000) + 600_000
+    assert all(headers[0] == ("a", b"1") and headers[1][0] == "headway.expires" for headers in found)
+    expiries = sorted(int(headers[1][1]) for headers in found)
+    assert expiries[0] == expected
+    assert len(set(expiries)) == len(expiries)  # each its own; a late one stands for those that it missed
+    assert all((at - expected) % 1000 == 0 for at in expiries)
+
+
 def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_say(cluster: DelayCluster) -> None:
     wait_until(lambda: time.time() % 60 < 40)  # so that the next minute does not begin within the test
     minute = int(time.time() // 60) * 60_000
@@ -347,6 +364,7 @@ def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew
     assert len(cluster.read()) == 60
 
 
+@pytest.mark.slow
 def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_deleted_and_comes_back(
     cluster: DelayCluster,
 ) -> None:

@@ -31,6 +31,7 @@ class SteppedClock:
             file.write(struct.pack("l", seconds))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 def test_a_brokers_clock_that_steps_an_hour_makes_nothing_early_lost_or_double(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -278,7 +278,7 @@ def test_cancellations_are_settled_through_kills(cluster: DelayCluster) -> None:
             }
             scheduler.flush()
             for _ in range(4):
-                asked = {key: scheduler.ask_to_cancel(handles[key]) for key in draw.sample(sorted(handles), 30)}
+                asked = {key: scheduler.begin_to_cancel(handles[key]) for key in draw.sample(sorted(handles), 30)}
                 victim = relays.pop(0)
                 victim.kill()
                 victim.wait()
@@ -296,6 +296,7 @@ def test_cancellations_are_settled_through_kills(cluster: DelayCluster) -> None:
             relay.wait()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> None:
     # Three: alone, Kafka 4.3 forgets the markers of a transaction that is being committed when it dies.
     with LocalBroker(nodes=3, properties=MISSED_SOON) as broker:
@@ -371,6 +372,7 @@ def test_records_of_one_key_and_due_time_keep_their_order_though_the_broker_stop
     assert values == {key: [b"first", b"second"] for key in dues}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_a_relay_goes_on_when_all_brokers_were_away(mode: Mode) -> None:
     with LocalBroker(properties=MISSED_SOON) as broker:

@@ -42,7 +42,7 @@ def test_a_relay_that_wakes_when_another_has_its_place_does_not_store_what_it_de
     try:
         with cluster.scheduler() as scheduler:
             handle = scheduler.send_later("x", b"v", cluster.target, 60)
-            moved = scheduler.ask_to_reschedule(handle, 90)
+            moved = scheduler.begin_to_reschedule(handle, 90)
             wait_until(lambda: process_state(frozen.pid) == "T")
             with cluster.relay(mode="low-latency") as other:
                 wait_until(lambda: other.partitions)

@@ -11,7 +11,7 @@ from headway.broker import LocalBroker
 from headway.core.delay.changes import Put
 from headway.core.delay.schedule import Schedule
 from headway.delay.relay.output import Mode
-from headway.errors import IdPendingError, NoRelayError
+from headway.errors import ConfigError, IdPendingError, NoRelayError
 from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import DelayCluster, wait_until
 
@@ -161,3 +161,35 @@ def test_of_ids_that_were_delivered_nothing_stays_stored(cluster: DelayCluster) 
         cluster.wait_for(50)
         assert len(stored()) == 50  # for a minute, so that a late cancellation is told
         wait_until(lambda: not stored(), within=90)
+
+
+def test_to_ask_to_cancel_needs_no_relay_and_the_next_one_carries_it_out(cluster: DelayCluster) -> None:
+    with cluster.scheduler() as scheduler:
+        handle = scheduler.send_later("k", b"cancelled", cluster.target, 4)
+        for id_ in ("own", "own too", "moved"):
+            scheduler.send_later("k", id_.encode(), cluster.target, 600 if id_ == "moved" else 4, id=id_)
+        began = time.monotonic()
+        for each in (handle, "id:own", "id:own too", "id:unknown"):
+            scheduler.ask_to_cancel(each)
+        scheduler.ask_to_reschedule("id:moved", 0.1)
+        assert time.monotonic() - began < 10  # it waits for no answer
+        with pytest.raises(ConfigError, match="is no handle of a schedule"):
+            scheduler.ask_to_cancel("own")
+    with cluster.relay(), cluster.scheduler() as other:
+        due = other.send_later("k", b"after", cluster.target, 4.5).due
+        cluster.wait_for(2)
+        assert time.time() >= due
+        assert [message.value() for message in cluster.read()] == [b"moved", b"after"]
+        assert other.cancel("id:own") is Settled.CANCELLED
+    assert cluster.read(cluster.names.answers)[:-1] == []
+
+
+async def test_an_async_scheduler_asks_too(cluster: DelayCluster) -> None:
+    async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
+        await scheduler.send_later("k", b"cancelled", cluster.target, 600, id="own")
+        await scheduler.send_later("k", b"moved", cluster.target, 600, id="moved")
+        await scheduler.ask_to_cancel("id:own")
+        await scheduler.ask_to_reschedule("id:moved", 0.1)
+        with cluster.relay():
+            assert await scheduler.cancel("id:own") is Settled.CANCELLED
+            cluster.wait_for(1)

@@ -1,18 +1,27 @@
 """A scheduler begins with few topics, and adds those of longer delays while schedulers and relays of others run."""
 
 import logging
+import subprocess
+import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from headway import AsyncScheduler, Relay, Scheduler
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import Ladder
-from headway.delay.topics import TopicNames, read_layout
+from headway.delay.pending import read_pending
+from headway.delay.topics import TopicNames, create_topics, read_layout
+from headway.kafka.reading.group_inspector import GroupInspector
+from headway.testing.proxy import KafkaProxy
 from tests.broker.delay_cluster import DelayCluster, wait_until
+
+LIST_OFFSETS = 2
 
 
 class FreshCluster(DelayCluster):
@@ -52,11 +61,12 @@ def test_a_scheduler_of_short_delays_makes_ten_topics_and_each_longer_delay_the_
         assert cluster.lines == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
         daily = scheduler.every("0 9 * * *", "k", b"v", cluster.target)
         assert cluster.lines[-1] == 65_536_000
-        scheduler.ask_to_reschedule(daily, 86_400 * 365 * 50)
+        scheduler.begin_to_reschedule(daily, 86_400 * 365 * 50)
         assert tuple(cluster.lines) == (0, *Ladder.exponential().lines)
     assert len(cluster.own_topics) == 33
 
 
+@pytest.mark.slow
 def test_records_are_delivered_once_and_on_time_while_schedulers_add_lines_under_running_relays(
     cluster: FreshCluster,
 ) -> None:
@@ -84,6 +94,7 @@ def test_records_are_delivered_once_and_on_time_while_schedulers_add_lines_under
     assert max(late) < 25
 
 
+@pytest.mark.slow
 def test_a_relay_of_another_process_reads_a_new_line_before_its_first_record_has_to_leave(
     cluster: FreshCluster,
 ) -> None:
@@ -102,6 +113,7 @@ def test_a_relay_of_another_process_reads_a_new_line_before_its_first_record_has
     assert 0 <= late < 10
 
 
+@pytest.mark.slow
 def test_what_was_scheduled_before_a_relay_ran_is_in_lines_that_it_reads_from_its_start(cluster: FreshCluster) -> None:
     with cluster.scheduler() as scheduler:
         for seconds in (0, 20, 3600):
@@ -138,3 +150,75 @@ def test_a_line_whose_topic_is_not_needed_yet_is_no_cause_for_a_warning(
         scheduler.send_later("k", b"v", cluster.target, 0.1)
         cluster.wait_for_keys([b"k"])
     assert [record for record in caplog.records if record.name.startswith("headway.delay")] == []
+
+
+def test_a_relay_that_starts_before_its_scheduler_has_topics_waits_for_them_and_says_so_once(
+    cluster: FreshCluster,
+) -> None:
+    relay = cluster.relay_process(stderr=subprocess.PIPE)
+    try:
+        assert relay.stderr is not None
+        said = [relay.stderr.readline() for _ in range(2)]
+        assert b"runs. Ctrl-C ends it" in said[0]
+        assert b"has no topics yet, and the relay waits for them" in said[1]
+        time.sleep(1.5)  # three looks
+        with cluster.scheduler() as scheduler:
+            scheduler.send_later("k", b"v", cluster.target, 0.1)
+            scheduler.flush()
+            cluster.wait_for_keys([b"k"])
+        relay.terminate()
+        rest = relay.stderr.read()
+        assert relay.wait(30) == 0
+        assert b"no topics" not in rest
+    finally:
+        relay.kill()
+        relay.communicate()
+
+
+def test_a_relay_that_waits_for_topics_can_be_stopped_and_closed(cluster: FreshCluster) -> None:
+    with Relay(cluster.config, name=cluster.name).running() as relay:
+        assert not relay.ready
+        assert relay.partitions == []
+    asked = iter([False, False, True])
+    with Relay(cluster.config, name=cluster.name) as another:
+        another.run(lambda: next(asked))
+    assert cluster.own_topics == []
+
+
+def test_to_list_what_is_pending_takes_as_few_requests_with_many_lines_as_with_few(cluster: FreshCluster) -> None:
+    create_topics(cluster.config, cluster.name, partitions=2)
+    with cluster.scheduler() as scheduler, cluster.relay():
+        for seconds in (1, 2, 4, 5):  # the markers of these transactions stay in the lines
+            scheduler.send_later("k", b"v", cluster.target, seconds)
+        cluster.wait_for(4)
+        wait_until(lambda: not cluster.pending())
+    with KafkaProxy(cluster.config["bootstrap.servers"]) as proxy:
+        config = {"bootstrap.servers": proxy.bootstrap_servers}
+        assert list(read_pending(config, cluster.name)) == []
+        assert len(proxy.of(LIST_OFFSETS)) < 15  # and not two for each partition of a line
+        assert len(proxy.requests) < 200
+    with cluster.scheduler() as scheduler:
+        days = [scheduler.send_later("k", b"v", cluster.target, 86_400 * 2**day) for day in range(5)]
+        scheduler.flush()
+    assert sorted(each.handle for each in cluster.pending()) == sorted(map(str, days))
+
+
+def test_what_moves_while_lines_are_read_is_listed_at_least_once(
+    cluster: FreshCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topics(cluster.config, cluster.name, partitions=2)
+    read_together = GroupInspector.read_together
+    moved: list[str] = []
+
+    def move(inspector: GroupInspector, ranges: Any) -> Iterator[Any]:
+        """Let a record appear in a line that was looked at before; its line before is read without it."""
+        if not moved:
+            with cluster.scheduler() as scheduler:
+                moved.append(str(scheduler.send_later("k", b"v", cluster.target, 9000)))
+        yield from read_together(inspector, ranges)
+
+    with cluster.scheduler() as scheduler:
+        first = str(scheduler.send_later("k", b"v", cluster.target, 900))
+        scheduler.flush()
+        monkeypatch.setattr(GroupInspector, "read_together", move)
+        assert [each.handle for each in cluster.pending()] == [first, *moved]

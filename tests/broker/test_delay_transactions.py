@@ -82,7 +82,7 @@ def test_an_abort_leaves_no_schedule_and_a_commit_makes_each_due_once(cluster: D
         assert [message.headers() for message in found if message.value() == b"committed as a record"] == [
             [("h", b"1")]
         ]
-        assert [each.message.value() for each in cluster.pending()] == [b"committed by every"]
+        wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"committed by every"])
 
 
 def test_schedules_of_a_transaction_are_seen_with_its_commit_and_what_is_sent_outside_at_once(
@@ -124,7 +124,7 @@ def test_a_schedule_that_is_not_stored_fails_its_transaction(cluster: DelayClust
         assert cluster.pending() == []
         with producer.transaction():
             producer.send(cluster.target, b"goes on", due=60)
-        assert [each.message.value() for each in cluster.pending()] == [b"goes on"]
+        wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"goes on"])
     with (
         producer_of(cluster, **{"message.max.bytes": 5_000_000}) as producer,
         pytest.raises(DeliveryError, match="relays could not move more than 2031616"),
@@ -361,7 +361,7 @@ async def test_an_async_producer_begins_and_ends_transactions_and_its_scheduler_
         with pytest.raises(ConfigError, match="call send"):
             producer.try_send(ProducerRecord(cluster.target, b"v", due=1))
         assert values(cluster) == {b"committed now": 1}
-        assert [each.message.value() for each in cluster.pending()] == [b"committed later"]
+        wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"committed later"])
         with cluster.relay():
             assert (await producer.scheduler.cancel(handle)).name == "CANCELLED"
             assert (await producer.scheduler.cancel("id:committed")).name == "CANCELLED"
@@ -389,7 +389,7 @@ async def test_a_cancelled_transaction_is_aborted_with_its_schedules_also_with_t
             await task
         async with producer.transaction():
             producer.send(cluster.target, b"committed", b"k", due=60)
-        assert [each.message.value() for each in cluster.pending()] == [b"committed"]
+        wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"committed"])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -421,5 +421,9 @@ def test_any_sequence_of_sends_commits_and_aborts_leaves_what_was_committed(clus
                 else:
                     producer.abort_transaction()
                 is_open, open_one = False, Counter[bytes]()
+        if is_open:
+            # What was sent just before it can stand behind its records, and readers of committed records stop there.
+            producer.abort_transaction()
         assert producer.scheduler.flush(30) == 0
-        assert Counter(each.message.value() for each in cluster.pending()) == committed
+        # Kafka has decided when the commit returns, and writes the markers that readers wait for a moment later.
+        wait_until(lambda: Counter(each.message.value() for each in cluster.pending()) == committed)

@@ -285,6 +285,10 @@ def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_say
     user = user_of(broker, "offsets", topic=dead, group=group)
     assert dead in headway(user, "offsets", "show", group).stdout
     assert user.denied() == []
+    user = user_of(broker, "offsets", ["change"], topic=dead, group=[group, f"{group}-new"])
+    assert "made" in headway(user, "offsets", "copy", group, f"{group}-new").stderr
+    assert "made" in headway(user, "offsets", "reset", group, "--earliest").stderr
+    assert user.denied() == []
     user = user_of(broker, "dead", topic=dead)
     assert "0:2" in headway(user, "dead", "list", dead).stdout
     headway(user, "dead", "show", dead, "0:1")

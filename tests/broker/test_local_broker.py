@@ -118,6 +118,7 @@ def test_an_ephemeral_broker_leaves_nothing() -> None:
     assert not broker.data_dir.exists()
 
 
+@pytest.mark.slow
 def test_three_nodes_lose_nothing_when_one_is_killed_and_take_it_back() -> None:
     with LocalBroker(nodes=3, properties=MISSED_SOON) as broker:
         alone = [Admin({"bootstrap.servers": f"127.0.0.1:{node.port}"}) for node in broker.nodes]

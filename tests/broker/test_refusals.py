@@ -161,6 +161,7 @@ def test_a_right_to_write_dead_letters_that_is_lost_while_a_relay_runs_costs_not
     assert keys_of(letters) == Counter(["lost-0", *(f"lost-{number + 1}" for number in range(0, 40, 8))])
 
 
+@pytest.mark.slow
 @MODES
 def test_a_target_that_may_not_be_written_makes_dead_letters_and_keeps_no_other_waiting(
     cluster: DelayCluster, rights: Rights, mode: str

@@ -183,6 +183,7 @@ def secrets_of(data_dir: Path) -> list[str]:
     return passwords + keys
 
 
+@pytest.mark.slow
 def test_a_kept_broker_keeps_users_and_rights_and_says_no_secret(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

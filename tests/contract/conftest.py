@@ -1,19 +1,17 @@
 """Two clusters for one suite: librdkafka's mock, which is quick, and a real Apache Kafka, which is right."""
 
-import ctypes
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import confluent_kafka as ck
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway.broker import LocalBroker
 from headway.core.levels.naming import level_topic
-from headway.kafka.binding.librdkafka import handle_of
+from headway.kafka.binding.mock_cluster import MockCluster
 from headway.priority.consumer import PriorityConsumer
 from headway.priority.producer import PriorityProducer
 
@@ -68,27 +66,13 @@ class Cluster:
 @pytest.fixture(scope="session")
 def mock_cluster() -> Iterator[Cluster]:
     """librdkafka's own cluster, in this process."""
-    holder = ck.Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    _let_groups_start_at_once(holder)
-    [broker] = holder.list_topics(timeout=10).brokers.values()
+    with MockCluster() as mock:
 
-    def create_topics(names: list[str]) -> None:
-        for name in names:  # the mock makes what it is asked about
-            holder.list_topics(name, timeout=10)
+        def create_topics(names: list[str]) -> None:
+            mock.create(names, PARTITIONS)
 
-    # A group that somebody joins again waits for a second less than this.
-    yield Cluster(f"{broker.host}:{broker.port}", create_topics, session_timeout=2000)
-    holder.close()
-
-
-def _let_groups_start_at_once(holder: ck.Producer) -> None:
-    """By default the mock lets each new group wait for 3 seconds, as brokers do."""
-    librdkafka = ctypes.CDLL(ck.cimpl.__file__)
-    librdkafka.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
-    librdkafka.rd_kafka_handle_mock_cluster.argtypes = [ctypes.c_void_p]
-    librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [ctypes.c_void_p, ctypes.c_int32]
-    cluster = librdkafka.rd_kafka_handle_mock_cluster(handle_of(holder))
-    librdkafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
+        # A group that somebody joins again waits for a second less than this.
+        yield Cluster(mock.bootstrap_servers, create_topics, session_timeout=2000)
 
 
 @pytest.fixture(scope="session")

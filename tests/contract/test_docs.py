@@ -1,6 +1,7 @@
 """The README's programs do what it says."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,9 @@ def test_the_programs_are_as_short_as_promised() -> None:
     send, receive, *_ = programs()
     assert len(send.splitlines()) <= 15
     assert len(receive.splitlines()) <= 15
+
+
+def test_the_readme_says_what_each_extra_is_for() -> None:
+    extras = tomllib.loads((README.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra in extras:
+        assert f"| `{extra}` |" in README.read_text()

@@ -37,6 +37,7 @@ def reminders(spark: SparkSession, count: int, seconds: str, tasks: int = 2) -> 
     return spark.range(0, count, 1, tasks).select(number.alias("key"), number.alias("value"), due.alias("due"))
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_cancelled_and_counted(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
@@ -84,6 +85,7 @@ def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_t
     assert pending(spark, config, orders.topic).count() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_job_that_was_interrupted_and_is_run_again_schedules_each_row_once(
     spark: SparkSession, orders: "LevelTopics"

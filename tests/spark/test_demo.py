@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
+@pytest.mark.slow
 def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo", "--records", "1000", "--output", str(tmp_path / "out")]
 
@@ -32,6 +33,7 @@ def test_the_short_demo_keeps_its_promises_and_leaves_its_results(tmp_path: Path
     assert list((tmp_path / "out" / "flights").glob("*/*.parquet"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["Step 1", "Step 2"])  # in the second, Java is only starting
 def test_ctrl_c_ends_the_demo_in_one_sentence(step: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo", "--records", "1000", "--output", str(tmp_path)]

@@ -1,9 +1,11 @@
 """Rows of a DataFrame that are due later: to the lines with the sink's guarantees, and from there by a relay."""
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -11,10 +13,12 @@ from pyspark.sql.types import StructType
 
 from headway import Ladder, Relay
 from headway.delay.topics import TopicNames, create_topics
-from headway.errors import ConfigError
+from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
+from headway.spark.sink.markers import Part
+from headway.spark.sink.options import parse
 from headway.spark.sink.scheduled_rows import find_lines
-from headway.spark.sink.writers import stream_writer
+from headway.spark.sink.writers import Target, stream_writer, write_part
 from tests.spark.stored import Stored, committed
 
 if TYPE_CHECKING:
@@ -109,8 +113,85 @@ def test_lines_that_are_deleted_are_made_again_by_the_same_process(
     assert lines() == made != set()
 
 
+OTHER_LADDER = Ladder((3000, 60_000))
+
+
+def records_by_line(orders: "LevelTopics") -> dict[int, int]:
+    lines = {*LADDER.lines, *OTHER_LADDER.lines}.intersection(lines_there(orders))
+    return {line: len(committed(orders.servers, TopicNames(orders.topic).line(line))) for line in sorted(lines)}
+
+
+def lines_there(orders: "LevelTopics") -> set[int]:
+    return set(TopicNames(orders.topic).lines_of(dict(Admin({"bootstrap.servers": orders.servers}).topics())))
+
+
+def test_a_write_that_lasts_looks_every_ten_minutes_which_lines_are_in_use(orders: "LevelTopics") -> None:
+    config, names = {"bootstrap.servers": orders.servers}, TopicNames(orders.topic)
+    create_topics(config, orders.topic, LADDER, 2)
+    lines = find_lines(config, orders.topic)
+    given = {"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0", "delivery": "at_least_once"}
+    batch = pa.RecordBatch.from_pydict(
+        {"value": ["reminder"], "due": pa.array([int((time.time() + 3600) * 1_000_000)], pa.timestamp("us", "UTC"))}
+    )
+
+    def write_after(seconds: float) -> None:
+        target = Target(parse(given), lines._replace(seen_at=lines.seen_at - seconds))
+        write_part(target, iter([batch]), Part(orders.topic, 0, 0))
+
+    create_topics(config, orders.topic, OTHER_LADDER, 2)
+    write_after(300)
+    assert records_by_line(orders) == {500: 0, 1000: 0, 2000: 1, 3000: 0, 60_000: 0}
+    Admin(config).delete([names.line(line) for line in LADDER.lines])
+    write_after(600)
+    assert records_by_line(orders) == {3000: 0, 60_000: 1}
+    Admin(config).delete([topic for topic in Admin(config).topics() if names.owns(topic)])
+    with pytest.raises(KafkaError, match=f"The scheduler {orders.topic} has no topics any more.*Start the write again"):
+        write_after(600)
+
+
+@pytest.mark.slow
+def test_a_query_that_runs_writes_to_the_lines_that_are_in_use_now(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    create_topics({"bootstrap.servers": orders.servers}, orders.topic, LADDER, 2)
+    rows = spark.readStream.format("headway").options(**orders.options, startingOffsets="earliest").load()
+    in_an_hour = sf.current_timestamp() + sf.expr("INTERVAL 1 HOUR")
+    writer = rows.select("value", in_an_hour.alias("due")).writeStream.format("headway")
+    writer = writer.option("kafka.bootstrap.servers", orders.servers).option("checkpointLocation", str(tmp_path))
+    query = writer.options(topic=f"{orders.topic}-0", schedulerName=orders.topic).start()
+    try:
+        orders.send(1, ["before"])
+        query.processAllAvailable()
+        assert records_by_line(orders) == {500: 0, 1000: 0, 2000: 1}
+        create_topics({"bootstrap.servers": orders.servers}, orders.topic, OTHER_LADDER, 2)
+        deadline = time.monotonic() + 90
+        while not records_by_line(orders)[60_000] and time.monotonic() < deadline:
+            orders.send(1, ["after"])
+            query.processAllAvailable()
+        assert records_by_line(orders)[60_000] == 1
+    finally:
+        query.stop()
+
+
 def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"transaction\.timeout\.ms is 300000; with a column due it must be at most 45000"
     ):
         find_lines({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
+
+
+def test_a_row_that_expires_has_the_header_whether_it_is_due_now_or_later(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    now = int(time.time())
+    frame = spark.createDataFrame(
+        [("now", None, now + 60), ("later", now + 1, now + 90), ("never", None, None)],
+        "value string, due_at long, expires_at long",
+    )
+    times = [sf.timestamp_seconds(f"{name}_at").alias(name) for name in ("due", "expires")]
+    write(frame.select(sf.lit(f"{orders.topic}-0").alias("topic"), "value", *times), orders)
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
+        records = delivered(orders, 0, 3)
+    found = {record.value: dict(record.headers or ()).get("headway.expires") for record in records}
+    expected = {b"now": b"%d" % ((now + 60) * 1000), b"later": b"%d" % ((now + 90) * 1000), b"never": None}
+    assert found == expected

@@ -1,5 +1,6 @@
 """`parallel_map` on a real Spark: batch and streaming DataFrames, and dead letters through the sink."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -63,7 +64,9 @@ def test_a_batch_has_an_outcome_for_each_row_and_dead_letters_for_those_that_are
     by_number = {record.number: record for record in committed(orders.servers, f"{orders.topic}-2")}
     assert by_number.keys() == set(range(13, 20))
     told = {name.removeprefix(PREFIX): value.decode() for name, value in by_number[13].headers}
-    assert told.pop("last.time").isdecimal()
+    assert int(told.pop("first.time")) <= int(told.pop("last.time"))
+    history = {"topic": f"{orders.topic}-2", "origin": [f"{orders.topic}-1", 0, 3]}
+    assert json.loads(told.pop("headway.history")) == history
     assert told.pop("timestamp").isdecimal()
     assert told == {
         "exception": "builtins.ValueError",
@@ -73,6 +76,8 @@ def test_a_batch_has_an_outcome_for_each_row_and_dead_letters_for_those_that_are
         "topic": f"{orders.topic}-1",
         "partition": "0",
         "offset": "3",
+        "first.exception": "builtins.ValueError",
+        "first.message": "bad luck",
     }
     assert by_number[13].key == b"odd"
 

@@ -112,7 +112,8 @@ def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up_and_a_faile
     ]
     error = "error struct<exception: string, message: string, reason: string>"
     handled = spark.createDataFrame(
-        [{**known, **each} for each in of_each], f"{HANDLED}, topic string, value binary, outcome string, {error}"
+        [{**known, **each} for each in of_each],
+        f"{HANDLED}, topic string, value binary, outcome string, {error}, history string",
     )
     outputs = Outputs("unused", {}, "told", "later", "dead", timedelta(minutes=30))
 
@@ -141,6 +142,7 @@ def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_pat
         flights.read_tables(spark, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
@@ -230,6 +232,7 @@ def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
     assert run() == (4_000, 4_000, 2 * late)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_the_example_runs_with_spark_submit(orders: "LevelTopics", tmp_path: Path) -> None:
     sent = list(records(500))

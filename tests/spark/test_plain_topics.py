@@ -1,6 +1,8 @@
 """`format("headway")` on topics that exist: under their own names, with the levels that are given to them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from headway.broker import LocalBroker
+from headway.kafka.admin import Admin
 from headway.kafka.reading.group_inspector import GroupInspector
+from headway.pipelines.flight_outputs import Outputs
+from headway.spark import delay, run_workers
+from headway.spark.source.schema import has_level_topics
+from tests.spark.stored import committed
+from tests.spark.test_workers import Work, await_that
 
 if TYPE_CHECKING:
     from tests.spark.conftest import MicroBatches
@@ -91,6 +99,72 @@ def test_a_query_goes_on_under_other_priorities(
     assert sum(map(len, seen.rows.values())) == 25
 
 
+def test_what_is_read_by_priority_is_written_by_priority_now_and_later(spark: SparkSession, topics: Topics) -> None:
+    topics.send(topics.payments, 6)
+    topics.send(topics.clicks, 4)
+    options = {"kafka.bootstrap.servers": topics.servers, "priorities": topics.priorities(2, 0)}
+    read = spark.read.format("headway").options(**options).load().select("topic", "level", "value")
+    writer = options | {"schedulerName": topics.payments}
+    read.write.format("headway").mode("append").options(**writer).save()
+    assert {name: len(committed(topics.servers, name)) for name in (topics.payments, topics.clicks)} == {
+        topics.payments: 12,
+        topics.clicks: 8,
+    }
+    by_level = spark.range(3).selectExpr(
+        "cast(id as string) as value", "2 as level", "timestamp'2100-01-01' + make_interval(0) as due"
+    )
+    by_level.write.format("headway").mode("append").options(**writer).save()
+    pending = delay.pending(spark, {"bootstrap.servers": topics.servers}, topics.payments)
+    assert [row["topic"] for row in pending.collect()] == [topics.payments] * 3
+
+
+def test_workers_handle_topics_that_exist_at_the_levels_they_declare(
+    spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    servers = headway_broker.bootstrap_servers
+    payments, clicks = (Work(servers, f"spark-plain-{name}", tmp_path) for name in ("payments", "clicks"))
+    clicks.send(range(100))
+    payments.send(range(100, 120))
+    with run_workers(spark, "tests.spark.programs.handlers:by_priority", 1, {"bootstrap.servers": servers}) as running:
+        await_that(lambda: sum(1 for _ in tmp_path.iterdir()) == 120)
+        running.stop()
+        assert running.wait(60)
+
+    handled = {path.name for path in tmp_path.iterdir()}
+    assert handled == {f"0-{number}" for number in range(100)} | {f"2-{number}" for number in range(100, 120)}
+
+
+@pytest.mark.slow
+def test_a_pipeline_of_ones_own_runs_on_topics_that_exist_and_has_a_report(topics: Topics, tmp_path: Path) -> None:
+    answers = f"{topics.payments}-answers"
+    topics.make(answers)
+    topics.send(topics.payments, 5)
+    topics.send(topics.clicks, 9)
+
+    def run(name: str, *more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run"]
+        command += [f"tests.spark.programs.own_pipelines:{name}", "-b", topics.servers, "--output", str(tmp_path)]
+        command += ["--topic", f"{topics.payments}=2", "--topic", f"{topics.clicks}=0", *more]
+        return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+
+    assert "has no 'answring'. Did you mean tests.spark.programs.own_pipelines:answering?" in run("answring").stderr
+    done = run("answering", "--set", f"answers={answers}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("14 rows are in")
+    stored = [json.loads(record.value or b"") for record in committed(topics.servers, answers)]
+    assert {(each["level"], each["result"].split()[0]) for each in stored} == {(2, topics.payments), (0, topics.clicks)}
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def test_what_comes_of_flights_has_the_levels_of_the_topics_that_exist(topics: Topics) -> None:
+    kafka, name = {"bootstrap.servers": topics.servers}, topics.payments
+    to = Outputs("unused", kafka, f"{name}-notices", f"{name}-later", f"{name}-dead")
+    to.create_topics({topics.payments: 2, topics.clicks: 0}, 3)
+    made = {f"{to.notices}-{level}": 2 for level in range(3)} | {f"{to.follow_ups}-{level}": 2 for level in range(3)}
+    there = dict(Admin(kafka).topics())
+    assert made.items() | {(to.dead_letters, 2)} <= there.items()
+
+
 def test_without_levels_a_topic_is_read_as_it_is_by_name_pattern_or_partition(
     spark: SparkSession, topics: Topics
 ) -> None:
@@ -101,6 +175,9 @@ def test_without_levels_a_topic_is_read_as_it_is_by_name_pattern_or_partition(
         given = {"kafka.bootstrap.servers": topics.servers, **options}
         return spark.read.format("headway").options(**given).load().count()
 
+    plain = spark.read.format("headway").options(subscribe=topics.payments)
+    columns = plain.option("kafka.bootstrap.servers", topics.servers).load().selectExpr("level", "topic")
+    assert not has_level_topics(columns.schema)
     assert count(subscribe=topics.payments) == 10
     assert count(subscribe=f"{topics.payments},{topics.clicks}") == 14
     assert count(subscribePattern=topics.payments.removesuffix("payments") + ".*") == 14

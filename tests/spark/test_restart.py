@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headway.spark.source import batch_planner
 from headway.spark.source.options import parse
+from headway.spark.source.schema import schema
 from headway.spark.source.stream_reader import StreamReader
 
 if TYPE_CHECKING:
@@ -86,13 +87,13 @@ def test_a_micro_batch_that_is_planned_anew_on_another_machine_has_the_same_rows
     options = parse({**orders.options, "startingOffsets": "earliest"})
 
     monkeypatch.setattr(batch_planner, "cluster_parallelism", lambda: 4)
-    first = StreamReader(options)
+    first = StreamReader(options, schema(include_headers=False))
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
     before = [task.value for task in first.partitions(start, end)]
     monkeypatch.setattr(batch_planner, "cluster_parallelism", lambda: 2)
     logged = json.loads(json.dumps([start, end]))
-    after = [task.value for task in StreamReader(options).partitions(*logged)]
+    after = [task.value for task in StreamReader(options, schema(include_headers=False)).partitions(*logged)]
 
     assert len(before) == 4
     assert after == before

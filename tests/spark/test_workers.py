@@ -101,6 +101,27 @@ def test_a_record_that_fails_for_good_ends_the_workers_with_its_sentence(
         running.wait(60)
 
 
+def test_handlers_share_what_their_worker_declares(
+    spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    work = Work(headway_broker.bootstrap_servers, "spark-workers-living", tmp_path)
+    work.send(range(10))
+    with run_workers(spark, f"{HANDLERS}:living", 1, {"bootstrap.servers": work.servers}) as running:
+        await_that(lambda: len(work.handled()) == 10)
+        running.stop()
+        assert running.wait(60)
+
+
+def test_what_cannot_be_started_ends_the_workers_with_its_sentence(
+    spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    work = Work(headway_broker.bootstrap_servers, "spark-workers-unborn", tmp_path)
+    running = run_workers(spark, f"{HANDLERS}:unborn", 1, {"bootstrap.servers": work.servers})
+    with pytest.raises(HeadwayError, match=r"The lifespan no_life failed at its start.*there is no database"):
+        running.wait(60)
+
+
+@pytest.mark.slow
 def test_a_record_that_kills_its_process_is_set_aside_and_the_others_are_handled(
     spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
 ) -> None:

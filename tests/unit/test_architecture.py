@@ -24,6 +24,9 @@ ALLOWED = {
     "runtime": set[str](),
     "declarations": {"errors"},
     "config": {"declarations", "errors"},
+    "settings_file": {"errors"},
+    "topic_creation": {"config", "core", "declarations", "errors", "kafka"},
+    "environment": {"broker", "errors", "settings_file"},
     "connection_settings": {"config"},
     "core": {"declarations", "errors", "records"},
     "kafka": {"core", "runtime"} | _BASE,
@@ -33,15 +36,18 @@ ALLOWED = {
     "execution": {"core", "declarations", "errors", "history", "kafka", "records", "runtime"},
     "parallel": {"connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,
     "worker_values": {"declarations", "errors"},
-    "workers": {"core", "parallel", "worker_values"} | _BASE,
+    "workers": {"core", "execution", "parallel", "worker_values"} | _BASE,
     "worker_discovery": {"errors", "workers"},
     "http": {"core", "declarations", "errors", "execution", "records"},
-    "broker": {"errors", "kafka"},
+    "broker": {"errors", "kafka", "runtime"},
     "spark": {"broker", "connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "parallel"}
     | {"runtime", "worker_discovery", "workers"}
     | _BASE,
-    "pipelines": {"connection_settings", "core", "delay", "errors", "execution", "kafka", "parallel", "spark"},
-    "testing": {"broker"},
+    "pipelines": {"connection_settings", "core", "delay", "errors", "execution", "kafka", "parallel", "runtime"}
+    | {"spark", "worker_discovery"},
+    "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
+    | {"workers"}
+    | _BASE,
     "cli": {"*"},
     "__init__": {"*"},
 }

@@ -214,6 +214,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Scheduler(SERVERS, name="my timers"), "The name of the scheduler is 'my timers'; its topics begin with"),
     (lambda: Relay(SERVERS, name=""), "The name of the scheduler is ''; its topics begin with it"),
     (lambda: Relay(SERVERS, mode="fast"), "The mode is 'fast'; it must be 'exactly-once' or 'low-latency'"),  # type: ignore[arg-type]
+    (lambda: Relay(SERVERS, fit="on"), "fit is 'on'; it must be 'off', 'report' or 'auto'"),  # type: ignore[arg-type]
+    (lambda: Relay(SERVERS, max_lines=1), "max_lines is 1; it must be at least 2"),
+    (lambda: Relay(SERVERS, max_lines=65), "max_lines is 65; it must be at most 64"),
+    (lambda: Relay(SERVERS, retire_after=0), "retire_after is 0; it must be above 0"),
     (lambda: Relay(SERVERS, memory=0), "memory is 0 bytes; it must be at least 1"),
     (lambda: Relay(SERVERS, memory="1 GB"), "memory is '1 GB'; it must be a whole number, at least 1"),  # type: ignore[arg-type]
     (lambda: Relay(None), "The configuration is of the type NoneType"),  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 ROWS = re.findall(r"^\| `(headway[\w.]*)` \|.*\| (.*) \|$", (ROOT / "docs" / "names.md").read_text(), re.MULTILINE)
 LISTED = {module: re.findall(r"`(\w+)`", names) for module, names in ROWS}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
+PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
 
 
 @pytest.mark.parametrize("module", LISTED)

@@ -1,15 +1,34 @@
-"""A real Apache Kafka on this machine, for development and tests: `with LocalBroker() as broker: ...`."""
+"""A real Apache Kafka on this machine, for development and tests: `with LocalBroker() as broker: ...`.
+
+A name's module is imported when the name is first used, as in `headway`: a command that only asks where a broker runs
+needs a small part of this package.
+"""
+
+from typing import Any
 
 from headway.errors import LocalBrokerError
+from headway.runtime.lazy_import import importer
 
-try:
-    from headway.broker.local_broker import LocalBroker
-    from headway.broker.node import Node
-except ModuleNotFoundError as error:
-    if error.name not in ("platformdirs", "psutil"):
-        raise
-    raise LocalBrokerError(
-        f"The local broker needs {error.name}, which is not installed: pip install 'headway[broker]'."
-    ) from error
+_MODULES = {
+    "LocalBroker": "headway.broker.local_broker",
+    "Node": "headway.broker.node",
+}
 
-__all__ = ["LocalBroker", "Node"]
+__all__ = list(_MODULES)
+
+_import = importer(__name__, _MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _import(name)
+    except ModuleNotFoundError as error:
+        if error.name not in ("platformdirs", "psutil"):
+            raise
+        raise LocalBrokerError(
+            f"The local broker needs {error.name}, which is not installed: pip install 'headway[broker]'."
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ from typing import IO
 
 import platformdirs
 
-from headway.broker.node import Node
+from headway.broker.node import Node, client_addresses
 from headway.errors import ConfigError, LocalBrokerError
 
 _DESCRIPTION = "broker.json"
@@ -100,6 +100,13 @@ def read_description(data_dir: Path) -> Description | None:
             f"{data_dir / _DESCRIPTION} is damaged ({error}). Restore it from a backup, or delete {data_dir} to "
             "begin anew without its records."
         ) from error
+
+
+def running_servers(data_dir: Path) -> str | None:
+    """Return the addresses for clients of the broker that runs in `data_dir`; None if none does."""
+    description = read_description(data_dir)
+    nodes = description.nodes_in(canonical(data_dir)) if description else []
+    return client_addresses(nodes) if any(node.running for node in nodes) else None
 
 
 @contextmanager

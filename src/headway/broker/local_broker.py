@@ -25,7 +25,7 @@ from headway.broker.data_dir import (
     starting_in,
 )
 from headway.broker.guard import Guard
-from headway.broker.node import Node
+from headway.broker.node import Node, client_addresses
 from headway.broker.ports import choose_ports
 from headway.broker.properties import HOST, render, server_properties
 from headway.broker.runtime import ClassData, Runtime, find_runtime
@@ -107,7 +107,7 @@ class LocalBroker:
         """The addresses for a client's `bootstrap.servers`."""
         if not self.nodes:
             raise LocalBrokerError("The broker was not started yet. Call start(), or use it in a `with`.")
-        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+        return client_addresses(self.nodes)
 
     @property
     def secure(self) -> bool:

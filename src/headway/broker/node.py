@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ import psutil
 
 from headway.broker.diagnosis import diagnose, missing_metadata
 from headway.broker.ports import is_listening, require_free
+from headway.broker.properties import HOST
 from headway.errors import LocalBrokerError
 
 _POLL_SECONDS = 0.01
@@ -184,6 +185,11 @@ class Node:
     @property
     def _pid_file(self) -> Path:
         return self.directory / "pid"
+
+
+def client_addresses(nodes: Iterable[Node]) -> str:
+    """Return the addresses of nodes, for a client's `bootstrap.servers`."""
+    return ",".join(f"{HOST}:{node.port}" for node in nodes)
 
 
 def _lives(process: psutil.Process) -> bool:

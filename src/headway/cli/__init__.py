@@ -24,7 +24,7 @@ SUMMARIES = {
     "schedule": "Schedule records for later, list what is pending, cancel or reschedule it.",
     "relay": "Deliver delayed records when they are due.",
     "worker": "Run handlers that are declared with @worker, and keep them running.",
-    "offsets": "Show what groups have committed, and draw their offset maps.",
+    "offsets": "Show what groups have committed, draw their offset maps, and move or set commits.",
     "dead": "List dead letters, look into them, and send them again.",
     "pipeline": "Run pipelines on Spark, and start your own from them.",
     "report": "Show throughput, waits and lag of what a pipeline did, as a page with plots.",

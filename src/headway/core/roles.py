@@ -91,6 +91,7 @@ ROLES: Final[Mapping[str, Role]] = {
                     "Write TransactionalId <scheduler>-relay-*",
                 ),
             ),
+            RolePart("fit", "with `fit`", ("Write Topic <scheduler>.ladder", "Create Topic <scheduler>.line-*")),
         ),
     ),
     "spark source": Role(
@@ -136,7 +137,11 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
     ),
     "offsets": Role(
-        "`headway offsets show`", (RolePart("", "", ("Describe Group <group>", "Describe Topic <topic>")),)
+        "`headway offsets show`",
+        (
+            RolePart("", "", ("Describe Group <group>", "Describe Topic <topic>")),
+            RolePart("change", "`offsets copy`, `reset`", ("Read Group <group>", "Read Topic <topic>")),
+        ),
     ),
     "dead": Role(
         "`headway dead list`, `show`",

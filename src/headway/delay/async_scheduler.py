@@ -45,6 +45,7 @@ class RecurringOptions(RecordOptions, total=False):
     zone: str
     misfire: Misfire
     older_than: float
+    expires_after: float | None
 
 
 class AsyncScheduler:
@@ -84,14 +85,24 @@ class AsyncScheduler:
         """Cancel a schedule; see `Scheduler.cancel`."""
         scheduler = await self._made()
         left = time_left_of(timeout)
-        return await _settled(await self._call(partial(scheduler.ask_to_cancel, handle, timeout)), left() or 0.0)
+        return await _settled(await self._call(partial(scheduler.begin_to_cancel, handle, timeout)), left() or 0.0)
 
     async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time; see `Scheduler.reschedule`."""
         scheduler = await self._made()
         left = time_left_of(timeout)
-        ask = partial(scheduler.ask_to_reschedule, handle, when, timeout)
+        ask = partial(scheduler.begin_to_reschedule, handle, when, timeout)
         return await _settled(await self._call(ask), left() or 0.0)
+
+    async def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
+        """Cancel a schedule whether or not a relay runs now; see `Scheduler.ask_to_cancel`."""
+        scheduler = await self._made()
+        await self._call(partial(scheduler.ask_to_cancel, handle, timeout))
+
+    async def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
+        """Deliver a schedule at another time whether or not a relay runs now; see `Scheduler.ask_to_reschedule`."""
+        scheduler = await self._made()
+        await self._call(partial(scheduler.ask_to_reschedule, handle, when, timeout))
 
     async def close(self) -> None:
         """Store all schedules and release everything."""

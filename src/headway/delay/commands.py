@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0
 
+_UNANSWERED = ""  # the token of a command that is not answered
+
 Send = Callable[[str, bytes, str, int], Future[Any]]
 """(topic, value, key, partition) -> a future that ends when the record is stored"""
 
@@ -43,6 +45,11 @@ class Commands:
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
         self.is_sent(token, sent)
         return answer
+
+    def tell(self, parts: HandleParts, to: int | None) -> Future[Any]:
+        """Send a command that is not answered; the future resolves when it is stored."""
+        command = Command(parts.id, parts.due, parts.at, _UNANSWERED, self.reply, to)
+        return self._send(self._names.commands, command.encode(), command.id, parts.partition)
 
     def expect(self) -> tuple[str, Future[Settled]]:
         """Return a token for a command that is about to be sent, and the future of its answer."""

@@ -14,6 +14,8 @@ from headway.errors import HeadwayError, SerializationError
 log = logging.getLogger(__name__)
 
 LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
+LAYOUT_HOLDS_FOR = 600.0
+"""The seconds after which lines may have no topics any more: they are looked at before the next schedule is stored."""
 
 
 class Lines(NamedTuple):
@@ -56,9 +58,9 @@ class LineChoice:
         Creates the lines of a delay that is longer than any before, as `reaching` does; a recurring schedule needs
         those of its `gap`, too. Raises `SerializationError` for a key that is no bytes.
         """
-        lines, delay = self._lines, schedule.due - now
         if not self._looked_at <= now / 1000 < self._looked_at + LAYOUT_LASTS:
-            self._look_again_in_a_thread()
+            self._refresh()
+        lines, delay = self._lines, schedule.due - now
         longest = delay if delay > gap else gap
         if longest >= lines.reach:
             lines = self.reaching(longest)
@@ -76,6 +78,14 @@ class LineChoice:
         """Return whether all lines have topics that so many milliseconds need: `reaching` does not wait."""
         return delay < self._lines.reach
 
+    def may_wait(self, delay: float) -> bool:
+        """Return whether `place` waits: a line of this delay has no topic, or lines were looked at long ago."""
+        return self._may_be_gone or not self.covers(delay)
+
+    @property
+    def _may_be_gone(self) -> bool:
+        return time.time() >= self._looked_at + LAYOUT_HOLDS_FOR
+
     def reaching(self, delay: int) -> Lines:
         """Return the lines, with those that a delay needs: create their topics, and wait until brokers know them.
 
@@ -91,10 +101,14 @@ class LineChoice:
         name = self._names.name
         return read_layout(self._connection, name, "Write") or create_topics(self._connection, name, delay=FIRST_DELAYS)
 
-    def _look_again_in_a_thread(self) -> None:
-        """Look for other lines now and then, so that nobody waits."""
-        self._looked_at = time.time()
-        threading.Thread(target=self._look_again, name="headway-layout", daemon=True).start()
+    def _refresh(self) -> None:
+        """Look for other lines: in a thread, so that nobody waits, unless lines may be gone by now."""
+        if self._may_be_gone:
+            self._look_again()
+            self._looked_at = time.time()
+        else:
+            self._looked_at = time.time()
+            threading.Thread(target=self._look_again, name="headway-layout", daemon=True).start()
 
     def _look_again(self) -> None:
         try:

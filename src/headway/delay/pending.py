@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from headway.core.delay.changes import Changes
@@ -10,10 +11,11 @@ from headway.core.delay.ladder import MEMORY
 from headway.core.delay.relay_state import StoredState
 from headway.core.delay.schedule import HandleParts, Schedule
 from headway.delay.records import schedule_of
-from headway.delay.topics import Layout, TopicNames, read_layout
+from headway.delay.topics import Layout, TopicNames, layout_seen_by, read_layout
 from headway.errors import ConfigError, ScheduleError
+from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN
-from headway.kafka.reading.compacted import read_compacted
+from headway.kafka.reading.compacted import TopicReader
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.records import Message
 
@@ -35,7 +37,10 @@ class Pending(NamedTuple):
 
 def layout_of(config: Mapping[str, Any], name: str) -> Layout:
     """Return the layout of a scheduler's topics; raise `ConfigError` if it has no topics."""
-    layout = read_layout(config, name)
+    return _required(read_layout(config, name), name)
+
+
+def _required(layout: Layout | None, name: str) -> Layout:
     if layout is None:
         raise ConfigError(f"The scheduler {name} has no topics. Create them with `headway schedule init`.")
     return layout
@@ -45,41 +50,70 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
     """Yield all pending schedules, or those of some partitions, in no order.
 
     Yields one at a time, since all of them may not fit in memory. Relays keep moving records to shorter lines
-    meanwhile. Shorter lines are read after longer ones, so a record that moves is seen in one line or in both.
+    meanwhile. So what was written to the lines while they were read is read as well, and a record that moves is seen in
+    one line or in both.
     """
-    layout, names = layout_of(config, name), TopicNames(name)
+    with TopicReader(config) as reader, ExitStack() as opened:
+        lines = _lines_of(reader, name, partitions)
+        bounds = reader.bounds()
+        inspector: GroupInspector | None = None  # its clients take a while to connect, and often nothing is pending
+        read_to: dict[Partition, int] = {}
+        for _ in range(2):
+            starts, ends = bounds.starts(lines), bounds.ends(lines)
+            ranges = {
+                place: (max(starts[place], line.start, read_to.get(place, 0)), ends[place])
+                for place, line in lines.items()
+                if place in starts and place in ends  # else the line's topic was deleted meanwhile
+            }
+            wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
+            if not wanted:
+                return
+            inspector = inspector or opened.enter_context(GroupInspector(config, name, reader.admin.client))
+            for place, message in inspector.read_together(wanted):
+                if (pending := lines[place].pending(message)) is not None:
+                    yield pending
+            read_to = ends
+
+
+def _lines_of(reader: TopicReader, name: str, partitions: Collection[int] | None) -> "dict[Partition, _Line]":
+    """Return the lines of a scheduler, each as the relay of each partition has left it."""
+    names = TopicNames(name)
+    layout = _required(layout_seen_by(reader, name), name)
     numbers = range(layout.partitions) if partitions is None else partitions
-    stored = read_compacted(config, names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN)
-    with GroupInspector(config, name) as onlooker:
-        for number in numbers:
-            state = StoredState(stored[number], {})
-            for line in sorted(layout.lines, reverse=True):
-                yield from _of_line(onlooker, names, number, line, state)
+    stored = reader.compacted(names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN)
+    states = {number: StoredState(stored[number], {}) for number in numbers}
+    return {
+        (names.line(line), number): _Line(line, number, states[number])
+        for line in sorted(layout.lines, reverse=True)
+        for number in numbers
+    }
 
 
-def _of_line(
-    onlooker: GroupInspector, names: TopicNames, number: int, line: int, state: StoredState
-) -> Iterator[Pending]:
-    place = names.line(line), number
-    end, start = onlooker.ends([place]).get(place), onlooker.starts([place]).get(place)
-    if end is None or start is None:  # the line's topic was deleted meanwhile
-        return
-    start = max(start, state.mark.offset if line == MEMORY else state.line(line).offset)
-    done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets of the records read
-    for message in onlooker.read(place, start, end):
-        offset = message.offset() or 0
+class _Line:
+    """One partition of a line, of which the records that a relay has not dealt with are pending."""
+
+    def __init__(self, line: int, number: int, state: StoredState) -> None:
+        self._line = line
+        self._number = number
+        self._state = state
+        self._done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets that come
+        self.start = state.mark.offset if line == MEMORY else state.line(line).offset
+
+    def pending(self, message: Message) -> Pending | None:
+        """Return the schedule of a record, None if it is dealt with or cancelled."""
+        offset, done = message.offset() or 0, self._done
         while done and done[0].stop <= offset:
             done.popleft()
         if done and offset in done[0]:
-            continue
+            return None
         try:
             schedule = schedule_of(message)
         except ScheduleError:
-            continue  # a relay makes a dead letter of the record
-        if line == MEMORY and state.mark.has_delivered(schedule, offset):
-            continue
-        if (due := _due(schedule, state.changes)) is not None:
-            yield Pending(line, number, schedule, due, message)
+            return None  # a relay makes a dead letter of the record
+        if self._line == MEMORY and self._state.mark.has_delivered(schedule, offset):
+            return None
+        due = _due(schedule, self._state.changes)
+        return None if due is None else Pending(self._line, self._number, schedule, due, message)
 
 
 def _due(schedule: Schedule, changes: Changes) -> int | None:

@@ -19,6 +19,7 @@ from headway.dead_letters import PREFIX, fitting, halved, letter_headers
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
+from headway.expiry import expiry_header
 from headway.history import Origin, history_of
 from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.kafka.producer.targets import Targets
@@ -135,6 +136,8 @@ class Writing:
             return self.dead_letter(message, missing, _REFUSED)
         partition = ANY_PARTITION if schedule.partition is None else schedule.partition
         headers = own_headers(message)
+        if schedule.recurrence is not None and schedule.recurrence.expires_after:
+            headers = [*headers, expiry_header(schedule.due + schedule.recurrence.expires_after)]
         # By the clock that decided that the record is due: this machine's own clock may be behind it.
         timestamp = max(schedule.due, now)
         return RelayRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)

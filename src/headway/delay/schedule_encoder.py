@@ -101,6 +101,11 @@ def check_later(
             f"if_pending is {if_pending!r}; for a record that is sent it must be 'replace' or 'keep'. A relay answers "
             "a Scheduler's send_later, which can refuse."
         )
+    check_if_pending(if_pending, id_)
+
+
+def check_if_pending(if_pending: IfPending, id_: str | None) -> None:
+    """Raise `ConfigError` for a rule about what is pending under an id, if there is no id."""
     if id_ is None and if_pending != "replace":
         raise ConfigError(f"if_pending is {if_pending!r}, which is about an id of your own: give one, or leave it out.")
 

@@ -13,12 +13,13 @@ from headway.core.delay.recurrence import Misfire, Recurrence
 from headway.core.delay.schedule import HandleParts, partition_of
 from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.core.untrusted import LATEST
+from headway.declarations import is_number, shown
 from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
 from headway.delay.due_time import When, due_at, with_expiry
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
-from headway.delay.schedule_encoder import ScheduleEncoder, put_header
+from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, put_header
 from headway.delay.topics import DEFAULT_NAME, TopicNames
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.connection import change_credentials
@@ -125,6 +126,7 @@ class Scheduler(Closable):
         zone: str = "UTC",
         misfire: Misfire = "coalesce",
         older_than: float = 0.0,
+        expires_after: float | None = None,
         headers: Sequence[Header] = (),
         level: int | None = None,
         partition: int | None = None,
@@ -145,6 +147,8 @@ class Scheduler(Closable):
             misfire: The policy after a time without a relay: "coalesce" delivers once for all missed times, "fire" once
                 for each missed time, "skip" drops times missed by more than `older_than` seconds.
             older_than: The seconds that a missed time may be in the past and still be delivered under "skip".
+            expires_after: The seconds after its time from which on a `ParallelConsumer` does not start a record any
+                more, also if it is delivered late; by default it never expires.
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
@@ -161,7 +165,8 @@ class Scheduler(Closable):
         if not older_than * 1000 <= LATEST:  # NaN fails this comparison, too
             raise ConfigError(f"older_than is {older_than} s; it must be a number of seconds, up to {LATEST // 1000}.")
         oldest = round(max(-1.0, older_than * 1000))
-        recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, oldest)  # type: ignore[arg-type]
+        expiry = 0 if expires_after is None else _expiry(expires_after)
+        recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, oldest, expiry)  # type: ignore[arg-type]
         recurrence.check()
         now = int(time.time() * 1000)
         first = recurrence.following(now, now)
@@ -183,7 +188,7 @@ class Scheduler(Closable):
             ConfigError: The text is no handle.
         """
         left = time_left_of(timeout)
-        return settled_within(self.ask_to_cancel(handle, timeout), timeout, left() or 0.0)
+        return settled_within(self.begin_to_cancel(handle, timeout), timeout, left() or 0.0)
 
     def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time, sooner or later; the handle stays valid.
@@ -191,26 +196,59 @@ class Scheduler(Closable):
         Returns `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
         left = time_left_of(timeout)
-        return settled_within(self.ask_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
+        return settled_within(self.begin_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
 
-    def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
+    def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
+        """Cancel a schedule whether or not a relay runs now; return when Kafka has stored that.
+
+        Unlike `cancel` it needs no answer, and does not tell whether the record came first. A relay that runs, or the
+        next one that does, carries it out. It is right for a handler, whose record is then done with.
+
+        Raises:
+            DeliveryError: Kafka refused it: nothing was asked.
+            KafkaError: It is not stored within `timeout` seconds, and may be later. To ask again does no harm.
+            ConfigError: The text is no handle.
+        """
+        self._tell(handle, None, timeout)
+
+    def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
+        """Deliver a schedule at another time whether or not a relay runs now; raises as `ask_to_cancel` does."""
+        self._tell(handle, self._due_for(when), timeout)
+
+    def begin_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
         """Cancel as `cancel` does, but wait (up to `timeout` seconds) only until the schedule is stored."""
-        return self._ask(handle, None, timeout)
+        return self._asking.ask(self._parts(handle, timeout), None)
 
-    def ask_to_reschedule(
+    def begin_to_reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
     ) -> Future[Settled]:
         """Reschedule as `reschedule` does, but wait only until the schedule is stored."""
+        due = self._due_for(when)
+        return self._asking.ask(self._parts(handle, timeout), due)
+
+    def _due_for(self, when: When) -> int:
+        """Return the due time in milliseconds, after the topics of its lines were created."""
         now = time.time()
         due = due_at(when, now)
         self._check_open()
         self._choice.reaching(due - int(now * 1000))
-        return self._ask(handle, due, timeout)
+        return due
+
+    def _tell(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> None:
+        left = time_left_of(timeout)
+        stored = self._asking.tell(self._parts(handle, timeout), to)
+        try:
+            stored.result(left())
+        except TimeoutError:
+            raise KafkaError(
+                f"What was asked about the schedule {handle} is not stored yet: Kafka has not answered within "
+                f"{timeout:g} s. It may be stored later. Look whether a broker is up, and ask again."
+            ) from None
 
     def may_wait_for_lines(self, when: When) -> bool:
-        """Return whether a schedule for this time is the first to need longer lines, whose topics it then creates."""
+        """Return whether a schedule for this time waits: it needs lines without topics, or lines are looked at anew."""
         now = time.time()
-        return not self._choice.covers(due_at(when, now) - now * 1000)
+        return self._choice.may_wait(due_at(when, now) - now * 1000)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on; raise `ConfigError` if librdkafka does not accept them."""
@@ -267,6 +305,7 @@ class Scheduler(Closable):
         gap: int = 0,
     ) -> ScheduleHandle:
         self._check_open()
+        check_if_pending(if_pending, id_)
         now = time.time()
         at = int(now * 1000)
         due = due_at(when, now) if due is None else due
@@ -302,7 +341,8 @@ class Scheduler(Closable):
         new = Destination(topic, 0, topic, self._client.serve_until, client=self._client)
         return self._destinations.setdefault(topic, new)
 
-    def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
+    def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
+        """Return the parts of a handle, when its schedule is stored."""
         self._check_open()
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
@@ -315,10 +355,20 @@ class Scheduler(Closable):
                 f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only {partitions}. "
                 "It is of a scheduler with another name."
             )
-        return self._asking.ask(parts, to)
+        return parts
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
         return self._send(OutgoingRecord(topic, value, key, partition), None)
+
+
+def _expiry(seconds: float) -> int:
+    """Return the time until a record expires in whole milliseconds; raise `ConfigError` for one that cannot be."""
+    if not is_number(seconds) or not 1 <= seconds * 1000 <= LATEST:
+        raise ConfigError(
+            f"expires_after is {shown(seconds)}; it must be a number of seconds, at least 0.001 and at most "
+            f"{LATEST // 1000}."
+        )
+    return round(seconds * 1000)
 
 
 def _await_stored(handle: ScheduleHandle, timeout: float) -> None:

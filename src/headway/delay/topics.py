@@ -15,6 +15,7 @@ from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.levels.naming import is_topic_name
 from headway.core.untrusted import LATEST, Time, read_json
 from headway.declarations import shown
+from headway.delay.fit_records import FIT_KEY, fit_state_from
 from headway.errors import AuthorizationError, ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
@@ -33,7 +34,7 @@ MAX_MESSAGE_BYTES = 2_097_152
 
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
-_LADDER_KEY = "ladder"
+LADDER_KEY = "ladder"
 _OWN = frozenset({"commands", "answers", "state", "ladder", "dead"})
 _LINE = "line-"
 _is_line = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
@@ -109,12 +110,14 @@ class NewTopic(NamedTuple):
 class Layout(NamedTuple):
     """The partitions that all topics have, the lines that exist, and the lines that may be used.
 
-    A line of the ladder may have no topic yet: that is created when a delay needs it.
+    A line of the ladder may have no topic yet: that is created when a delay needs it. Lines that are `unread` are about
+    to be deleted: nothing is in them, and nobody writes to them.
     """
 
     partitions: int
     lines: tuple[int, ...]
     ladder: Ladder
+    unread: frozenset[int] = frozenset()
 
     @property
     def usable(self) -> Ladder:
@@ -141,7 +144,7 @@ def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
         NewTopic(names.dead, partitions, kept),
-        NewTopic(names.ladder, 1, _COMPACTED),
+        NewTopic(names.ladder, 1, {**_COMPACTED, "segment.ms": "3600000"}),  # relays read all of it when they begin
     ]
 
 
@@ -183,7 +186,7 @@ def create_topics(
         there = existing.look_up([new.name for new in needed])
         _create(admin, names, [new for new in needed if new.name not in there], replication_factor)
         if wanted != in_use.ladder or not in_use.is_stored:
-            _write_ladder(config, names, wanted)
+            store_in_ladder(config, names, {LADDER_KEY: encode_ladder(wanted)})
         return _checked(names, _await(admin, names, [new.name for new in needed]), wanted)
 
 
@@ -203,6 +206,14 @@ def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> 
             return layout
         _create(reader.admin, names, missing, None)
         return _checked(names, _await(reader.admin, names, [new.name for new in missing]), layout.ladder)
+
+
+def create_lines(admin: Admin, names: TopicNames, lines: Iterable[int], partitions: int) -> None:
+    """Create the topics of lines, and wait until they are known. Raises as `create_topics` does."""
+    missing = [_line_topic(names, line, partitions) for line in lines]
+    if missing:
+        _create(admin, names, missing, None)
+        _await(admin, names, [new.name for new in missing])
 
 
 def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
@@ -231,8 +242,12 @@ def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layo
     existing = reader.admin.topics()
     if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
         return None
-    ladder = _read_ladder(reader, names, existing).ladder
-    return None if ladder is None else _checked(names, existing.wanting(wanted), ladder)
+    in_use = _read_ladder(reader, names, existing)
+    if in_use.ladder is None:
+        return None
+    layout = _checked(names, existing.wanting(wanted), in_use.ladder)
+    unread = in_use.retiring.intersection(layout.lines).difference(in_use.ladder.lines)
+    return layout._replace(lines=tuple(line for line in layout.lines if line not in unread), unread=unread)
 
 
 def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication_factor: int | None) -> None:
@@ -275,19 +290,23 @@ def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicLi
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, if any; or, if its record cannot be read, a ladder of all existing lines."""
+    """The ladder that was put in use, if any; or, if its record cannot be read, a ladder of all existing lines.
+
+    Lines that are `retiring` are read no more, unless they are in use.
+    """
 
     ladder: Ladder | None
     is_stored: bool
+    retiring: frozenset[int] = frozenset()
 
 
 def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
     place = names.ladder, 0
     if names.ladder not in existing or not reader.bounds().ends([place]).get(place):  # it may be deleted
         return _InUse(None, is_stored=False)
-    stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0].get(_LADDER_KEY)
-    if ladder := ladder_from(names, _LADDER_KEY.encode(), stored):
-        return _InUse(ladder, is_stored=True)
+    stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
+    if ladder := ladder_from(names, LADDER_KEY.encode(), stored.get(LADDER_KEY)):
+        return _InUse(ladder, is_stored=True, retiring=fit_state_from(names.ladder, stored.get(FIT_KEY)).retiring)
     # All first lines are older than the ladder's first record, but maybe newer than the topics listed before.
     there, default = Ladder.of_those(names.lines_of(reader.admin.topics())), Ladder.exponential()
     # Another scheduler is about to say that more lines may follow.
@@ -297,7 +316,7 @@ def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:
     """Return the ladder that a record of the ladder's topic puts in use; None if there is none or it is unreadable."""
-    if key != _LADDER_KEY.encode() or value is None:
+    if key != LADDER_KEY.encode() or value is None:
         return None
     try:
         return decode_ladder(value)
@@ -319,16 +338,22 @@ def decode_ladder(value: bytes) -> Ladder:
         raise UnreadableError(f"The ladder cannot be read: {error}") from error
 
 
-def _write_ladder(config: Mapping[str, Any], names: TopicNames, ladder: Ladder) -> None:
+def encode_ladder(ladder: Ladder) -> bytes:
+    """Return the stored form of a ladder."""
+    return msgspec.json.encode(ladder.lines)
+
+
+def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mapping[str, bytes]) -> None:
+    """Store values in the ladder's topic, by their keys, in this order. Raises `KafkaError` if that fails."""
     refused: list[Any] = []
     client = ProducerClient({**config, "enable.idempotence": True})
     try:
-        value = msgspec.json.encode(ladder.lines)
-        client.produce(names.ladder, value, _LADDER_KEY, 0, lambda error, _: refused.append(error), 0, None)
+        for key, value in values.items():
+            client.produce(names.ladder, value, key, 0, lambda error, _: refused.append(error), 0, None)
     finally:
         left = client.close(_LADDER_STORED_WITHIN)
     if left or any(refused):
-        raise KafkaError(f"The ladder was not stored in {names.ladder}: {refused or 'no answer'}.")
+        raise KafkaError(f"The ladder was not stored in {names.ladder}: {list(filter(None, refused)) or 'no answer'}.")
 
 
 def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 
-from headway.core.circuit_breaker import CircuitBreaker
+from headway.core.refusal_pause import RefusalPause
 from headway.errors import AuthorizationError, HeadwayError
 from headway.kafka.binding.time_limits import PARTITIONS_TOLD_WITHIN
 
@@ -41,7 +41,7 @@ class Writable:
         self._partitions_of = partitions_of
         self._why_not = why_not
         self._meanwhile = meanwhile
-        self._breaker = CircuitBreaker(longest)
+        self._pause = RefusalPause(longest)
         self._is_refused = False
         self._refused_since = math.inf
         self._refused_at = -math.inf
@@ -52,7 +52,7 @@ class Writable:
     def is_open(self) -> bool:
         """Return whether to try to write now."""
         now = time.monotonic()
-        if not self._breaker.allows(now):
+        if not self._pause.allows(now):
             return False
         if now < self._known_until:
             return True
@@ -76,7 +76,7 @@ class Writable:
     @property
     def again_in(self) -> float:
         """The seconds until the next try."""
-        return max(0.0, self._breaker.again_at - time.monotonic())
+        return max(0.0, self._pause.again_at - time.monotonic())
 
     @property
     def refused_for(self) -> float:
@@ -92,6 +92,6 @@ class Writable:
         self._is_refused = True
         self._known_until = -math.inf
         self.reason = self.reason or reason
-        if self._breaker.refused(now, random.random()):  # noqa: S311 - it spreads retries
+        if self._pause.refused(now, random.random()):  # noqa: S311 - it spreads retries
             self.reason = self._look() or reason
             log.warning("Nothing can be written to %s: %s. %s", self._topic, self.reason.rstrip("."), self._meanwhile)

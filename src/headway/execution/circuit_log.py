@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class CircuitLog:
-    """What was told of a circuit; to be used from any thread, without the dispatch's lock."""
+    """The log of one circuit, told once of each change; to be used from any thread, without the dispatch's lock."""
 
     def __init__(self) -> None:
         self._is_open = False

@@ -1,7 +1,7 @@
 """The context of a record: a handler's second argument."""
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from headway.core.engine.work import Failure
 
@@ -22,10 +22,14 @@ class Attempt(Protocol):
 class Context:
     """One attempt at a record: the second argument of every handler."""
 
-    __slots__ = ("_started", "_work")
+    __slots__ = ("_started", "_work", "state")
+
+    state: Any
+    """What the lifespan of the consumer or worker yields; None without one."""
 
     def __init__(self, work: Attempt) -> None:
         self._work = work
+        self.state = None
         self._started = time.monotonic()
 
     @property

@@ -8,83 +8,34 @@ At most one executor's thread waits for the lock; others leave their reports wit
 thread waited itself, a thousand of them would queue up whenever one was interrupted with the lock. They would then be
 woken one by one.
 
-All calls are in one class, and the file is long for it: each is a few steps under the same lock.
+The steps that need the lock are in `running_jobs`.
 """
 
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from headway.core.engine.circuit import Circuit
-from headway.core.engine.concurrency import Concurrency
-from headway.core.engine.engine import Engine
-from headway.core.engine.work import Outcome
-from headway.core.retry import Again, DeadLetter, Retries, Verdict
-from headway.core.user_errors import without_frames
+from headway.core.engine.rate_limits import RateLimits
 from headway.errors import HeadwayError
-from headway.execution.expiries import Expiries
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.metrics import ParallelMetrics
 from headway.execution.queue_times import QueueTimes
+from headway.execution.running_jobs import RunningJobs, key_of
 from headway.execution.supervision import Supervision
 from headway.records import ConsumerRecord, TopicPartition
-from headway.runtime.wakeup import Wakeup
 
 _MOST_TENANTS_TOLD = 5
-_MOST_UNCOUNTED = 50  # attempts of a record that failed while the circuit was open: one that always fails ends, too
-_AFTER_AN_OUTAGE = 1.0  # seconds
 
 
-def _key_of(work: RecordWork) -> Hashable:
-    """Return the key by which a record counts for the circuit; without a key, the record's own."""
-    key = work.record.raw_key
-    return (work.partition, work.offset) if key is None else key
-
-
-class Dispatch:
+class Dispatch(RunningJobs):
     """The part that hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
 
     The executor and the stores report to the dispatch, so they are made after it, and `begin` gives them to it. Nothing
     starts before that.
     """
-
-    def __init__(
-        self, engine: Engine[ConsumerRecord], retries: Retries, admission: Concurrency, wake: Wakeup, levels: int
-    ) -> None:
-        # At most 30 attributes: with more, CPython shares no keys between dicts, and each access takes longer.
-        self.lock = threading.Lock()
-        self.engine = engine
-        engine.count_slots(lambda: admission.limit)
-        self.paused = False  # True to start nothing; running jobs go on
-        self.ending = False  # nothing starts any more
-        self.failure: HeadwayError | None = None
-        self.expiries = Expiries()
-        self._circuit: Circuit | None = None
-        self._failures = Failures(retries)
-        self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
-        self._take_job: Callable[[float], Job] = partial(engine.take, 1)  # empty if there is none
-        self._supervision: Supervision | None = None
-        self._admission = admission
-        self._is_paced = admission.is_paced
-        self._wake = wake
-        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # finished, not in the engine yet
-        self._waiting = threading.Lock()  # held by the thread that waits for `lock` to pass them on
-        # With the number of unfinished works of its job, if the job has more than one. Works of lost partitions stay
-        # until they are reported.
-        self._running: dict[RecordWork, list[int] | None] = {}
-        self._jobs = 0
-        self._unstored = 0  # works that wait to be stored elsewhere again, or are of lost partitions
-        self._to_store: deque[RecordWork] = deque()  # works among them that are due now
-        self._control_is_due = False
-        self._alarms = [-1] * levels
-        self._watched = False
-        self._rate_is_awaited = False
-        self._done = self._failed = self._dead_letters = self._abandoned = 0
-        self._queue_times: QueueTimes | None = None
 
     def warn_of_queue_times(self, limit: float) -> None:
         """Tell of records that wait longer than this before they start, in seconds; call it before any starts."""
@@ -98,6 +49,7 @@ class Dispatch:
         schedules: Schedules | None = None,
         supervision: Supervision | None = None,
         take_job: Callable[[float], Job] | None = None,
+        limits: RateLimits[ConsumerRecord] | None = None,
         keeps_expired: bool = False,
         circuit: Circuit | None = None,
     ) -> None:
@@ -109,6 +61,7 @@ class Dispatch:
             schedules: The store of records to be tried again much later.
             supervision: The care for suspects and the table of running records.
             take_job: Takes the next job from the engine, empty if there is none; by default a job has one work.
+            limits: The engine's rates of tenants and keys, if it has any.
             keeps_expired: True if records that expired become dead letters; else they are dropped.
             circuit: The circuit breaker of the handler, if it has one.
         """
@@ -118,6 +71,8 @@ class Dispatch:
         self._failures = Failures(self._failures.retries, letters, schedules, supervision)
         self._supervision = supervision
         self._take_job = take_job or self._take_job
+        if limits is not None:
+            self._take_job = partial(self._take_at_rates, limits, self._take_job)
         self._starts = starts
 
     def let_expire(self) -> None:
@@ -125,6 +80,12 @@ class Dispatch:
         if not self.expiries.are_expected:
             self.expiries.are_expected = True
             self._take_job = partial(self._take_in_time, self._take_job)
+
+    def wait_for_outputs(self, waits: bool) -> None:
+        """Start nothing while stored outputs wait for the caller to take them."""
+        self._waits_for_outputs = waits
+        if not waits:
+            self._wake.set()
 
     def end(self) -> None:
         """Start nothing any more."""
@@ -226,7 +187,7 @@ class Dispatch:
                 if self._supervision and self._supervision.finish(work):
                     self._control_is_due = True  # to commit
                 if self._circuit is not None:
-                    self._circuit.succeeded(_key_of(work), work, now)
+                    self._circuit.succeeded(key_of(work), work, now)
                 self._end(work, now)
             self._done += len(job) * self.engine.finish_together(job, now, outputs)
             following = self._next(now)
@@ -355,7 +316,7 @@ class Dispatch:
     def next_change(self, now: float) -> float | None:
         """Return when a job may be able to start though nothing else has happened."""
         with self.lock:
-            if self.paused or self.ending:
+            if self.paused or self.ending or self._waits_for_outputs:
                 return None
             due = self.engine.next_wake()
             if self._circuit is not None and self._circuit.is_open:
@@ -371,155 +332,7 @@ class Dispatch:
             times = (due, allowed)
         return min((time for time in times if time is not None), default=None)
 
-    # With the lock
-
-    def _free(self, now: float) -> int:
-        if self.paused or self.ending or self._starts is None:
-            return 0
-        if self._is_paced and self._circuit is not None and not self._circuit.allows(now):
-            return 0
-        if self._supervision and self._supervision.alone:
-            return self._supervision.free(self._jobs)
-        return self._admission.free(self._jobs, now) if self._is_paced else self._admission.limit - self._jobs
-
-    def _start(self, limit: int, now: float) -> Sequence[Job]:
-        """Return at most `limit` jobs that may start."""
-        jobs: list[Job] = []
-        while len(jobs) < limit and (job := self._next(now)):
-            jobs.append(job)
-        return jobs
-
-    def _next(self, now: float) -> Job | None:
-        if self._free(now) <= 0:
-            self._await_rate()
-            return None
-        if self._supervision and (waited := self._supervision.start_waiting(now)):
-            return waited
-        if not (job := self._take(now)):
-            return None
-        if self._supervision and job[1:]:
-            job, waiting = self._supervision.set_apart(job)
-            for work in waiting:
-                self._end(work, now)
-                self.engine.retry(work, now, None, now)
-        if self._is_paced:
-            self._admission.started(len(job), self._jobs, now)
-            if self._circuit is not None:
-                self._circuit.started(job)
-        if self._queue_times:
-            self._queue_times.note(job, now)
-        level = job[0].assignment.level
-        if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
-            self._alarms[level] = -1
-            self._control_is_due = True
-        return self._supervision.start(job, self._jobs, now) if self._supervision else job
-
-    def _take(self, now: float) -> Job | None:
-        """Take the next job; its works that were handled already, and wait to be stored elsewhere, are set aside."""
-        while self._free(now) > 0 and (job := self._take_job(now)):
-            left = [len(job)] if len(job) > 1 else None
-            for work in job:
-                self._running[work] = left
-            self._jobs += 1
-            if not self._unstored:
-                return job
-            unstored = [work for work in job if work.outcome]
-            if not unstored:
-                return job
-            self._to_store += unstored
-            self._unstored -= len(unstored)
-            self._control_is_due = True
-            if len(unstored) < len(job):
-                return [work for work in job if not work.outcome]
-        return None
-
-    def _take_in_time(self, take: Callable[[float], Job], now: float) -> Job:
-        """Take the next job whose works did not all expire, without those that did and are dropped."""
-        while job := take(now):
-            if left := self._without_expired(job, now):
-                return left
-        return ()
-
-    def _without_expired(self, job: Job, now: float) -> Job:
-        """Return the works of a job without those that expired and are dropped; those to be kept have an outcome."""
-        left = []
-        for work in job:
-            if work.not_after > now or work.outcome:
-                left.append(work)
-                continue
-            self._control_is_due = True  # the buffer has room again, or there is something to store or to commit
-            if self.expiries.keeps(work):
-                self._unstored += 1
-                left.append(work)
-            elif self.engine.finish(work, now):
-                self._done += 1
-                if self._supervision:
-                    self._supervision.finish(work)
-        return left
-
-    def _await_rate(self) -> None:
-        if not self._rate_is_awaited and self._admission.next_change() is not None:
-            self._rate_is_awaited = self._control_is_due = True
-
-    def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
-        if self._supervision and self._supervision.finish(work):
-            self._control_is_due = True  # to commit
-        if self._circuit is not None and not work.outcome:
-            self._circuit.succeeded(_key_of(work), work, now)
-        self._end(work, now)
-        if self.engine.finish(work, now, outputs):
-            self._done += 1
-            if work.outcome and not outputs and isinstance(work.outcome.verdict, DeadLetter):
-                self._dead_letters += 1
-
-    def _end(self, work: RecordWork, now: float) -> None:
-        if self._watched:
-            self._control_is_due = True
-        if work not in self._running:
-            return
-        if self._supervision and self._supervision.end(work):
-            self._control_is_due = True  # other slots are free, too
-        left = self._running.pop(work)
-        if self._is_paced and self._circuit is not None and self._circuit.ended(work, now):
-            self._control_is_due = True  # all slots are free again
-        if left is not None:
-            left[0] -= 1
-            if left[0]:
-                return
-        self._jobs -= 1
-        if self._is_paced:
-            self._admission.ended(self._jobs, now)
-
-    def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Note a failure; return whether it is ours to tell. A work with a dead letter runs until that is stored."""
-        self._failed += 1
-        ours = self.engine.fail(work, error, verdict, now)
-        if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
-            work.outcome = Outcome(without_frames(error), verdict)
-        else:
-            self._end(work, now)
-            self._control_is_due = True  # its next attempt has a time to wait for
-        return ours
-
-    def _under_circuit(self, work: RecordWork, verdict: Verdict, now: float) -> Verdict:
-        """Tell the circuit of a failure, and return the verdict; while it is open the attempt does not count.
-
-        What a handler says of its record alone is no failure of this kind: `FatalError`, `RetryLater`, an attempt that
-        was untried, or a death.
-        """
-        if self._circuit is None:
-            return verdict
-        if not (verdict.tried_out if isinstance(verdict, DeadLetter) else isinstance(verdict, Again)):
-            return verdict
-        if isinstance(verdict, Again) and verdict.untried:
-            return verdict
-        if not self._circuit.failed(_key_of(work), work, now) or work.untried >= _MOST_UNCOUNTED:
-            return verdict
-        if isinstance(verdict, Again):
-            return verdict._replace(untried=True)
-        return Again(min(now + _AFTER_AN_OUTAGE, max(now, work.not_after)), untried=True)
-
-    # Without it
+    # Without the lock
 
     def _wake_control(self) -> None:
         if self._control_is_due:  # seen by at least one thread

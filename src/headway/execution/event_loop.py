@@ -21,11 +21,28 @@ _TURN = 16
 _CLEAN_UP_WITHIN = 1.0  # seconds
 
 
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = precise_event_loop()
+        self._ended = self.loop.create_future()
+        self._thread = threading.Thread(
+            target=_serve, args=(self.loop, self._ended), name="headway-event-loop", daemon=True
+        )
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Cancel the tasks of the loop, and end it; waits for them up to `timeout` seconds."""
+        self.loop.call_soon_threadsafe(self._ended.set_result, None)
+        self._thread.join(timeout)
+
+
 class EventLoop:
     """The handlers as tasks of a loop; a task takes its next job as it ends one, and ends if there is none.
 
-    Make objects that handlers share (a client, a pool) in one of the handlers, unless the loop is given. `owner` is the
-    task of that loop that waits for the consumer.
+    `owner` is the task of a given loop that waits for the consumer. Objects that handlers share belong to the loop: a
+    lifespan makes them there.
     """
 
     def __init__(
@@ -37,16 +54,12 @@ class EventLoop:
     ) -> None:
         self._calls = calls._replace(call=limit_coroutine(calls.call, time_limit)) if time_limit else calls
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
-        self._thread: threading.Thread | None = None
+        self._own: LoopThread | None = None
         self._owner = owner
         self._closing = False
         if loop is None:
-            loop = precise_event_loop()
-            self._ended = loop.create_future()
-            self._thread = threading.Thread(
-                target=_serve, args=(loop, self._ended), name="headway-event-loop", daemon=True
-            )
-            self._thread.start()
+            self._own = LoopThread()
+            loop = self._own.loop
         self._loop = loop
 
     def start(self, jobs: Sequence[Job]) -> None:
@@ -57,9 +70,8 @@ class EventLoop:
         """Cancel the running handlers; waits for them up to `timeout` seconds, or as long as cleaning up may take."""
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
-        if self._thread:
-            self._loop.call_soon_threadsafe(self._ended.set_result, None)
-            self._thread.join(within)
+        if self._own:
+            self._own.close(within)
             return
         with contextlib.suppress(TimeoutError, RuntimeError):  # the handlers take too long, or the loop has ended
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)

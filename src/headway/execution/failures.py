@@ -80,7 +80,7 @@ class Failures:
         return None
 
     def _tell_retry(self, work: RecordWork, error: BaseException, verdict: Again, now: float) -> None:
-        topic, seconds = work.partition.topic, verdict.at - now
+        topic, seconds = work.partition.topic, max(0.0, verdict.at - now)
         if verdict.delay_error:
             sentence = "A function of the retries failed for %r, so a default decides: %s"
             self._delays.tell(topic, now, verdict.delay_error, sentence, work.record)

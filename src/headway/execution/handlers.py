@@ -74,6 +74,11 @@ def with_context(handler: Callable[..., Any], first: str = "record", second: str
     return handler if takes_two else _WithoutContext(handler)
 
 
+def needs_no_context(handler: WithContext) -> bool:
+    """Return whether a handler takes the record alone."""
+    return isinstance(handler, _WithoutContext)
+
+
 def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
     """Return the calls of `handler(record, context)`; `settle` takes the result, without it the record is done."""
     done, failed = dispatch.done, dispatch.settle_job
@@ -120,7 +125,7 @@ def for_batches(handler: WithContext, settle: Settle | None, dispatch: Dispatch)
         return settle(job, result) if settle else dispatch.settle_job(job)
 
     def raised(job: Job, error: BaseException) -> Job | None:
-        failures = _failures(job, error)
+        failures = failures_of(job, error)
         done = [(work, ()) for work in job if work not in failures]
         return dispatch.settle(done, failures.items())
 
@@ -183,7 +188,8 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
     )
 
 
-def _failures(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
+def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
+    """Return the works of a batch that failed, with their errors: those that a `BatchError` names, or else all."""
     try:
         if issubclass(type(error), BatchError):
             return _named_failures(job, error)  # type: ignore[arg-type]

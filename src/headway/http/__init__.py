@@ -1,8 +1,9 @@
-"""A handler that sends a request for each record: `consumer.run(HttpHandler(to_request))`."""
+"""Handlers that send a request for each record, or for each batch: `consumer.run(HttpHandler(to_request))`."""
 
 from headway import errors
 
 try:
+    from headway.http.batch_handler import BatchHttpHandler
     from headway.http.handler import HttpHandler
     from headway.http.request_response import Request, Response
 except ModuleNotFoundError as error:
@@ -12,4 +13,4 @@ except ModuleNotFoundError as error:
         "headway.http needs aiohttp, which is not installed: pip install 'headway[http]'."
     ) from error
 
-__all__ = ["HttpHandler", "Request", "Response"]
+__all__ = ["BatchHttpHandler", "HttpHandler", "Request", "Response"]

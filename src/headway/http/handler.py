@@ -4,8 +4,9 @@ import asyncio
 import inspect
 import io
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import aiohttp
 from multidict import CIMultiDict
@@ -17,6 +18,7 @@ from headway.http.hosts import Hosts
 from headway.http.request_response import Request, Response
 from headway.http.retry_after import retry_after
 
+R = TypeVar("R")
 _TRANSIENT = {408, 425, 429}  # among 4xx; another attempt may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
 _LARGE = 1 << 20
 _NOT_IDEMPOTENT = {"POST", "PATCH"}  # by their definition (RFC 9110 §9.2.2, RFC 5789)
@@ -35,43 +37,25 @@ class _Client(NamedTuple):
     keeper: AsyncGenerator[None, None]
 
 
-class HttpHandler:
-    """A handler that sends a request for each record; the record is done, with the answer as result, if that is a 2xx.
+class Requests(Generic[R]):
+    """The base of the handlers: requests for records, or for batches of them, and what an answer means."""
 
-    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are tried again, and not before `Retry-After`: until
-    then no request goes to that host. Any other status is a `FatalError`; redirects are not followed. TLS certificates
-    are verified. Connections are kept, and closed when the consumer's `run` ends.
-
-    Args:
-        to_request: Makes the request of a record; an error that it raises is a failed attempt.
-        per_host: How many requests one host (scheme, name and port) gets at a time.
-        timeout: How many seconds a request may take, from connecting to the last byte of the answer.
-        accept: Statuses besides 2xx that mean done, such as 409 if a repeated request is answered so.
-        on_response: Is called with record and answer before the record is done; an error that it raises is a failed
-            attempt.
-        idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key` with the record's origin, the same at
-            each attempt, unless the request has one of its own.
-        max_retry_after: The longest wait, in seconds, that a server may ask for.
-        max_body: How many bytes of an answer are read; a longer body is cut.
-        session: Opens the session, for proxies, client certificates and the like; called in the event loop.
-
-    Raises `ConfigError` for arguments out of bounds.
-    """
+    _called_with = "record"
 
     def __init__(
         self,
-        to_request: Callable[[ConsumerRecord], Request],
+        to_request: Callable[[R], Request],
         *,
         per_host: int = 20,
         timeout: float = 10.0,
         accept: Collection[int] = (),
-        on_response: Callable[[ConsumerRecord, Response], Any] | None = None,
+        on_response: Callable[[R, Response], Any] | None = None,
         idempotency_key: bool = True,
         max_retry_after: float = 3600.0,
         max_body: int = 1 << 20,
         session: Callable[[], aiohttp.ClientSession] = open_session,
     ) -> None:
-        check_function("to_request", to_request, ("record",))
+        check_function("to_request", to_request, (self._called_with,))
         check_whole("per_host", per_host, 1, " at a time")
         check_number("timeout", timeout, 0.001, " seconds")
         check_number("max_retry_after", max_retry_after, 0, " seconds")
@@ -79,7 +63,9 @@ class HttpHandler:
         check_flag("idempotency_key", idempotency_key)
         check_function("session", session, ())
         if on_response is not None and (not callable(on_response) or not takes(on_response, 2)):
-            raise ConfigError(f"on_response is {shown(on_response)}; it must be a function of (record, response).")
+            raise ConfigError(
+                f"on_response is {shown(on_response)}; it must be a function of ({self._called_with}, response)."
+            )
         if not isinstance(accept, Collection) or not all(isinstance(status, int) for status in accept):
             raise ConfigError(f"accept is {shown(accept)}; it must be a set of statuses, as {{409}}.")
         self._to_request = to_request
@@ -93,27 +79,29 @@ class HttpHandler:
         self._open_session = session
         self._clients: dict[asyncio.AbstractEventLoop, _Client] = {}
 
-    async def __call__(self, record: ConsumerRecord, context: Context | None = None) -> Response:
-        """Send the record's request; return the answer if it means that the record is done. No context is needed."""
-        request = self._to_request(record)
+    async def _ask(self, request: Request, key: Callable[[], str]) -> Response:
+        """Send a request; return the answer if it means that it is done. `key` gives an `Idempotency-Key` if needed."""
         host = str(request.target.origin())
         client = await self._client()
         async with client.hosts.place(host):
-            response = await self._send(client.session, request, self._headers(request, record))
+            response = await self._send(client.session, request, self._headers(request, key))
             wait = self._wait(response)
             if wait:  # before the place is free again: the next in line is not to send
                 client.hosts.hold(host, wait)
         self._judge(request, response, wait)
-        if self._on_response:
-            judged = self._on_response(record, response)
-            if inspect.isawaitable(judged):
-                await judged
         return response
 
-    def _headers(self, request: Request, record: ConsumerRecord) -> CIMultiDict[str]:
+    async def _tell(self, about: R, response: Response) -> None:
+        if self._on_response:
+            judged = self._on_response(about, response)
+            if inspect.isawaitable(judged):
+                await judged
+
+    def _headers(self, request: Request, key: Callable[[], str]) -> CIMultiDict[str]:
         headers = CIMultiDict(request.headers)
-        if self._idempotency_key and request.method.upper() in _NOT_IDEMPOTENT:
-            headers.setdefault("Idempotency-Key", str(record.origin))
+        needs_key = self._idempotency_key and request.method.upper() in _NOT_IDEMPOTENT
+        if needs_key and "Idempotency-Key" not in headers:
+            headers["Idempotency-Key"] = key()
         return headers
 
     # Sending
@@ -185,20 +173,82 @@ class HttpHandler:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             session = self._open_session()
-            keeper = self._keep(loop, session)
+            # A handler that nobody needs any more, in a loop that goes on, as in Spark's workers. The reference also
+            # keeps the session from being found unclosed together with the handler.
+            at_last = weakref.finalize(self, _close_later, loop, session)
+            at_last.atexit = False
+            keeper = self._keep(loop, session, at_last)
             self._clients[loop] = _Client(session, Hosts(self._per_host), keeper)
             await anext(keeper)
         return self._clients[loop]
 
     async def _keep(
-        self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
+        self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession, at_last: "weakref.finalize[Any, Any]"
     ) -> AsyncGenerator[None, None]:
         """Close the session in its own loop, without anybody's help: a loop that ends closes its generators."""
         async with session:
             try:
                 yield
             finally:
-                del self._clients[loop]
+                self._clients.pop(loop, None)
+                at_last.detach()
+
+
+class HttpHandler(Requests[Any]):
+    """A handler that sends a request for each record; the record is done, with the answer as result, if that is a 2xx.
+
+    For Spark's `parallel_map` it does the same with rows; there the fields of the `Response` are the result's.
+
+    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are tried again, and not before `Retry-After`: until
+    then no request goes to that host. Any other status is a `FatalError`; redirects are not followed. TLS certificates
+    are verified. Connections are kept, and closed when the consumer's `run` ends.
+
+    Args:
+        to_request: Makes the request of a record; an error that it raises is a failed attempt.
+        per_host: How many requests one host (scheme, name and port) gets at a time.
+        timeout: How many seconds a request may take, from connecting to the last byte of the answer.
+        accept: Statuses besides 2xx that mean done, such as 409 if a repeated request is answered so.
+        on_response: Is called with record and answer before the record is done; an error that it raises is a failed
+            attempt.
+        idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key` with the record's origin, the same at
+            each attempt, unless the request has one of its own.
+        max_retry_after: The longest wait, in seconds, that a server may ask for.
+        max_body: How many bytes of an answer are read; a longer body is cut.
+        session: Opens the session, for proxies, client certificates and the like; called in the event loop.
+
+    Raises `ConfigError` for arguments out of bounds.
+    """
+
+    async def __call__(self, record: Any, context: Context | None = None) -> Response:
+        """Send the record's request; return the answer if it means that the record is done. No context is needed."""
+        response = await self._ask(self._to_request(record), lambda: id_of(record))
+        await self._tell(record, response)
+        return response
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
+    closing = session.close()
+    try:
+        asyncio.run_coroutine_threadsafe(closing, loop)
+    except RuntimeError:  # the loop has ended, and has closed it
+        closing.close()
+
+
+def id_of(record: Any) -> str:
+    """Return the origin of a record or of a row as text, the same at each attempt.
+
+    Raises `FatalError` for a row without one: a repeated request could not be told from another.
+    """
+    if isinstance(record, ConsumerRecord):
+        return str(record.origin)
+    origin = record.record_origin()
+    if origin is None:
+        raise FatalError(
+            "The row has no id for Idempotency-Key, which is made of the columns topic, partition and offset of "
+            'format("headway"). Keep these, give the request a header Idempotency-Key of its own, or say '
+            "idempotency_key=False."
+        )
+    return str(origin)
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:

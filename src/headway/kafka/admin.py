@@ -26,6 +26,7 @@ from headway.kafka.allowed_operations import (
 )
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TOPIC_CHANGED_WITHIN
 from headway.kafka.missing_rights import why_refused
@@ -100,6 +101,8 @@ class Admin:
     ) -> "dict[str, TopicDescription | None]":
         """Return the description of each topic, None if it does not exist; raises `AuthorizationError`."""
         found: dict[str, TopicDescription | None] = dict.fromkeys(topics)
+        if mock_at(self._servers):
+            return found
         for topic, answer in ask_about_topics(self._client, list(filter(is_topic_name, topics)), within).items():
             try:
                 found[topic] = answer.result()
@@ -119,6 +122,8 @@ class Admin:
         answers.
         """
         self._ask_patiently()
+        if mock_at(self._servers):
+            return None
         topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
         groups = list(dict.fromkeys(each.name for each in rights if each.resource == "Group"))
         asked = {
@@ -161,6 +166,8 @@ class Admin:
         Raises `KafkaError` if no broker answers.
         """
         self._ask_patiently()
+        if mock := mock_at(self._servers):
+            return None if topic in mock.topics() else f"The topic {topic} does not exist. {how_to_create(topic)}"
         deadline = time.monotonic() + known_within
         try:
             while (about := self._describe_topic(topic, _RIGHTS_TOLD_WITHIN)) is None and time.monotonic() < deadline:
@@ -198,6 +205,9 @@ class Admin:
                 f"Kafka has {_listed(existing)} already, and nothing was created. Choose another name, or delete what "
                 "is there first (`headway topics delete`)."
             )
+        if mock := mock_at(self._servers):
+            mock.create(topics, partitions)
+            return
         replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
         wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
         _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
@@ -221,7 +231,10 @@ class Admin:
             metadata = retrying(
                 self._ask_for_topics,
                 max(self._patience, _ANY_ANSWER_WITHIN),
-                is_over=lambda: self._brokers.none_is_up and time.monotonic() > hopeless_at,
+                # A broker that ends connections itself is there: a second time tells a refusal from a restart.
+                is_over=lambda: (
+                    self._brokers.none_is_up and not self._connection.is_ended and time.monotonic() > hopeless_at
+                ),
             )
         except ck.KafkaException as error:
             raise self._unreachable() from error

@@ -6,6 +6,7 @@ answer. Second, the client goes on to ask a broker that is no coordinator any mo
 asked by a new client. See docs/design/librdkafka.md.
 """
 
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,13 @@ def coordinator_client(config: Config) -> AdminClient:
 
 def ask_for_members(client: AdminClient, group: str) -> "Future[ConsumerGroupDescription]":
     """Ask for the description of a group."""
-    answers: Described = client.describe_consumer_groups([group], request_timeout=_ENDLESS)
-    return answers[group]
+    return ask_for_members_of(client, [group])[group]
+
+
+def ask_for_members_of(client: AdminClient, groups: Collection[str]) -> "Described":
+    """Ask for the descriptions of groups, all at once."""
+    answers: Described = client.describe_consumer_groups(list(groups), request_timeout=_ENDLESS)
+    return answers
 
 
 def ask_for_operations(client: AdminClient, group: str) -> "Future[ConsumerGroupDescription]":

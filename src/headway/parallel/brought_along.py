@@ -10,7 +10,7 @@ from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
 from headway.execution.jobs import RecordWork
 from headway.expiry import expiry_of
-from headway.history import History, ToldError, after_attempt, history_of, told
+from headway.history import History, after_attempt, history_of, told
 from headway.records import ConsumerRecord, with_headers
 
 
@@ -45,11 +45,15 @@ class BroughtAlong:
         if self._expires_after is not None and since > 0:
             latest = since + round(self._expires_after * 1000)
             at = latest if at is None else min(at, latest)
-        failure = _failure(history.first, history.last, history) if history and history.first and history.last else None
+        failure = failure_of(history) if history else None
         return Brought(failure, math.inf if at is None else now + at / 1000 - time.time())
 
 
-def _failure(first: ToldError, last: ToldError, history: History) -> Failure:
+def failure_of(history: History) -> Failure | None:
+    """Return the failed attempts of which a history tells; None if it tells of none."""
+    first, last = history.first, history.last
+    if first is None or last is None:
+        return None
     to_monotonic = time.monotonic() - time.time()
     errors = [EarlierAttemptError(error.exception, error.message) for error in (last, first)]
     times = [error.at / 1000 + to_monotonic for error in (last, first)]

@@ -79,7 +79,7 @@ class Commits:
         self._give_up_level = give_up
         self._rejoin = rejoin
         self._tell = tell
-        self._turns = CommitSchedule(len(levels), interval, now)
+        self._turns = CommitSchedule(levels.count, interval, now)
         self._waits = waits
         self.transactions: Transactions | None = None
         self._on_their_way: list[_OnItsWay] = []
@@ -139,7 +139,7 @@ class Commits:
         self._give_up(lambda _: True)
 
     def _levels_of(self, partitions: Collection[TopicPartition] | None) -> set[int]:
-        return set(range(len(self._levels))) if partitions is None else {each.level for each in partitions}
+        return set(range(self._levels.count)) if partitions is None else {each.level for each in partitions}
 
     def _give_up(self, chosen: Callable[[_OnItsWay], bool]) -> None:
         given_up = [each for each in self._on_their_way if chosen(each) and each.sent.give_up()]

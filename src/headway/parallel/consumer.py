@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
@@ -14,13 +14,14 @@ from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import checked_topics, subscriptions
+from headway.core.levels.naming import LevelSubscription, checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
 from headway.declarations import check_kind, is_coroutine_function
 from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
+from headway.execution.lifespan import Life, Lifespan
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
 from headway.kafka.consumer.commits import OnCommit
@@ -30,6 +31,7 @@ from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
 from headway.parallel.controls import Controls
 from headway.parallel.group_rate import GroupRate
+from headway.parallel.output_stream import Backlog, OutputStream
 from headway.parallel.output_tasks import AsyncOnOutput, OutputTasks
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
@@ -66,6 +68,9 @@ class ParallelConsumer(Controls):
         adaptive: Start with few, grow while throughput grows, shrink when only the latency does.
         rate_limit: The number of records that the group may start in a second. Each member has the share of it that
             it has of the partitions.
+        key_rate_limit: The number of records of one key that may start in a second, for each topic and level.
+        tenant_rate_limit: The number of records of one `tenant` that the group may start in a second, shared by its
+            members as `rate_limit` is.
         time_limit: The seconds that a call of the handler may take; after that the attempt has failed.
         executor: `thread` for plain functions and `async` for coroutine functions, by default as the handler is, or
             `process` for a function that needs the processor. It and the deserialisers must then be importable.
@@ -98,6 +103,9 @@ class ParallelConsumer(Controls):
             done, `dead_letter` that it goes to the `dead_letter_topic`.
         circuit_breaker: The bounds from which on one attempt at a time is made, as long as nearly all fail; by default
             there are none.
+        lifespan: What handlers share: a function that makes a context manager, async or not, of the connection's
+            settings if it takes them. It is entered before the first record, and left after the last handler; what it
+            yields is `context.state`. With `executor="process"` each process has its own.
 
     Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
     thread.
@@ -111,6 +119,8 @@ class ParallelConsumer(Controls):
         max_concurrency: int = 16,
         adaptive: bool = False,
         rate_limit: float | None = None,
+        key_rate_limit: float | None = None,
+        tenant_rate_limit: float | None = None,
         time_limit: float | None = None,
         executor: ExecutorName | None = None,
         processes: int | None = None,
@@ -130,6 +140,7 @@ class ParallelConsumer(Controls):
         expires_after: float | None = None,
         on_expired: OnExpired = "drop",
         circuit_breaker: CircuitBreaker | None = None,
+        lifespan: Lifespan | None = None,
     ) -> None:
         settings = self._settings = ParallelSettings.parse(config)
         checked = checked_options(
@@ -138,6 +149,8 @@ class ParallelConsumer(Controls):
             max_concurrency=max_concurrency,
             adaptive=adaptive,
             rate_limit=rate_limit,
+            key_rate_limit=key_rate_limit,
+            tenant_rate_limit=tenant_rate_limit,
             time_limit=time_limit,
             executor=executor,
             processes=processes,
@@ -157,16 +170,24 @@ class ParallelConsumer(Controls):
             expires_after=expires_after,
             on_expired=on_expired,
             circuit_breaker=circuit_breaker,
+            lifespan=lifespan,
         )
         options = self._options = RunOptions(
             *(settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic),
-            *(commit_mode, on_expired, circuit_breaker),
+            *(commit_mode, on_expired, circuit_breaker, lifespan, checked.limits),
         )
         self._tenancy = checked.tenancy
         levels = settings.levels or 1
         buffer = buffer_records or max(_LEAST_BUFFER, 4 * max_concurrency)
         engine = make_engine(
-            ordering, levels, checked.slots, buffer, buffer_memory, checked.retries.share, checked.tenancy
+            ordering,
+            levels,
+            checked.slots,
+            buffer,
+            buffer_memory,
+            checked.retries.share,
+            checked.tenancy,
+            checked.limits,
         )
         self._wake = Wakeup()
         self._levels = make_levels(settings)
@@ -174,7 +195,8 @@ class ParallelConsumer(Controls):
         self._dispatch = Dispatch(engine, checked.retries, admission, self._wake, levels)
         if queue_time_warning is not None:
             self._dispatch.warn_of_queue_times(queue_time_warning)
-        self._rate = GroupRate(settings.kafka, self._levels, admission, self._dispatch.lock, self._wake)
+        rates = [admission, checked.limits]
+        self._rate = GroupRate(settings.kafka, self._levels, rates, self._dispatch.lock, self._wake)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._callbacks = Callbacks(self._wake)
         self._control = ControlLoop(
@@ -198,7 +220,7 @@ class ParallelConsumer(Controls):
             level.wake(self._wake)
         self._state = threading.Lock()
         self._started = False
-        self._is_subscribed = False
+        self._subscriptions: Sequence[LevelSubscription] = ()
         self._ended = threading.Event()
         self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
         self.failure: BaseException | None = None  # the error that ended the run, if one did
@@ -227,10 +249,10 @@ class ParallelConsumer(Controls):
         self._check_open()
         check_callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost, on_commit=on_commit)
         self._callbacks.use(on_assign, on_revoke, on_lost, on_commit)
-        of_levels = subscriptions(checked_topics(topics), self._settings.levels)
-        self._rate.subscribe(of_levels)
-        self._fetching.subscribe(of_levels)
-        self._is_subscribed = True
+        self._subscriptions = subscriptions(checked_topics(topics), self._settings.levels)
+        self._rate.subscribe(self._subscriptions)
+        if self._parts.life is None:
+            self._fetching.subscribe(self._subscriptions)
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
         """Note which records run in the file of this descriptor, for a process that outlives this one.
@@ -256,6 +278,7 @@ class ParallelConsumer(Controls):
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
+            LifespanError: The lifespan failed at its start, or at its end.
             AuthenticationError: The brokers do not let this client in, or no longer.
             AuthorizationError: A right on a topic or a group is missing from the start. A right lost later is logged
                 now and then, and `metrics` names it, until the right is there again.
@@ -265,10 +288,11 @@ class ParallelConsumer(Controls):
     def _checked(
         self, handler: Handler | BatchHandler, batches: Batches | None = None, *, produces: bool = False
     ) -> WithContext:
-        if batches is None:
-            return checked_handler(handler, self._options.executor, collects=produces)  # type: ignore[arg-type]
-        check_kind("batches", batches, Batches, "Batches, as Batches(100)")
-        return checked_batch_handler(handler, self._options.executor, collects=produces)  # type: ignore[arg-type]
+        if batches is not None:
+            check_kind("batches", batches, Batches, "Batches, as Batches(100)")
+        check = checked_handler if batches is None else checked_batch_handler
+        handle = check(handler, self._options.executor, collects=produces)  # type: ignore[arg-type]
+        return self._parts.with_state(handle, in_batches=batches is not None)
 
     def _each_record(self, handler: WithContext) -> Handlers:
         return for_each_record(handler, None, self._dispatch)
@@ -310,7 +334,7 @@ class ParallelConsumer(Controls):
             await self._run_in_loop(lambda owner: self._produce(handler, on_output, batches, owner))
             return
         check_async_callback("on_output", on_output, ("input", "output", "metadata"))
-        tasks = OutputTasks(on_output)
+        tasks = OutputTasks(on_output, Backlog(self._dispatch))
         try:
             await self._run_in_loop(lambda owner: self._produce(handler, tasks, batches, owner))
         except asyncio.CancelledError:
@@ -383,6 +407,17 @@ class ParallelConsumer(Controls):
         in_batches = batches is not None
         return ResultStream(handle, self._dispatch, run, lambda drain: self.stop(drain=drain), in_batches=in_batches)
 
+    def outputs(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> OutputStream:
+        """Return the stored outputs, to be iterated over with `for` or `async for`; otherwise as `run_and_produce`.
+
+        Each is a `StoredOutput`: input, output, and metadata with topic, partition, offset and timestamp. It comes once
+        it is stored, in transactions once that is committed; its record is then done whether it is taken or not. While
+        1,000 wait to be taken, no further record starts. Leaving the iteration stops the consumer.
+        """
+        self._checked(handler, batches, produces=True)
+        produce = lambda stored, owner: self._produce(handler, stored, batches, owner)  # noqa: E731
+        return OutputStream(produce, lambda drain: self.stop(drain=drain), Backlog(self._dispatch))
+
     def _run(
         self,
         check: Callable[[], WithContext],
@@ -400,11 +435,14 @@ class ParallelConsumer(Controls):
                 handler = check()
                 if batches:
                     self._parts.handle_in_batches(batches, with_outputs=produces)
-                self._parts.require_rights()
-                self._parts.begin(make_calls(handler), owner)
+                self._parts.require_rights(self._subscriptions)
+                self._parts.begin(make_calls(handler), owner, lambda: self._stop is not None)
+                if self._parts.life and self._stop is None:
+                    # A member that cannot answer its group while it starts would hold up all others.
+                    self._fetching.subscribe(self._subscriptions)
                 self._turn_until_stopped()
             # Of the last handler, whose thread has ended by now, or of a callback at the end.
-            if failure := self._dispatch.failure or self._callbacks.failure:
+            if failure := self._dispatch.failure or self._callbacks.failure or self._parts.failure:
                 raise failure
         except BaseException as error:
             self.failure = error
@@ -421,7 +459,7 @@ class ParallelConsumer(Controls):
             self._check_open()
             if self._started:
                 raise ClosedError("A consumer runs once in its life. Make a new consumer to go on.")
-            if not self._is_subscribed:
+            if not self._subscriptions:
                 raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
             self._started = True
 
@@ -442,7 +480,7 @@ class ParallelConsumer(Controls):
                 steps.callback(level.wake, None)
             self._control.leave()
 
-    def _close_in_time(self, closing: Sends | Executor) -> None:
+    def _close_in_time(self, closing: Sends | Executor | Life) -> None:
         closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
 
     # The end

@@ -199,6 +199,7 @@ class ControlLoop:
         finally:
             if not may_commit:  # Ctrl-C, too, ends the wait without an answer
                 self.fetching.let_go(partitions)
+        self.fetching.move_sought()
         self._leaves_until = time.monotonic() + _LEAVE_WITHIN
         for _ in self.committing.commit(None, self._leaves_until):
             pass

@@ -57,7 +57,7 @@ class DelayedOutputs:
 
     def may_wait(self, schedule: Schedule) -> bool:
         """Return whether `place` may have to wait for the topics of a schedule's lines."""
-        return self._choice is None or not self._choice.covers(schedule.due - time.time() * 1000)
+        return self._choice is None or self._choice.may_wait(schedule.due - time.time() * 1000)
 
     def place(self, output: Delayed) -> None:
         """Set the topic and partition of an output with a schedule; raises `KafkaError` if its lines are missing."""

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -89,9 +90,7 @@ class Fetching:
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Join the groups."""
-        for level, subscription in zip(self._levels, subscriptions, strict=True):
-            if subscription.topics:
-                level.subscribe(subscription, self)
+        self._levels.subscribe(subscriptions, self)
 
     # From any thread
 
@@ -139,14 +138,21 @@ class Fetching:
         self._pause_and_resume()
         demand, of_quiet = self._demand(paused)
         more = False
-        for level in reversed(self._levels):
-            if level.level not in self._fetching:
-                self._fetching.add(level.level)
-                try:
-                    more = self._fetch(level, demand[level.level], now, of_quiet[level.level]) or more
-                finally:
-                    self._fetching.remove(level.level)
+        for level, member in self._levels.highest_first():
+            if level not in self._fetching:
+                with self._within(level):
+                    more = self._fetch(level, member, demand[level], now, of_quiet[level]) or more
         return more
+
+    @contextmanager
+    def _within(self, level: int) -> Iterator[None]:
+        """Note that a member is within a call, in which its rebalances happen, and fetches no other of its levels."""
+        together = self._levels.with_same_member([level])
+        self._fetching |= together
+        try:
+            yield
+        finally:
+            self._fetching -= together
 
     def state_of(self, partition: TopicPartition) -> PartitionState:
         """Return what this consumer does with a partition."""
@@ -156,43 +162,42 @@ class Fetching:
             return self._engine.state_of(partition)
 
     def give_up(self, level: int) -> None:
-        """Give a level's partitions up as lost."""
+        """Give a level's partitions up as lost, and those of the levels that have the same group."""
+        together = self._levels.with_same_member([level])
         with self._lock:
-            lost = [partition for partition in self._engine.assigned() if partition.level == level]
+            lost = [partition for partition in self._engine.assigned() if partition.level in together]
         self.lost(lost)
 
     def rejoin(self, level: int) -> None:
-        """Give a level's partitions up as lost and have the level join its group again, after a rebalance under way."""
+        """Give up a level, and have its member join the group again, after a rebalance under way."""
         self.give_up(level)
         self._rejoining.add(level)
 
     def _join_again(self) -> None:
-        for level in self._rejoining - self._fetching:
-            self._rejoining.discard(level)
-            self._fetching.add(level)
-            try:
+        while ready := self._rejoining - self._fetching:
+            level = min(ready)
+            self._rejoining -= self._levels.with_same_member([level])
+            with self._within(level):
                 self._levels[level].rejoin()
-            finally:
-                self._fetching.discard(level)
 
-    def _fetch(self, level: LevelConsumer, demand: int, now: float, of_quiet: int) -> bool:
+    def _fetch(self, level: int, member: LevelConsumer, demand: int, now: float, of_quiet: int) -> bool:
         with GcPause():
-            records = level.fetch(demand, now, of_quiet)
+            records = member.fetch(demand, now, of_quiet, level)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
             with self._lock:
                 self._receive(records, now, brought, tenants)
-                for partition in level.ends.keys() - self._starting.keys():
-                    self._engine.advance(partition, level.ends.pop(partition))
-        _raise_unless_fetching(level)
-        self._begin(level, now)
+                for partition in member.ends.keys() - self._starting.keys():
+                    self._engine.advance(partition, member.ends.pop(partition))
+        _raise_unless_fetching(member)
+        self._begin(level, member, now)
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
         """Return how many records to fetch of each level, and how many of its quiet partitions if none."""
         with self._lock:
             if paused:
-                nothing = [self._dispatch.alarm(level, -1) for level in range(len(self._levels))]
+                nothing = [self._dispatch.alarm(level, -1) for level in range(self._levels.count)]
                 return nothing, nothing
             buffered = self._engine.buffered
             pairs = zip(self._engine.demand(), buffered, self._engine.ready, strict=True)
@@ -233,23 +238,23 @@ class Fetching:
             assigned = {*self._engine.assigned(), *self._starting, *self._sought}
         paused.update(self._callbacks.awaited())
         if paused != self._paused:
-            for level, partitions in self._levels.chosen(paused - self._paused, None).items():
-                level.pause(partitions)
-            for level, partitions in self._levels.chosen((self._paused - paused) & assigned, None).items():
-                level.resume(partitions)
+            for member, partitions in self._levels.chosen(paused - self._paused, None).items():
+                member.pause(partitions)
+            for member, partitions in self._levels.chosen((self._paused - paused) & assigned, None).items():
+                member.resume(partitions)
             self._paused = paused
 
-    def _begin(self, level: LevelConsumer, now: float) -> None:
+    def _begin(self, level: int, member: LevelConsumer, now: float) -> None:
         """Start where the last owners' commits end, without the records that these commits say are done.
 
         Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
-        self._take_sought(level.level, now)  # after that: on_assign may have sought before it returned
+        self._take_sought(level, now)  # after that: on_assign may have sought before it returned
         partitions = [
             partition
             for partition, start in self._starting.items()
-            if partition.level == level.level
+            if partition.level == level
             and start.not_before <= now
             and partition not in awaited
             and not self._runs_on(partition, start, now)
@@ -258,7 +263,7 @@ class Fetching:
             return
         try:
             asked = [partition for partition in partitions if not self._starting[partition].place]
-            committed = level.committed_with_metadata(asked, _REBALANCE_WAITS_FOR) if asked else {}
+            committed = member.committed_with_metadata(asked, _REBALANCE_WAITS_FOR) if asked else {}
         except KafkaError as error:
             log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
             return
@@ -269,14 +274,14 @@ class Fetching:
                 continue  # asked for again at the next turn
             try:
                 if place:
-                    offsets = OffsetMap(place.offset(level, partition, _REBALANCE_WAITS_FOR))
-                    level.seek(partition, offsets.offset)
+                    offsets = OffsetMap(place.offset(member, partition, _REBALANCE_WAITS_FOR))
+                    member.seek(partition, offsets.offset)
                 else:
                     offsets = _offsets_to_start(
-                        level, partition, committed[partition], fails=self._fails_on_invalid_metadata
+                        member, partition, committed[partition], fails=self._fails_on_invalid_metadata
                     )
                 if not place and (came := self._starting[partition].came) is not None:
-                    level.seek(partition, came)  # an end reached before is no end any more
+                    member.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
                 log.warning("Reading %s cannot begin yet, and is asked for again: %s", partition, error)
                 # The partition has no leader, and the other partitions must not wait for that.
@@ -327,21 +332,45 @@ class Fetching:
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions of this consumer, those that start, too."""
         with self._lock:
-            return [*self._engine.assigned(), *self._starting]
+            return list({*self._engine.assigned(), *self._starting, *self._sought})
+
+    def move_sought(self) -> None:
+        """Have partitions that were sought, and did not begin again, stand at their places, as the last commit says."""
+        with self._lock:
+            places = {partition: start.place for partition, start in self._starting.items() if start.place}
+            places |= self._sought
+        for index, (partition, place) in enumerate(places.items()):
+            try:
+                offset = place.offset(self._levels.of(partition), partition, _REBALANCE_WAITS_FOR)
+            except KafkaError as error:
+                log.warning(
+                    "Seeks of %d partitions are not carried out, as the run ends and Kafka does not tell the place in "
+                    "%s: %s They are read on from their last commits.",
+                    *(len(places) - index, partition, error),
+                )
+                return
+            with self._lock:
+                self._sought.pop(partition, None)
+                self._engine.assign(partition, OffsetMap(offset), moved=True)
+            self._starting.pop(partition, None)
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
         """Forget partitions, and what is done of them and not committed."""
         with self._lock:
             self._engine.revoke(partitions)
-            for partition in partitions:
-                self._sought.pop(partition, None)
+            places = {partition: self._sought.pop(partition, None) for partition in partitions}
         self._paused.difference_update(partitions)
         for partition in partitions:
-            self._starting.pop(partition, None)
+            start = self._starting.pop(partition, None)
+            if place := places[partition] or (start and start.place):
+                log.warning(
+                    "%s leaves before the seek to %s was carried out: it is read on from its last commit.",
+                    *(partition, place),
+                )
 
 
 def _offsets_to_start(
-    level: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, *, fails: bool
+    member: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, *, fails: bool
 ) -> OffsetMap:
     """Return the offset map to start from.
 
@@ -353,7 +382,7 @@ def _offsets_to_start(
     if not metadata:
         return OffsetMap(offset)
     try:
-        _, log_end = level.bounds(partition, _REBALANCE_WAITS_FOR)
+        _, log_end = member.bounds(partition, _REBALANCE_WAITS_FOR)
         return decode(metadata, offset, log_end)
     except OffsetMapError as error:
         if fails:
@@ -366,10 +395,10 @@ def _offsets_to_start(
         return OffsetMap(offset)
 
 
-def _raise_unless_fetching(level: LevelConsumer) -> None:
-    while level.errors:
-        error = level.errors.popleft()
-        was_never_granted = isinstance(error, AuthorizationError) and not level.was_member
+def _raise_unless_fetching(member: LevelConsumer) -> None:
+    while member.errors:
+        error = member.errors.popleft()
+        was_never_granted = isinstance(error, AuthorizationError) and not member.was_member
         if was_never_granted or not isinstance(error, FetchError):
             raise error
         log.warning("%s", error)

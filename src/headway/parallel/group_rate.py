@@ -1,4 +1,4 @@
-"""A member's part of its group's rate limit: the share of it that the member has of the partitions.
+"""A member's part of its group's rate limits: the share of them that the member has of the partitions.
 
 All members divide by the same count, the partitions of the subscription in Kafka. No partition has two members, so
 the group keeps the limit whoever joins and leaves, without any message between members.
@@ -6,16 +6,15 @@ the group keeps the limit whoever joins and leaves, without any message between 
 
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Protocol
 
 from headway.config import Config
 from headway.connection_settings import connection_of
-from headway.core.engine.concurrency import Concurrency
-from headway.core.levels.naming import LevelSubscription
+from headway.core.levels.naming import LevelSubscription, matches
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
 from headway.kafka.consumer.level_consumers import LevelConsumers
@@ -29,8 +28,16 @@ _ASK_EVERY = 60.0  # seconds
 _ASK_AGAIN_AFTER = 1.0
 
 
+class SharedRate(Protocol):
+    """A rate of which this member has a share, from 0 to 1."""
+
+    @property
+    def is_shared(self) -> bool: ...
+    def share(self, share: float, now: float) -> None: ...
+
+
 class GroupRate:
-    """The keeper of one member's share, for the control thread; without a limit it does nothing.
+    """The keeper of one member's share, for the control thread; without a rate to share it does nothing.
 
     The share is 0 until Kafka has said how many partitions there are: a moment after the first were assigned.
     """
@@ -39,13 +46,13 @@ class GroupRate:
         self,
         config: Config,
         levels: LevelConsumers,
-        admission: Concurrency,
+        rates: Sequence[SharedRate | None],
         lock: threading.Lock,
         wake: Wakeup,
     ) -> None:
         self._config = config
         self._levels = levels
-        self._admission = admission
+        self._rates = [rate for rate in rates if rate is not None and rate.is_shared]
         self._lock = lock
         self._wake = wake
         self._subscriptions: Sequence[LevelSubscription] = ()
@@ -55,7 +62,8 @@ class GroupRate:
         self._ask_at = math.inf
         self._has_warned = False
         self._share = 0.0
-        admission.share(0.0, time.monotonic())
+        for rate in self._rates:
+            rate.share(0.0, time.monotonic())
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Note which topics the members share."""
@@ -63,7 +71,7 @@ class GroupRate:
 
     def turn(self, now: float) -> None:
         """Let this member start the part that it has of the partitions; never waits."""
-        if not self._admission.has_rate:
+        if not self._rates:
             return
         assigned = sum(len(level.assigned) for level in self._levels)
         if assigned != self._assigned:
@@ -79,8 +87,9 @@ class GroupRate:
         if share != self._share:
             self._share = share
             with self._lock:
-                self._admission.share(share, now)
-            log.info("This member has %d of %s partitions, and that part of the rate limit.", assigned, self._total)
+                for rate in self._rates:
+                    rate.share(share, now)
+            log.info("This member has %d of %s partitions, and that part of the rates to share.", assigned, self._total)
 
     def _note(self, asked: "Future[int]", now: float) -> None:
         self._asked = None
@@ -109,9 +118,5 @@ def partitions_of(subscriptions: Sequence[LevelSubscription], partitions: Mappin
         count
         for subscription in subscriptions
         for name, count in partitions.items()
-        if any(_is_of(topic, name) for topic in subscription.topics)
+        if any(matches(topic, name) for topic in subscription.topics)
     )
-
-
-def _is_of(topic: str, name: str) -> bool:
-    return bool(re.search(topic, name)) if topic.startswith("^") else topic == name

@@ -12,6 +12,9 @@ class Place(NamedTuple):
     what: Literal["offset", "beginning", "end", "time"]
     value: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.what} {self.value}" if self.what in ("offset", "time") else f"its {self.what}"
+
     def offset(self, level: LevelConsumer, partition: TopicPartition, timeout: float) -> int:
         """Return its offset, the end for a time that no record has; raises `KafkaError` if Kafka does not tell."""
         first, end = level.bounds(partition, timeout)

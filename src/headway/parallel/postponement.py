@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from headway.core.circuit_breaker import CircuitBreaker
+from headway.core.refusal_pause import RefusalPause
 from headway.execution.jobs import RecordWork
 
 
@@ -31,21 +31,21 @@ class Postponement:
     def __init__(self, reports: Reports, tell: Callable[[str], None]) -> None:
         self._reports = reports
         self._tell = tell
-        self._breaker = CircuitBreaker()
-        self._lock = threading.Lock()  # for the breaker
+        self._pause = RefusalPause()
+        self._lock = threading.Lock()  # for the pause
 
     def is_over(self) -> bool:
         """Return whether a record may be tried now."""
-        return self._breaker.allows(time.monotonic())
+        return self._pause.allows(time.monotonic())
 
     def postpone(self, work: RecordWork) -> None:
         """Report a record that is not tried now."""
-        self._reports.not_stored(work, self._breaker.again_at)
+        self._reports.not_stored(work, self._pause.again_at)
 
     def refused(self, work: RecordWork, reason: str) -> None:
         """Report a record that Kafka did not take; the pause begins."""
         with self._lock:
-            is_told = self._breaker.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
+            is_told = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
         if is_told:
             self._tell(reason)
         self.postpone(work)

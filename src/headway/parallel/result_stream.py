@@ -5,15 +5,15 @@ therefore come again. Until then a record keeps its slot, so no more results wai
 """
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headway.declarations import is_coroutine_function
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record, not_run
 from headway.execution.jobs import Job
+from headway.parallel.stream import Stream
 from headway.parallel.validation import check_callback
 from headway.records import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
@@ -39,15 +39,17 @@ OnResult = Callable[[Any, Any], Any]
 """The function for a result: (input, value). The input is a `ConsumerRecord`, or for batches a list of them."""
 
 Run = Callable[[Handlers, asyncio.Task[Any] | None], None]
-_Item = tuple[Job, Any] | None
+_Item = tuple[Job, Any]
 
 
-class ResultStream(Generic[R]):
+class ResultStream(Stream[R]):
     """An iterable and async iterable, for one iteration, of results in the order in which handlers end.
 
     It ends after the consumer was stopped, with draining after the last result was taken. Raises the error that ended
     the run, if one did. Leaving the iteration stops the consumer.
     """
+
+    _ends_at_once = True  # results that were not taken come again
 
     def __init__(
         self,
@@ -58,43 +60,11 @@ class ResultStream(Generic[R]):
         *,
         in_batches: bool = False,
     ) -> None:
+        super().__init__(stop)
         self._handler = handler
         self._in_batches = in_batches
         self._dispatch = dispatch
-        self._run = run
-        self._stop = stop
-        self._has_ended = False  # results that were not taken come again
-        self._failure: BaseException | None = None
-
-    def __iter__(self) -> Iterator[R]:
-        items: SimpleQueue[_Item] = SimpleQueue()
-        running = self._start(items.put, None)
-        try:
-            with on_terminate(self._stop):
-                while (item := items.get()) and not self._has_ended:
-                    yield self._result(item)
-                    self._done(item[0])
-        finally:
-            self._leave()
-            running.join()
-        if self._failure:
-            raise self._failure
-
-    async def __aiter__(self) -> AsyncIterator[R]:
-        loop = asyncio.get_running_loop()
-        items: asyncio.Queue[_Item] = asyncio.Queue()
-        put = lambda item: loop.call_soon_threadsafe(items.put_nowait, item)  # noqa: E731
-        running = self._start(put, asyncio.current_task())
-        try:
-            with on_terminate(self._stop):
-                while (item := await items.get()) and not self._has_ended:
-                    yield self._result(item)
-                    self._done(item[0])
-        finally:
-            self._leave()
-            await asyncio.shield(asyncio.to_thread(running.join))
-        if self._failure:
-            raise self._failure
+        self._run_calls = run
 
     def for_each(self, on_result: OnResult) -> None:
         """Call `on_result(record, value)` for each result, one at a time in this thread, until the consumer is stopped.
@@ -103,49 +73,33 @@ class ResultStream(Generic[R]):
         only KeyboardInterrupt ends the run, for Ctrl-C raises it here.
         """
         check_callback("on_result", on_result, ("input", "value"))
-        items: SimpleQueue[_Item] = SimpleQueue()
+        items: SimpleQueue[_Item | None] = SimpleQueue()
         running = self._start(items.put, None)
         try:
             with on_terminate(self._stop):
                 while (item := items.get()) and not self._has_ended:
-                    self._dispatch.settle_later(item[0], _failure_of(on_result, self._result(item)))
+                    self._dispatch.settle_later(item[0], _failure_of(on_result, self._given(item)))
         finally:
             self._leave()
             running.join()
         if self._failure:
             raise self._failure
 
-    def _start(self, put: Callable[[_Item], Any], owner: asyncio.Task[Any] | None) -> threading.Thread:
+    def _run(self, put: Callable[[Any], Any], owner: asyncio.Task[Any] | None) -> None:
         def settle(job: Job, value: Any) -> Job | None:
             put((job, value))
             return self._dispatch.next()
 
         calls = (for_batches if self._in_batches else for_each_record)(self._handler, settle, self._dispatch)
+        self._run_calls(calls, owner if is_coroutine_function(self._handler) else None)
 
-        def run() -> None:
-            try:
-                self._run(calls, owner if is_coroutine_function(self._handler) else None)
-            except BaseException as error:
-                self._failure = error
-            finally:
-                self._has_ended = True
-                put(None)
-
-        running = threading.Thread(target=run, name="headway-control", daemon=True)
-        running.start()
-        return running
-
-    def _leave(self) -> None:
-        if not self._has_ended:
-            self._stop(False)
-
-    def _done(self, job: Job) -> None:
+    def _taken(self, item: _Item) -> None:
         if self._in_batches:
-            self._dispatch.settle_later(job)
+            self._dispatch.settle_later(item[0])
         else:
-            self._dispatch.stored(job[0])
+            self._dispatch.stored(item[0][0])
 
-    def _result(self, item: tuple[Job, Any]) -> R:
+    def _given(self, item: _Item) -> R:
         job, value = item
         records = [work.record for work in job]
         result: Any = BatchResult(records, value) if self._in_batches else Result(records[0], value)

@@ -14,21 +14,23 @@ from headway.connection_settings import connection_of
 from headway.core.engine.circuit import Circuit, CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
+from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import SlotPolicy
-from headway.core.levels.naming import level_group
+from headway.core.levels.naming import LevelSubscription
+from headway.core.rights import Right
 from headway.declarations import is_coroutine_function
-from headway.errors import AuthorizationError, KafkaError
+from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
-from headway.execution.handlers import Handlers, Settle
+from headway.execution.handlers import Handlers, Settle, WithContext
 from headway.execution.jobs import Job
+from headway.execution.lifespan import Life, Lifespan, with_state
 from headway.execution.processes.messages import Deserializers
 from headway.execution.supervision import Supervision
 from headway.execution.threads import Threads
 from headway.kafka.admin import Admin
-from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.consumer.level_consumers import LevelConsumers, members_of
 from headway.kafka.consumer.member_names import as_member
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.serialization import key_reader, value_reader
@@ -73,6 +75,8 @@ class RunOptions:
     commit_mode: CommitMode
     on_expired: OnExpired
     circuit_breaker: CircuitBreaker | None
+    lifespan: Lifespan | None
+    limits: RateLimits[ConsumerRecord] | None
 
 
 class RunParts:
@@ -90,34 +94,44 @@ class RunParts:
         self._take_batch: Callable[[float], Job] | None = None
         self.clients: list[Sends] = []
         self.supervision: Supervision | None = None
+        shared = connection_of(options.settings.kafka)
+        self.life = None if options.lifespan is None else Life(options.lifespan, shared)
 
-    def require_rights(self) -> None:
+    def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
 
         A run also begins while the brokers are away.
         """
-        topics = [right for level in self._levels for right in level.rights() if right.resource == "Topic"]
+        topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
-            Admin(self._connection()).require(topics)
+            Admin(self._connection()).require([Right("Read", "Topic", topic) for topic in topics])
         except AuthorizationError:
             raise
         except KafkaError as unknown:
             log.info("Whether the topics may be read is not known yet: %s", unknown)
 
-    def begin(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> None:
-        """Make what the run needs, and let the dispatch start jobs."""
+    def begin(
+        self, calls: Handlers, owner: "asyncio.Task[Any] | None", is_stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Make what the run needs, what handlers share last of all, and let the dispatch start jobs."""
         if self._options.commit_mode == "transactional" and not self._committing.transactions:
             self._make_transactions(None)
         letters = self._make_letters()
         schedules = DelayedRetries(self._options.settings.kafka, self._options.settings.scheduler, self._dispatch)
         self.clients.append(schedules)
+        if self.life and self._options.executor != "process":
+            loop = owner.get_loop() if owner else None
+            self.life.start(calls.handler, loop, is_stopping, self._dispatch.give_up)
         executor = self._executor = self._make_executor(calls, owner)
+        if self.life and self._options.executor == "process":
+            executor.wait_until_started(is_stopping)  # type: ignore[attr-defined]
         self._dispatch.begin(
             executor.start,
             letters=letters,
             schedules=schedules,
             supervision=self.supervision,
             take_job=self._take_batch,
+            limits=self._options.limits,
             keeps_expired=self._options.on_expired == "dead_letter",
             circuit=Circuit(self._options.circuit_breaker) if self._options.circuit_breaker else None,
         )
@@ -149,16 +163,38 @@ class RunParts:
         scheduler = options.settings.scheduler
         return Outputs(options.outputs, client, on_output, self._connection(), scheduler, of_batches=of_batches)
 
-    def closing(self) -> Sequence[Sends | Executor]:
+    def with_state(self, handler: WithContext, *, in_batches: bool) -> WithContext:
+        """Return a handler whose context has the state of the lifespan; other processes have their own.
+
+        Raises `ConfigError` for a lifespan that does not go with the handler.
+        """
+        if self.life is None:
+            return handler
+        life = self.life
+        life.check(handler)
+        if self._options.executor == "process":
+            return handler
+        return with_state(handler, lambda: life.state, in_batches=in_batches)
+
+    @property
+    def failure(self) -> HeadwayError | None:
+        """The error of the shut-down of what handlers share."""
+        return self.life.failure if self.life else None
+
+    def closing(self) -> Sequence[Sends | Executor | Life]:
         """Return what is to be closed at the end, the last first."""
-        return [*self.clients, self._executor] if self._executor else self.clients
+        closing: list[Sends | Executor | Life] = [*self.clients]
+        closing += [self.life] if self.life else []
+        closing += [self._executor] if self._executor else []
+        return closing
 
     def _make_executor(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> Executor:
         options = self._options
         if self.supervision:
             calls = calls._replace(call=self.supervision.fail_as_before(calls.call))
         if is_coroutine_function(calls.handler):
-            return EventLoop(calls, owner.get_loop() if owner else None, options.time_limit, owner)
+            loop = owner.get_loop() if owner else self.life.loop if self.life else None
+            return EventLoop(calls, loop, options.time_limit, owner)
         if options.executor == "process":
             from headway.execution.processes.pool import Processes  # noqa: PLC0415 - most runs have none
 
@@ -169,6 +205,7 @@ class RunParts:
                 count=options.processes or os.cpu_count() or 1,
                 slots=options.max_concurrency,
                 time_limit=options.time_limit,
+                life=self.life,
             )
         return Threads(calls, options.max_concurrency, options.time_limit)
 
@@ -216,12 +253,8 @@ def make_levels(settings: ParallelSettings) -> LevelConsumers:
     # An end that is reached tells the position behind transaction markers, which are no records.
     own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
     kafka = as_member(settings.kafka) | own
-    if settings.levels is None:
-        return LevelConsumers([LevelConsumer(0, kafka | {"group.id": settings.group}, readers)])
-    groups = [level_group(settings.group, level) for level in range(settings.levels)]
-    return LevelConsumers(
-        [LevelConsumer(level, kafka | {"group.id": group}, readers) for level, group in enumerate(groups)]
-    )
+    per_level = settings.group_per_level
+    return LevelConsumers(members_of(settings.group, settings.levels, kafka, readers, per_level=per_level))
 
 
 def make_engine(
@@ -232,6 +265,7 @@ def make_engine(
     room: int,
     retry_share: float,
     tenancy: Tenancy | None,
+    limits: RateLimits[ConsumerRecord] | None,
 ) -> Engine[ConsumerRecord]:
     """Return the engine, which knows how much memory records and outputs take."""
     return Engine(
@@ -244,6 +278,7 @@ def make_engine(
         size_of_output=size_of_output,
         retry_share=retry_share,
         tenants=None if tenancy is None else tenancy.weights,
+        limits=limits,
     )
 
 

@@ -16,7 +16,7 @@ partitions apart.
 """
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
 from headway.kafka.binding.error_causes import is_fatal, is_out_of_place
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
-from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets
+from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
@@ -184,12 +184,12 @@ class Transactions:
             self._sent.wait(max(timeout, 2 * _ABORTED_WITHIN))
 
     def _carry_out(
-        self, outputs: Sequence[Output], parts: Sequence[LevelOffsets], given_up: threading.Event
+        self, outputs: Sequence[Output], parts: Sequence[MemberOffsets], given_up: threading.Event
     ) -> Refusals:
         """Commit all of it or nothing; runs in a thread."""
         self._given_up = given_up
         try:
-            if strangers := [part.level for part in parts if not capi.is_of_a_member(part.group_metadata)]:
+            if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
                 return {level: not_a_member(f"Level {level}") for level in strangers}
             if self._writer.is_searching or not self._begun:
                 self._renew()
@@ -201,7 +201,7 @@ class Transactions:
         except _LevelsError as error:
             return error.refusals
         except KafkaError as error:
-            return {part.level: error for part in parts}
+            return dict.fromkeys(_levels_of(parts), error)
         except BaseException:
             self.over = True
             raise
@@ -222,7 +222,7 @@ class Transactions:
                 raise _LevelsError({each.level: error for each in outputs if each.schedule is not None}) from error
         return outputs
 
-    def _attempt(self, outputs: Sequence[Output], parts: Sequence[LevelOffsets]) -> Rejection | None:
+    def _attempt(self, outputs: Sequence[Output], parts: Sequence[MemberOffsets]) -> Rejection | None:
         """Commit these outputs and offsets, or none of them if an output is rejected; return the rejection."""
         delivered: list[tuple[Output, Any]] = []
         self._committing = False
@@ -237,7 +237,7 @@ class Transactions:
         except BaseException as error:
             if not self._was_committed(error):
                 raise
-        self.nothing_to_commit([part.level for part in parts])
+        self.nothing_to_commit(_levels_of(parts))
         self._written.update(output.topic for output in outputs)
         if letters := sum(output.returned is None for output in outputs):
             self._dispatch.letters_committed(letters)
@@ -245,13 +245,13 @@ class Transactions:
             self._outputs.delivered(output, message)
         return None
 
-    def _send_offsets(self, part: LevelOffsets) -> None:
+    def _send_offsets(self, part: MemberOffsets) -> None:
         try:
             self._writer.send_offsets(part.offsets, part.group_metadata, COMMIT_ANSWERED_WITHIN, self._is_given_up)
         except KafkaError as error:
             if is_fatal(error):
                 raise
-            raise _LevelsError({part.level: error}) from error
+            raise _LevelsError(dict.fromkeys(part.levels, error)) from error
 
     def _write(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> Rejection | None:
         def stored(index: int, message: Any) -> None:
@@ -372,3 +372,7 @@ class Transactions:
         letters = [self._letter(work, error, _REASON) for work in job]
         first = next(place for place, output in enumerate(outputs) if output.job is job)
         return [*outputs[:first], *letters, *(output for output in outputs[first:] if output.job is not job)]
+
+
+def _levels_of(parts: Iterable[MemberOffsets]) -> list[int]:
+    return [level for part in parts for level in part.levels]

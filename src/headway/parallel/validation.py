@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from headway.config import OutputSettings, ParallelSettings
 from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.lanes import Ordering
+from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import SlotPolicy, make_slots
 from headway.core.levels.naming import is_topic_name
 from headway.core.retry import Retries
@@ -26,8 +27,10 @@ from headway.declarations import (
 )
 from headway.errors import ConfigError, DeserializationError
 from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
+from headway.execution.lifespan import check_lifespan
 from headway.parallel.commits import CommitMode
 from headway.parallel.tenancy import Tenancy, checked_tenancy
+from headway.records import ConsumerRecord
 
 _LEAST_MEMORY = 2**20  # bytes
 
@@ -39,6 +42,7 @@ class CheckedOptions(NamedTuple):
     slots: SlotPolicy
     outputs: OutputSettings
     tenancy: Tenancy | None
+    limits: RateLimits[ConsumerRecord] | None
 
 
 def checked_options(
@@ -48,6 +52,8 @@ def checked_options(
     max_concurrency: Any,
     adaptive: Any,
     rate_limit: Any,
+    key_rate_limit: Any,
+    tenant_rate_limit: Any,
     time_limit: Any,
     executor: Any,
     processes: Any,
@@ -67,6 +73,7 @@ def checked_options(
     expires_after: Any,
     on_expired: Any,
     circuit_breaker: Any,
+    lifespan: Any,
 ) -> CheckedOptions:
     """Return what options amount to; raises `ConfigError` for one that is out of bounds or contradicts another."""
     check_choice("ordering", ordering, tuple(Ordering))
@@ -74,6 +81,8 @@ def checked_options(
     check_flag("adaptive", adaptive)
     for name, limit in (
         ("rate_limit", rate_limit),
+        ("key_rate_limit", key_rate_limit),
+        ("tenant_rate_limit", tenant_rate_limit),
         ("time_limit", time_limit),
         ("queue_time_warning", queue_time_warning),
         ("expires_after", expires_after),
@@ -93,6 +102,8 @@ def checked_options(
         raise ConfigError(f"dead_letter_topic is {dead_letter_topic!r}; it must be the name of a topic, or left out.")
     if circuit_breaker is not None:
         check_kind("circuit_breaker", circuit_breaker, CircuitBreaker, "a CircuitBreaker, as CircuitBreaker()")
+    if lifespan is not None:
+        check_lifespan(lifespan)
     check_choice("on_expired", on_expired, ("drop", "dead_letter"))
     if on_expired == "dead_letter" and dead_letter_topic is None:
         raise ConfigError(
@@ -102,12 +113,20 @@ def checked_options(
     outputs = OutputSettings.parse({} if producer_config is None else producer_config)
     check_transactions(commit_mode, settings, outputs)
     levels = settings.levels or 1
+    if tenant_rate_limit is not None and tenant is None:
+        raise ConfigError(
+            f"tenant_rate_limit is {tenant_rate_limit}, and there is no tenant. Say to whom a record belongs, as "
+            "tenant='header:customer', or name a key_rate_limit for a limit by key."
+        )
     check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
     if distributor is not None:
         check_function("distributor", distributor, ("levels", "capacity"))
     slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
     checked = checked_retries(Retries() if retries is None else retries, dead_letter_topic)
-    return CheckedOptions(checked, slots, outputs, checked_tenancy(tenant, tenant_weights))
+    limits: RateLimits[ConsumerRecord] | None = None
+    if key_rate_limit is not None or tenant_rate_limit is not None:
+        limits = RateLimits(per_tenant=tenant_rate_limit, per_key=key_rate_limit)
+    return CheckedOptions(checked, slots, outputs, checked_tenancy(tenant, tenant_weights), limits)
 
 
 def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) -> None:

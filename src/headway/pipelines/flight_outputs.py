@@ -4,6 +4,7 @@ A handler that is called again may answer otherwise. So its answers are stored i
 of the stored answers.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +18,7 @@ from headway.core.levels.naming import level_topic
 from headway.delay.topics import DEFAULT_NAME
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.topic_naming import TopicNaming
+from headway.pipelines.pipeline_run import Topics
 from headway.spark.stage.output_records import Output, outputs
 
 LATE_MINUTES = 60
@@ -57,26 +59,24 @@ class Outputs:
         kafka = {f"kafka.{name}": value for name, value in connection_of(self.kafka).items()}
         return {**kafka, "schedulerName": self.scheduler_name}
 
-    def create_topics(self, like: str, levels: int) -> None:
-        """Create the missing topics, each with as many partitions as that of the topic `like`.
+    def create_topics(self, like: Topics, levels: int) -> None:
+        """Create the missing topics, each with as many partitions as the topics `like` have at its level.
 
         Brokers set the timestamps of follow-ups, which so show the time of delivery. Raises `KafkaError`, and creates
         none, if a level of `like` does not exist.
         """
         catalog = Catalog(connection_of(self.kafka))
-        catalog.find([like], TopicNaming(levels))
+        names = [like] if isinstance(like, str) else list(like)
+        naming = TopicNaming(None, like) if isinstance(like, Mapping) else TopicNaming(levels)
+        found = Counter((at.topic, at.level) for at in catalog.find(names, naming).partitions)
         existing = catalog.topics()
         for level in range(levels):
-            partitions = existing[level_topic(like, level)]
+            partitions = max((count for (_, own), count in found.items() if own == level), default=max(found.values()))
             for name, settings in ((self.notices, {}), (self.follow_ups, _BROKERS_TIME)):
                 if (topic := level_topic(name, level)) not in existing:
                     catalog.create([topic], partitions, config=settings)
         if self.dead_letters not in existing:
-            catalog.create([self.dead_letters], existing[level_topic(like, 0)])
-
-    def write_parquet(self, handled: DataFrame, batch: int) -> None:
-        """Write a micro-batch, as a function for `foreachBatch`: replace its earlier files, whose rows are the same."""
-        handled.write.mode("overwrite").parquet(f"{self.directory}/flights/batch={batch}")
+            catalog.create([self.dead_letters], max(found.values()))
 
 
 def to_send(handled: DataFrame, to: Outputs) -> DataFrame:

@@ -5,8 +5,8 @@ later, and the results go from Kafka into Parquet. Each stage is a function from
 pipeline of your own can start from any of them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,15 @@ from pyarrow import csv  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headway.connection_settings import connection_of
 from headway.errors import ConfigError
 from headway.execution.context import Context
 from headway.pipelines.flight_outputs import Outputs, from_notices, to_send
+from headway.pipelines.pipeline_run import PipelineRun, parquet_writer, source, triggered
 from headway.spark.report.timestamps import stamped
 from headway.spark.stage.parallel_map import parallel_map
-from headway.spark.stage.task import RowHandler
+from headway.spark.stage.settings import RowHandler
 
 FLIGHT = (
     "carrier string, flight int, origin string, dest string, tailnum string, time_hour timestamp, "
@@ -31,7 +31,19 @@ FLIGHT = (
 )
 TABLES = ("weather", "airports", "planes", "airlines")
 
-__all__ = ["Outputs", "Tables", "enriched", "flights", "handled", "keep", "read_tables", "run", "source", "start"]
+__all__ = [
+    "Outputs",
+    "Tables",
+    "enriched",
+    "flights",
+    "handled",
+    "keep",
+    "pipeline",
+    "read_tables",
+    "run",
+    "source",
+    "start",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +54,6 @@ class Tables:
     airports: DataFrame
     planes: DataFrame
     airlines: DataFrame
-
-
-def source(spark: SparkSession, kafka: Mapping[str, str], topic: str, levels: int, limit: int = 100_000) -> DataFrame:
-    """Return the records of all levels, as a stream from the first record on; `kafka` is librdkafka's settings."""
-    return (
-        spark.readStream.format("headway")
-        .options(**{f"kafka.{name}": value for name, value in kafka.items()})
-        .options(subscribe=topic, levels=levels, startingOffsets="earliest", maxRecordsPerTrigger=limit)
-        .load()
-    )
 
 
 def flights(records: DataFrame) -> DataFrame:
@@ -159,6 +161,19 @@ def packaged_tables() -> Path:
         ) from None
 
 
+def pipeline(run_: PipelineRun) -> None:
+    """Run the whole pipeline. Its options are `notices`, `follow_ups`, `dead_letters`, `after` in seconds, `tables`."""
+    given = run_.options
+    names = {name: given[name] for name in ("notices", "follow_ups", "dead_letters") if name in given}
+    after = timedelta(seconds=float(given.get("after", 3600)))
+    outputs = Outputs(run_.directory, run_.kafka, **names, follow_up_after=after)
+    records = run_.source()
+    outputs.create_topics(run_.topics, run_.levels)
+    tables = read_tables(run_.spark, Path(given["tables"]) if "tables" in given else None)
+    run(run_.spark, records, tables, outputs, run_.levels, once=run_.once)
+    run_.kept = True
+
+
 def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Outputs, levels: int, *, once: bool) -> None:
     """Handle the flights in the records, and keep the handled ones as Parquet.
 
@@ -186,18 +201,14 @@ def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = 
     """
     known = stamped(flights(records), lambda frame: handled(enriched(frame, tables)))
     writer = to_send(known, outputs).writeStream.format("headway").options(**outputs.sink_options)
-    return _triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/handled"), once=once).start()
+    return triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/handled"), once).start()
 
 
 def keep(spark: SparkSession, outputs: Outputs, levels: int, *, once: bool = True) -> StreamingQuery:
     """Start to write the flights of the notices to the directory `flights`: those that are there now, or for ever."""
     notices = from_notices(source(spark, connection_of(outputs.kafka), outputs.notices, levels))
-    writer = notices.writeStream.foreachBatch(outputs.write_parquet)
-    return _triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/kept"), once=once).start()
-
-
-def _triggered(writer: DataStreamWriter, *, once: bool) -> DataStreamWriter:
-    return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
+    writer = notices.writeStream.foreachBatch(parquet_writer(f"{outputs.directory}/flights"))
+    return triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/kept"), once).start()
 
 
 def _table(spark: SparkSession, path: Path) -> DataFrame:

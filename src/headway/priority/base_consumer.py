@@ -6,16 +6,13 @@ Records in the buffers are not returned yet: positions and commits stop before t
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 from headway.config import ConsumerSettings
 from headway.core.levels.level_buffer import LevelBuffer
-from headway.core.levels.naming import level_group
 from headway.errors import ClosedError
 from headway.kafka.binding.capi import is_of_a_member
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
-from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.kafka.consumer.level_consumers import LevelConsumers, LevelOffsets, Partitions
+from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets, Partitions, members_of
 from headway.kafka.consumer.member_names import as_member
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.serialization import key_reader, value_reader
@@ -38,12 +35,11 @@ class BaseConsumer:
         self._closed = self._is_forked = False
         tell_of_forks(self)
         readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-        kafka = as_member(settings.kafka)
-        self._levels = LevelConsumers(
-            [LevelConsumer(level, kafka | _level_config(settings, level), readers) for level in range(settings.levels)]
-        )
-        for level in self._levels:
-            level.wake(self.wake)
+        kafka = as_member(settings.kafka) | {"enable.auto.commit": False, "enable.auto.offset.store": False}
+        per_level = settings.group_per_level
+        self._levels = LevelConsumers(members_of(settings.group, settings.levels, kafka, readers, per_level=per_level))
+        for member in self._levels:
+            member.wake(self.wake)
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions of all levels that this member reads."""
@@ -56,8 +52,8 @@ class BaseConsumer:
         not take.
         """
         self._check_open()
-        for level in self._levels:
-            level.set_sasl_credentials(username, password)
+        for member in self._levels:
+            member.set_sasl_credentials(username, password)
 
     # Places in the log
 
@@ -79,9 +75,8 @@ class BaseConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Return records of an assigned partition from this offset on."""
         self._check_open()
-        level = self._levels.of(partition)
-        level.seek(partition, offset)
-        self._discard(level.level, lambda record: record.topic_partition == partition)
+        self._levels.of(partition).seek(partition, offset)
+        self._discard(partition.level, lambda record: record.topic_partition == partition)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
         """Start again at the beginning of these partitions, or of all."""
@@ -112,8 +107,8 @@ class BaseConsumer:
         """
         self._check_open()
         unreturned = self._first_unreturned()
-        for of_level, chosen in self._levels.chosen(partitions, level, topic).items():
-            of_level.pause(chosen)
+        for member, chosen in self._levels.chosen(partitions, level, topic).items():
+            member.pause(chosen)
             for partition in chosen & unreturned.keys():
                 self.seek(partition, unreturned[partition])
 
@@ -122,8 +117,8 @@ class BaseConsumer:
     ) -> None:
         """Return records from these partitions, from a topic, from a level, or from all again."""
         self._check_open()
-        for of_level, chosen in self._levels.chosen(partitions, level, topic).items():
-            of_level.resume(chosen)
+        for member, chosen in self._levels.chosen(partitions, level, topic).items():
+            member.resume(chosen)
 
     def paused(self) -> set[TopicPartition]:
         """Return the assigned partitions that are paused."""
@@ -163,16 +158,16 @@ class BaseConsumer:
         self._check_open()
         return self._levels[0].topics(None, timeout)
 
-    def transaction_offsets(self) -> list[LevelOffsets]:
-        """Return each level's returned offsets, as a transactional producer commits them.
+    def transaction_offsets(self) -> list[MemberOffsets]:
+        """Return each member's returned offsets, as a transactional producer commits them.
 
-        Raises `KafkaError` for a level between two memberships: Kafka would take its offsets unfenced.
+        Raises `KafkaError` for a member between two memberships: Kafka would take its offsets unfenced.
         """
         self._check_open()
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
         for part in parts:
             if not is_of_a_member(part.group_metadata):
-                raise not_a_member(f"Level {part.level}")
+                raise not_a_member(f"Level {min(part.levels)}")
         return parts
 
     # What was not returned
@@ -206,11 +201,3 @@ class BaseConsumer:
             raise made_before_fork("consumer")
         if self._closed:
             raise ClosedError("The consumer is closed. Make a new one to go on.")
-
-
-def _level_config(settings: ConsumerSettings, level: int) -> dict[str, Any]:
-    return {
-        "group.id": level_group(settings.group, level),
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-    }

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from headway.config import Config, ConsumerSettings
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import LevelSubscription, by_given_level, by_level, checked_topics
+from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName, make_policy
 from headway.declarations import check_function
 from headway.errors import FetchError, HeadwayError, KafkaError, WakeupError
@@ -112,21 +112,15 @@ class PriorityConsumer(BaseConsumer):
             if callback is not None:
                 check_function(name, callback, ("partitions",))
         listener = _Listener(self, on_assign, on_revoke, on_lost or on_revoke)
-        for level, subscription in zip(self._levels, self._per_level(topics), strict=True):
-            level.subscribe(subscription, listener)
+        self._levels.subscribe(subscriptions(topics, self._settings.levels), listener)
         self._subscription = topics
-
-    def _per_level(self, topics: Sequence[str] | Mapping[str, int]) -> list[LevelSubscription]:
-        if isinstance(topics, Mapping):
-            return by_given_level(topics, len(self._levels))
-        return by_level(topics, len(self._levels))
 
     def unsubscribe(self) -> None:
         """Leave the groups, as `close` does; the consumer can subscribe again."""
         self._check_open()
         self._check_not_in_callback("unsubscribe")
-        for level in self._levels:
-            level.unsubscribe()
+        for member in self._levels:
+            member.unsubscribe()
         self._subscription = ()
 
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
@@ -195,12 +189,12 @@ class PriorityConsumer(BaseConsumer):
         """Fetch as much as the policy demands; all callbacks of a poll run in here, before any record is taken."""
         demand = self._policy.demand(self._buffers)
         with defer_signals():  # a signal between librdkafka and a buffer would have records counted as returned
-            for level in reversed(self._levels):
-                self._buffers[level.level].put(level.fetch(demand[level.level], now), now)
-        for level in self._levels:
-            for error in level.errors:
+            for level, member in self._levels.highest_first():
+                self._buffers[level].put(member.fetch(demand[level], now, level=level), now)
+        for member in self._levels:
+            for error in member.errors:
                 if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
-                    level.errors.remove(error)
+                    member.errors.remove(error)
                     raise error
 
     def _take(self, now: float) -> list[ConsumerRecord]:
@@ -221,9 +215,9 @@ class PriorityConsumer(BaseConsumer):
         if self._woken:
             self._woken = False
             raise WakeupError("The poll was woken by wakeup(); no record was lost.")
-        for level in reversed(self._levels):
-            if level.errors:
-                raise level.errors.popleft()
+        for member in reversed(self._levels):
+            if member.errors:
+                raise member.errors.popleft()
 
     # Commits
 
@@ -237,8 +231,8 @@ class PriorityConsumer(BaseConsumer):
     ) -> None:
         """Commit offsets, each the next to read; without any, all records that were returned.
 
-        Without offsets, a call in a rebalance callback commits only the callback's own levels. The group of another
-        level may be waiting for this very member, and would answer a commit only after that.
+        Without offsets, a call in a rebalance callback commits only the levels of the callback's own group. Another
+        group may be waiting for this very member, and would answer a commit only after that.
 
         A synchronous commit raises `KafkaError` if Kafka refuses, or does not answer within `timeout` seconds. For an
         asynchronous one a later poll calls `on_commit(error, offsets)`, which by default logs an error. An asynchronous
@@ -278,18 +272,21 @@ class PriorityConsumer(BaseConsumer):
         """Return the state of each level, lowest first, without a request to Kafka."""
         demand = self._policy.demand(self._buffers)
         positions = self._returned_offsets()
+        assigned: list[list[TopicPartition]] = [[] for _ in range(self._levels.count)]
+        for partition in self._levels.assignment():
+            assigned[partition.level].append(partition)
         return [
             LevelMetrics(
-                level=level.level,
-                share=self._shares[level.level],
-                demand=demand[level.level],
-                buffered=len(self._buffers[level.level]),
-                returned=self._returned[level.level],
-                lag=sum(_lag(level, partition, positions) for partition in level.assigned),
-                partitions=len(level.assigned),
-                refused=level.refused,
+                level=level,
+                share=self._shares[level],
+                demand=demand[level],
+                buffered=len(self._buffers[level]),
+                returned=self._returned[level],
+                lag=sum(_lag(self._levels[level], partition, positions) for partition in assigned[level]),
+                partitions=len(assigned[level]),
+                refused=self._levels[level].refused,
             )
-            for level in self._levels
+            for level in range(self._levels.count)
         ]
 
     # Life
@@ -306,14 +303,14 @@ class PriorityConsumer(BaseConsumer):
         self._commits.settle()
         self._commits.forget()
         try:
-            for level in self._levels:
-                level.wake(None)  # all before an error can end this: they would write to a closed wake-up
-            for level in self._levels:
-                level.close()  # this revokes its partitions, and the listener commits
+            for member in self._levels:
+                member.wake(None)  # all before an error can end this: they would write to a closed wake-up
+            for member in self._levels:
+                member.close()  # this revokes its partitions, and the listener commits
         finally:
             self._closed = True
             self.wake.close()
-        for error in itertools.chain.from_iterable(level.errors for level in self._levels):
+        for error in itertools.chain.from_iterable(member.errors for member in self._levels):
             if not isinstance(error, FetchError):
                 raise error
 
@@ -339,7 +336,7 @@ class PriorityConsumer(BaseConsumer):
 
     @contextlib.contextmanager
     def _calling_back(self, partitions: Collection[TopicPartition]) -> Iterator[None]:
-        self._called_back_for = {partition.level for partition in partitions}
+        self._called_back_for = self._levels.with_same_member(partition.level for partition in partitions)
         try:
             yield
         finally:
@@ -395,6 +392,6 @@ class _Listener:
                 callback(partitions)
 
 
-def _lag(level: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:
-    end = level.known_end(partition)
+def _lag(member: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:
+    end = member.known_end(partition)
     return max(0, end - positions[partition]) if end is not None and partition in positions else 0

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from headway.config import Config
 from headway.core.delay.changes import Settled
+from headway.core.delay.schedule import HandleParts
 from headway.core.outgoing_record import OutgoingRecord
 from headway.delay.async_scheduler import AsyncScheduler, T
 from headway.delay.due_time import When
@@ -53,14 +54,14 @@ class ProducersScheduler(Scheduler):
             )
         return super()._expect_answer()
 
-    def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> Future[Settled]:
+    def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
         if self._is_in_transaction():
             raise ConfigError(
                 f"The schedule {handle} cannot be cancelled or moved while a transaction of this producer is open: a "
                 "relay answers at once, and an abort would not undo it. Ask when the transaction has ended, or by a "
                 "Scheduler of its own. Nothing was asked."
             )
-        return super()._ask(handle, to, timeout)
+        return super()._parts(handle, timeout)
 
 
 class InTurn(Protocol):

@@ -39,7 +39,7 @@ class TransactionalProducer(BaseProducer):
             try:
                 self.client.send_offsets(part.offsets, part.group_metadata, timeout)
             except KafkaError as error:
-                consumer.hear_refusal(part.level, error)
+                consumer.hear_refusal(min(part.levels), error)
                 raise
 
     def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:

@@ -10,6 +10,7 @@ _MODULES = {
     "HeadwayDataSource": "headway.spark.source.data_source",
     "InputRow": "headway.spark.stage.input_row",
     "Output": "headway.spark.stage.output_records",
+    "ProgressListener": "headway.spark.report.level_progress",
     "follow_cluster": "headway.spark.session.parallelism",
     "local_session": "headway.spark.session.session",
     "outputs": "headway.spark.stage.output_records",

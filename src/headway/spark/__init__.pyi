@@ -1,3 +1,4 @@
+from headway.spark.report.level_progress import ProgressListener
 from headway.spark.report.timestamps import stamped
 from headway.spark.session.parallelism import follow_cluster
 from headway.spark.session.session import local_session
@@ -13,6 +14,7 @@ __all__ = [
     "HeadwayDataSource",
     "InputRow",
     "Output",
+    "ProgressListener",
     "follow_cluster",
     "local_session",
     "outputs",

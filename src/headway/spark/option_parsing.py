@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
+from headway.core.levels.naming import MOST_LEVELS
 from headway.declarations import shown
 from headway.errors import ConfigError
 
@@ -19,6 +20,7 @@ LARGEST = 2**63 - 1
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _DIGITS = 40
+_PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
 _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
@@ -102,3 +104,21 @@ def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
     if not isinstance(form, dict):
         raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {example}.")
     return form
+
+
+def topic_priorities(value: str) -> dict[str, int]:
+    """Return the option `priorities`: the level of each topic that has no level topics.
+
+    >>> topic_priorities('{"payments": 2, "clicks": 0}')
+    {'payments': 2, 'clicks': 0}
+    """
+    form = json_object("priorities", value, _PRIORITIES_EXAMPLE)
+    for topic, level in form.items():
+        if type(level) is not int or not 0 <= level < MOST_LEVELS:
+            raise ConfigError(
+                f"The option priorities gives {topic} the level {shown(level)}; it must be a whole number from 0, the "
+                f"lowest, to {MOST_LEVELS - 1}."
+            )
+    if not form:
+        raise ConfigError(f"The option priorities names no topic. Name some, as {_PRIORITIES_EXAMPLE}.")
+    return dict(form)

@@ -28,10 +28,12 @@ from headway.errors import (
     HandlerError,
     HeadwayError,
     KafkaError,
+    LifespanError,
 )
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.parallel.consumer import ParallelConsumer
+from headway.spark.session.session_context import context_of
 from headway.spark.worker_process import STOP, TaskSupervisor
 from headway.worker_discovery import find_workers
 
@@ -85,7 +87,7 @@ class WorkerTask:
     def mistake(self, error: HeadwayError) -> "Ended":
         """Return an error's meaning for the run; raise the error if another attempt may help."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
-        if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError)):
+        if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError, LifespanError)):
             return Ended(None, f"{self.worker}: {error}")
         raise error
 
@@ -120,8 +122,8 @@ def run_workers(
         max_concurrency: How many records each worker handles at a time. By default as declared.
         drain_timeout: How many seconds running records may take after `stop`.
 
-    Raises `ConfigError` for a handler that is not found here, or is no worker, and `KafkaError` if Kafka refuses the
-    topic `headway-control`, through which workers receive their stop message.
+    Raises `ConfigError` for a session of Spark Connect, and for a handler that is not found here, or is no worker;
+    `KafkaError` if Kafka refuses the topic `headway-control`, through which workers receive their stop message.
     """
     check_whole("n", n, 1)
     if max_concurrency is not None:
@@ -129,11 +131,12 @@ def run_workers(
     check_number("drain_timeout", drain_timeout, 0)
     if not isinstance(handler_path, str) or ":" not in handler_path:
         raise ConfigError(f"The handler is {handler_path!r}; name it as module:handler.")
+    context = context_of(spark, "run_workers", "Run `headway worker`, or submit a program that calls run_workers.")
     [worker] = find_workers([handler_path]).values()
     connection = connection_of({**worker.config, **config})
     control = ControlTopic(connection, CONTROL_TOPIC)
     task = WorkerTask(handler_path, config, connection, max_concurrency, drain_timeout, uuid.uuid4().hex, control.end())
-    return ClusterWorkers(spark.sparkContext, task, n, control)
+    return ClusterWorkers(context, task, n, control)
 
 
 class ClusterWorkers:

@@ -1,1 +1,25 @@
-"""Helpers for tests of programs that use Headway."""
+"""What tests of handlers and workers need: records and contexts, runs of a worker until it is idle, a mock of Kafka.
+
+A name's module is imported when the name is first used, as in `headway`: pytest loads this package in every session.
+"""
+
+from headway.runtime.lazy_import import importer
+
+_MODULES = {
+    "Call": "headway.testing.worker_run",
+    "DeadLetter": "headway.testing.worker_run",
+    "MockCluster": "headway.kafka.binding.mock_cluster",
+    "Scheduled": "headway.testing.worker_run",
+    "WorkerRun": "headway.testing.worker_run",
+    "context": "headway.testing.stand_ins",
+    "record": "headway.testing.stand_ins",
+    "run_until_idle": "headway.testing.worker_run",
+}
+
+__all__ = list(_MODULES)
+
+__getattr__ = importer(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

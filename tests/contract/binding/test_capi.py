@@ -3,6 +3,8 @@
 import ctypes
 import os
 import select
+import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of, decode
 from headway.errors import ClosedError, KafkaError
 from headway.kafka.binding import capi
-from headway.kafka.binding.librdkafka import handle_of
+from headway.kafka.binding.librdkafka import handle_of, lib
 
 if TYPE_CHECKING:
     from headway.broker import LocalBroker
@@ -318,3 +320,21 @@ def test_a_transaction_carries_an_offset_map_exactly(
     result = capi.committed(kafka_consumer, [(kafka_topic, 0)], 10)[kafka_topic, 0]
     assert result == (5, commit.metadata.encode())
     assert decode(result[1], result[0]) == OffsetMap(5, (1, 49_995))
+
+
+def test_a_queue_is_forwarded_back_while_it_still_gets_what_the_other_one_gets() -> None:
+    with closing(Consumer({"group.id": "g", "bootstrap.servers": "127.0.0.1:1", "log_level": 0})) as consumer:
+        handle = handle_of(consumer)
+        queue, served = lib.rd_kafka_queue_new(handle), lib.rd_kafka_queue_get_consumer(handle)
+        lib.rd_kafka_queue_forward(served, queue)
+        deadline = time.monotonic() + 30
+        while not lib.rd_kafka_queue_length(queue):  # until librdkafka tells that no broker answers
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        forwarding = threading.Thread(target=capi.forward_back, args=(queue, served), daemon=True)
+        forwarding.start()
+        forwarding.join(10)
+        assert not forwarding.is_alive()
+        assert lib.rd_kafka_queue_length(served)
+        lib.rd_kafka_queue_destroy(queue)
+        lib.rd_kafka_queue_destroy(served)

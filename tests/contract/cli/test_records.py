@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,15 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+def test_lines_expire_as_long_after_their_sending_as_they_are_told(orders: str) -> None:
+    before = time.time()
+    assert produce(orders, b"at once\n", "--expires", "10m").exit_code == 0
+    after = time.time()
+    [record] = consumed(orders, 1)
+    [at] = [header["value"] for header in record["headers"] if header["name"] == "headway.expires"]
+    assert (before + 600) * 1000 <= int(at) <= (after + 600) * 1000 + 1
 
 
 def test_lines_of_text_arrive_at_the_level_given(orders: str) -> None:
@@ -268,3 +278,79 @@ def test_a_second_consumer_goes_on_where_the_first_had_written(headway_topic: st
     assert sorted(rest) == list(range(400, 500))
     assert left_over == b""
     assert b"Traceback" not in first_err
+
+
+@pytest.fixture
+def payments(headway_topic: str) -> tuple[str, str]:
+    """Two topics without levels, of one partition each."""
+    names = f"{headway_topic}-payments", f"{headway_topic}-clicks"
+    for name in names:
+        headway("topics", "create", name)
+    return names
+
+
+def test_topics_without_levels_are_read_by_the_level_behind_their_names(payments: tuple[str, str]) -> None:
+    high, low = payments
+    sent = produce(low, b"c1\nc2\n")
+    assert sent.stderr.startswith("2 records delivered")
+    assert "level" not in sent.stderr
+    both = f"{high}=2,{low}=0"
+    options = ("--format", "json-lines", "--level-field", "level", "--on-error", "skip")
+    result = produce(both, b'{"level": 2}\n{"level": 1}\n{}\n', *options)
+    assert result.exit_code == 0
+    assert "\n2 records delivered" in result.stderr
+    assert result.stderr.endswith("\n1 line left out\n")
+    assert "stdin, line 2: it is for level 1, which no topic has." in result.stderr
+
+    given = (f"{high}=2", f"{low}=0", "--group", f"{high}-readers", "--max", "4", "--format", "json-lines")
+    records = [json.loads(line) for line in headway("consume", *given).stdout.splitlines()]
+    assert sorted((each["topic"], each["level"], each["value"]) for each in records) == [
+        (low, 0, "c1"),
+        (low, 0, "c2"),
+        (low, 0, "{}"),
+        (high, 2, '{"level": 2}'),
+    ]
+
+
+def test_several_topics_to_send_to_need_a_level_each(orders: str, headway_topic: str) -> None:
+    headway("topics", "create", f"{headway_topic}-more", "--levels", "3")
+    result = produce(f"{orders},{headway_topic}-more", b"x\n")
+    assert (result.exit_code, "A line goes to one topic" in result.stderr) == (2, True)
+
+
+def test_one_partition_is_read_from_an_offset_or_a_time_and_nothing_is_committed(
+    orders: str, payments: tuple[str, str]
+) -> None:
+    produce(orders, b"".join(b"%d\n" % number for number in range(10)), "--level", "2")
+    part = ("consume", orders, "--level", "2", "--partition", "0")
+    result = headway(*part, "--offset", "7")
+    assert (result.stdout, result.exit_code) == ("7\n8\n9\n", 0)
+    assert result.stderr == "3 records written, from offset 7 on, of 0 to 10; none committed\n"
+    assert headway(*part, "--offset", "1h", "--max", "1").stdout == "0\n"
+    assert headway(*part, "--max", "2").stdout == "0\n1\n"
+    assert headway(*part, "--offset", "2001-01-01T00:00:00Z", "--max", "1").stdout == "0\n"
+    assert headway(*part, "--offset", "2101-01-01T00:00:00Z").stdout == ""
+    [record] = headway(*part, "--offset", "9", "--format", "json-lines").stdout.splitlines()
+    assert {"topic": orders, "level": 2, "offset": 9}.items() <= json.loads(record).items()
+    produce(payments[0], b"paid\n")
+    assert headway("consume", payments[0], "--partition", "0").stdout == "paid\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--partition", "0"), "has 3 levels. Say whose partition it is with --level"),
+        (("--partition", "0", "--level", "3"), "has no level 3: there are 0 to 2"),
+        (("--partition", "1", "--level", "0"), "-0, which has 1 partition, from 0 on"),
+        (("--partition", "0", "--level", "0", "--offset", "5"), "The offset 5 is not in partition 0 of"),
+        (("--partition", "0", "--level", "0", "--offset", "soon"), "'soon' is no time, as 2026-05-01"),
+        (("--partition", "0", "--level", "0", "--group", "g"), "--group is for reading as a group"),
+        (("--partition", "0", "--level", "0", "--from", "end"), "--from is for reading as a group"),
+        (("--level", "0"), "--level and --offset are for one partition"),
+        ((), "Missing option '--group'"),
+    ],
+)
+def test_a_partition_that_is_not_there_is_a_sentence(orders: str, options: tuple[str, ...], sentence: str) -> None:
+    result = headway("consume", orders, *options)
+    assert result.exit_code != 0
+    assert sentence in " ".join((result.stderr or str(result.exception)).split())

@@ -25,6 +25,7 @@ from headway import (
 )
 from headway.broker import LocalBroker
 from headway.delay.topics import create_topics
+from headway.kafka.admin import Admin
 from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
 
 
@@ -56,6 +57,16 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
         cancelled = run(cluster, "cancel", *handles)
     assert cancelled.output == f"{handles[0]}: cancelled\n{handles[1]}: cancelled\n"
     assert [json.loads(line)["handle"] for line in run(cluster, "list", "--json").output.splitlines()] == [later]
+
+
+def test_a_schedule_for_a_topic_that_has_only_levels_is_for_the_lowest(cluster: DelayCluster) -> None:
+    topic = f"{cluster.target}-levels"
+    Admin(cluster.config).create([f"{topic}-0", f"{topic}-1"], 1)
+    assert run(cluster, "add", topic, "--in", "1h", text="one\n").exit_code == 0
+    [listed] = [
+        json.loads(line) for line in run(cluster, "list", "--json", "--topic", f"{topic}-0").output.splitlines()
+    ]
+    assert listed["topic"] == f"{topic}-0"
 
 
 def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(cluster: DelayCluster) -> None:

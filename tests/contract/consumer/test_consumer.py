@@ -13,6 +13,7 @@ import pytest
 
 from headway.broker import LocalBroker
 from headway.core.levels.capacity import exponential_shares, linear_shares
+from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
 from headway.kafka.binding.factory import make_client
@@ -644,6 +645,7 @@ def test_an_asynchronous_commit_is_done_when_kafka_says_so_and_then_told(cluster
         assert consumer.committed(offsets) == offsets
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_commit_ends_in_time_while_the_broker_is_down_and_works_when_it_is_back() -> None:
     with LocalBroker() as broker:
@@ -669,10 +671,10 @@ def test_who_waits_is_woken_for_what_is_behind_the_end_of_a_partition(cluster: C
         for partition in range(PARTITIONS):
             producer.send(topic.removesuffix("-0"), b"one", partition=partition)
     config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "enable.partition.eof": True})
-    level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
+    level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
     wake = Wakeup()
     level.wake(wake)
-    level.subscribe(LevelSubscription([topic], "-0"), Silent())
+    level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     records: list[ConsumerRecord] = []
     while len(records) < PARTITIONS:
         if fetched := level.fetch(1, time.monotonic()):
@@ -694,8 +696,8 @@ def test_a_level_that_was_asked_for_nothing_gives_records_at_once_when_it_is_ask
         for number in range(PARTITIONS * 20):
             producer.send(topic.removesuffix("-0"), b"one", partition=number % PARTITIONS)
     config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
-    level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
-    level.subscribe(LevelSubscription([topic], "-0"), Silent())
+    level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
+    level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     records: list[ConsumerRecord] = []
     waits: list[float] = []
     while len({record.partition for record in records}) < PARTITIONS:
@@ -733,8 +735,8 @@ def waited_for_the_first(kafka_cluster: Cluster) -> float:
     before.commit(
         offsets=[ck.TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)], asynchronous=False
     )
-    level = LevelConsumer(0, config, (ck.Message.key, ck.Message.value))
-    level.subscribe(LevelSubscription([topic], "-0"), Silent())
+    level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
+    level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     waiting = time.monotonic()
     while time.monotonic() < waiting + 1.5:  # for `before`; meanwhile a level of which nothing is asked would be parked
         level.fetch(0, time.monotonic())

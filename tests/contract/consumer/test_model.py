@@ -16,6 +16,7 @@ MOCK_PROTOCOLS: list[dict[str, Any]] = [
     {"partition.assignment.strategy": "cooperative-sticky"},
 ]
 KAFKA_PROTOCOLS: list[dict[str, Any]] = [*MOCK_PROTOCOLS, {"group.protocol": "consumer"}]
+ONE_GROUP = {"group.per.level": False}
 _MEMBERS = 2
 numbers = st.integers(0, 1_000_000)
 chances = st.sampled_from([0.0, 0.0, 0.5, 1.0])
@@ -140,12 +141,34 @@ def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps:
 def test_whatever_is_called_the_next_record_is_the_next_and_what_was_handed_out_is_committed(
     mock_cluster: Cluster, protocol: dict[str, Any]
 ) -> None:
-    run(mock_cluster, [protocol], examples=12, steps=50, is_mock=True)
+    run(mock_cluster, [protocol], examples=6, steps=40, is_mock=True)
 
 
 @pytest.mark.kafka
 def test_whatever_is_called_kafka_holds_what_was_handed_out(kafka_cluster: Cluster) -> None:
-    run(kafka_cluster, KAFKA_PROTOCOLS, examples=8, steps=30)
+    run(kafka_cluster, KAFKA_PROTOCOLS, examples=6, steps=25)
+
+
+@pytest.mark.parametrize("protocol", MOCK_PROTOCOLS, ids=["eager", "cooperative"])
+def test_whatever_is_called_one_group_of_all_levels_hands_out_the_next_record_and_commits_it(
+    mock_cluster: Cluster, protocol: dict[str, Any]
+) -> None:
+    run(mock_cluster, [protocol | ONE_GROUP], examples=6, steps=40, is_mock=True)
+
+
+@pytest.mark.kafka
+def test_whatever_is_called_kafka_holds_what_was_handed_out_in_one_group_of_all_levels(kafka_cluster: Cluster) -> None:
+    run(kafka_cluster, [each | ONE_GROUP for each in KAFKA_PROTOCOLS], examples=6, steps=25)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("protocol", KAFKA_PROTOCOLS, ids=lambda each: next(iter(each.values())))
+def test_whatever_is_called_for_long_kafka_holds_what_was_handed_out_in_one_group(
+    kafka_cluster: Cluster, protocol: dict[str, Any]
+) -> None:
+    run(kafka_cluster, [protocol | ONE_GROUP], examples=60, steps=50)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ class World:
         self.topic = self.cluster.topic(LEVELS)
         self._producer = ck.Producer(self.cluster.config({"log_level": 0}))
         self._groups = [
-            ck.Consumer(self.cluster.config({"log_level": 0, "group.id": level_group(self.topic, level)}))
+            ck.Consumer(self.cluster.config({"log_level": 0, "group.id": self._group_of(level)}))
             for level in range(LEVELS)
         ]
         self.loop = asyncio.new_event_loop()
@@ -69,6 +69,13 @@ class World:
             for level in range(LEVELS)
             for number in range(PARTITIONS)
         ]
+
+    @property
+    def has_group_per_level(self) -> bool:
+        return bool(self.settings.get("group.per.level", True))
+
+    def _group_of(self, level: int) -> str:
+        return level_group(self.topic, level) if self.has_group_per_level else self.topic
 
     def produce(self, partition: TopicPartition, count: int) -> None:
         """Append records."""
@@ -223,8 +230,9 @@ class Member:
             assert self._call(self.consumer.position, partition) == self.next[partition]
 
     def has_each_level(self) -> bool:
-        """Tell whether it has heard of the group's last meeting: each member then has some of every level."""
-        return {partition.level for partition in self.consumer.assignment()} == set(range(LEVELS))
+        """Tell whether it has heard of the group's last meeting: each member then has some of every level's group."""
+        assigned = {partition.level for partition in self.consumer.assignment()}
+        return assigned == set(range(LEVELS)) if self.world.has_group_per_level else bool(assigned)
 
     def known(self) -> set[TopicPartition]:
         """Return the partitions of which it knows already where they begin."""

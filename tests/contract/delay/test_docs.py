@@ -23,7 +23,7 @@ def test_the_programs_of_the_page_print_what_it_says(headway_broker: LocalBroker
             text = program.replace("localhost:9092", headway_broker.bootstrap_servers)
             exec(compile(text, "delay.md", "exec"), {"print": lambda *values: printed.append(values)})  # noqa: S102
     assert printed[0][1] == "is stored"
-    assert printed[1:] == [("rescheduled",), (True,), (True,), ("every half second",)]
+    assert printed[1:] == [("rescheduled",), (True,), ("asked",), (True,), ("every half second",)]
 
 
 def test_the_table_of_writes_is_right() -> None:

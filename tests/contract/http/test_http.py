@@ -6,6 +6,7 @@ import email.utils
 import gc
 import http.server
 import itertools
+import json
 import re
 import shutil
 import signal
@@ -18,26 +19,91 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import aiohttp
 import confluent_kafka as ck
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
-from headway import ConsumerRecord, Context, FatalError, Ordering, Origin, RetriableError, Retries
+from headway import BatchError, ConsumerRecord, Context, FatalError, Ordering, Origin, RetriableError, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from headway.history import History
-from headway.http import HttpHandler, Request, Response
+from headway.http import BatchHttpHandler, HttpHandler, Request, Response
 from headway.http.handler import open_session
 from headway.records import Header, RecordSource
+from headway.spark.stage.outcomes import outcome_columns
+from headway.spark.stage.settings import Settings
+from headway.spark.stage.task import Stage
 from tests.contract.conftest import Cluster
-from tests.contract.parallel.members import consumer, plain_topic, send, wait_for
+from tests.contract.parallel.members import consumer, plain_topic, send, topic_of, wait_for
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "http.md"
 SECRET = "s3cret"  # noqa: S105 - and that is what is looked for
+
+
+# Rows of Spark's, without Spark
+
+
+ROWS: Mapping[str, Sequence[Any]] = {
+    "topic": ["orders"] * 3,
+    "level": [1] * 3,
+    "partition": [0] * 3,
+    "offset": [4, 5, 6],
+    "value": [b"a", b"b", b"c"],
+}
+ANSWER = (
+    StructType()
+    .add("status", IntegerType())
+    .add("headers", MapType(StringType(), StringType()))
+    .add("body", StringType())
+)
+
+
+def came_of(handler: Any, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
+    retries = Retries(fixed_backoff(0.01), max_attempts=3)
+    kind = outcome_columns(ANSWER)
+    stage = Stage(handler, Settings(key=(), max_concurrency=3, time_limit=None, retries=retries, columns=kind))
+    return [row for batch in stage.run(iter([pa.RecordBatch.from_pydict(columns)])) for row in batch.to_pylist()]
+
+
+def test_rows_of_spark_have_the_same_requests_and_answers_as_records(serve: "Callable[..., Server]") -> None:
+    refused = iter([True])
+
+    def answer(seen: Seen) -> Answer:
+        return Answer(503) if seen.body == b"b" and next(refused, False) else Answer(201, {"A": "1"}, b"done")
+
+    server = serve(answer)
+    handler = HttpHandler(lambda row: Request("POST", f"{server.url}/", body=row.value))
+    rows = came_of(handler, ROWS)
+
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert all((row["result"]["status"], row["result"]["body"]) == (201, "done") for row in rows)
+    assert all(dict(row["result"]["headers"])["A"] == "1" for row in rows)
+    assert sorted((seen.body, seen.key) for seen in server.seen) == [
+        (b"a", "orders-1-0-4"),
+        (b"b", "orders-1-0-5"),
+        (b"b", "orders-1-0-5"),
+        (b"c", "orders-1-0-6"),
+    ]
+
+
+def test_a_row_without_an_id_is_not_sent_where_a_repeated_request_would_do_its_work_twice(
+    serve: "Callable[..., Server]",
+) -> None:
+    server = serve(lambda seen: Answer(200))
+    columns = {"value": [b"a"]}
+    rows = came_of(HttpHandler(lambda row: Request("POST", f"{server.url}/", body=row.value)), columns)
+    assert (rows[0]["outcome"], rows[0]["attempts"], server.seen) == ("failed", 1, [])
+    assert "no id for Idempotency-Key" in rows[0]["error"]["message"]
+
+    own = HttpHandler(lambda row: Request("POST", f"{server.url}/", headers={"idempotency-key": "7"}))
+    without = HttpHandler(lambda row: Request("POST", f"{server.url}/"), idempotency_key=False)
+    assert [came_of(handler, columns)[0]["outcome"] for handler in (own, without)] == ["ok", "ok"]
 
 
 # A server
@@ -488,8 +554,11 @@ def test_ctrl_c_in_the_midst_of_requests_ends_without_complaints(
         wait_for(lambda: server.now >= 10 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         _, complaints = process.communicate(timeout=30)
-    assert complaints.splitlines()[-1] == "KeyboardInterrupt"
-    assert not re.search(r"[Uu]nclosed|Warning|Task|never", complaints), complaints
+    lines = complaints.splitlines()
+    assert lines[-1] == "KeyboardInterrupt"
+    # asyncio's debug mode tells of steps over 0.1 s, which a busy machine has.
+    told = "\n".join(line for line in lines if not line.startswith("Executing <"))
+    assert not re.search(r"[Uu]nclosed|Warning|Task|never", told), told
 
 
 # Without Kafka: what one request does
@@ -726,3 +795,126 @@ def test_who_looks_at_the_answer_may_be_a_coroutine_function(
     parallel = consumer(kafka_cluster, topic, {"retries": Retries(fixed_backoff(0.05))})
     parallel.run(HttpHandler(post(server), on_response=check))
     assert checked == [200, 200, 200]
+
+
+# Batches
+
+
+class PlacedMessage(Message):
+    """A message at an offset of its own, with a value."""
+
+    def __init__(self, value: str, offset: int) -> None:
+        super().__init__()
+        self._value, self._offset = value.encode(), offset
+
+    def value(self) -> bytes:
+        return self._value
+
+    def offset(self) -> int:
+        return self._offset
+
+
+def record_of(value: str, offset: int = 42) -> ConsumerRecord:
+    source = RecordSource(1, "-1", PlacedMessage.value, PlacedMessage.value)  # type: ignore[arg-type]
+    message: Any = PlacedMessage(value, offset)
+    return ConsumerRecord(message, source, value.encode())
+
+
+JSON = {"Content-Type": "application/json; charset=utf-8"}
+
+
+def many(server: Server) -> Callable[[Sequence[ConsumerRecord]], Request]:
+    return lambda records: Request(
+        "POST", f"{server.url}/many", json={"records": [record.value.decode() for record in records]}
+    )
+
+
+def named(*failures: Mapping[str, Any]) -> Answer:
+    return Answer(200, JSON, json.dumps({"failures": failures}).encode())
+
+
+def test_of_a_batch_those_that_the_answer_names_are_tried_again_or_dead_and_no_others(
+    kafka_cluster: Cluster, serve: Callable[..., Server]
+) -> None:
+    topic, dead = topic_of(kafka_cluster, 1), plain_topic(kafka_cluster)
+
+    def answer(seen: Seen) -> Answer:
+        values = json.loads(seen.body)["records"]
+        failures: list[dict[str, Any]] = []
+        if "3" in values:
+            failures.append({"index": values.index("3"), "error": "no such order", "retry": False})
+        if "7" in values and sum(b'"7"' in each.body for each in server.seen) < 3:
+            failures.append({"index": values.index("7"), "error": "not yet", "retry_after": 0.05})
+        return named(*failures)
+
+    server = serve(answer)
+    send(kafka_cluster, topic, [("key", str(i)) for i in range(20)])
+    options = {"retries": Retries(fixed_backoff(0.01)), "dead_letter_topic": dead}
+    with consumer(kafka_cluster, topic, options) as parallel:
+
+        def stop() -> None:
+            wait_for(lambda: parallel.metrics().done == 20)
+            parallel.stop()
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        parallel.run_batches(BatchHttpHandler(many(server)), 20, 0.5)
+        stopper.join()
+    asked = Counter(value for seen in server.seen for value in json.loads(seen.body)["records"])
+    assert asked == Counter({str(i): 1 for i in range(20)} | {"7": 3})
+    [letter] = letters(kafka_cluster, dead, 1)
+    assert letter["message"] == "no such order"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Answer(), None),
+        (Answer(200, JSON, b""), None),
+        (Answer(204, body=b""), None),
+        (Answer(200, {"Content-Type": "text/html"}, b"<p>" * 1000), None),
+        (named(), None),
+        (named({"index": 0}, {"index": 1, "retry": False}), BatchError),
+        (named({"index": 2}), RetriableError),
+        (named({"index": True}), RetriableError),
+        (named({}), RetriableError),
+        (Answer(200, JSON, b'{"failures": 3}'), RetriableError),
+        (Answer(200, JSON, b"{"), RetriableError),
+        (Answer(200, JSON, b"[" * 90), RetriableError),
+        (Answer(200, JSON, b'{"failures": []}' + b" " * 1000), RetriableError),
+        (Answer(503), RetriableError),
+        (Answer(404), FatalError),
+    ],
+)
+def test_what_an_answer_says_of_a_batch(
+    serve: Callable[..., Server], answer: Answer, error: type[Exception] | None
+) -> None:
+    server = serve(lambda seen: answer)
+    records = [record_of("a"), record_of("b")]
+
+    async def handled_together() -> Response:
+        return await BatchHttpHandler(many(server), max_body=100)(records)
+
+    if error is None:
+        assert asyncio.run(handled_together()).status == answer.status
+    else:
+        with pytest.raises(error) as raised:
+            asyncio.run(handled_together())
+        if isinstance(raised.value, BatchError):
+            assert [type(each) for each in raised.value.failures.values()] == [RetriableError, FatalError]
+
+
+def test_the_same_batch_has_the_same_idempotency_key_and_another_one_has_another(
+    serve: Callable[..., Server],
+) -> None:
+    server = serve()
+    first, second = record_of("a", offset=1), record_of("b", offset=2)
+
+    async def send_three() -> None:
+        handle = BatchHttpHandler(many(server))
+        for batch in ([first, second], [first, second], [second]):
+            await handle(batch)
+
+    asyncio.run(send_three())
+    keys = [seen.key for seen in server.seen]
+    assert keys[0] == keys[1] != keys[2]

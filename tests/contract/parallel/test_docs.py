@@ -20,11 +20,12 @@ PRINTED = {
     0: (b"customer", b"order 1", 1),
     1: (b"customer", b"order 1", 1),
     5: (b"confirmed: order 1", 0),
-    6: (1, "inserted"),
-    7: (7,),
-    8: (0, 7),
+    6: (0, b"confirmed: order 1", 0, 0),
+    7: (1, "inserted"),
+    8: (7,),
     9: (0, 7),
-    10: (1,),
+    10: (0, 7),
+    11: (1,),
 }
 DECLARATIONS = {2, 3, 4}
 
@@ -60,7 +61,7 @@ def test_a_program_of_the_page_prints_what_it_says_and_commits_it(
     variables: dict[str, Any] = {"print": lambda *values: printed.append(values)}
     monkeypatch.setattr(headway, "ParallelConsumer", Noted)
     for before in PROGRAMS[:number]:  # for what they define
-        run(re.split(r"\n(?:with |asyncio\.run)", before)[0])
+        run(re.split(r"^(?:with |asyncio\.run)", before, flags=re.MULTILINE)[0])
     stopping = threading.Thread(target=stop)
     stopping.start()
     run(PROGRAMS[number])

@@ -122,6 +122,25 @@ def test_the_next_commit_has_the_new_place_though_nothing_is_handled_there(kafka
     member.stop()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_seek_that_has_not_begun_when_the_run_ends_is_in_the_last_commit(kafka_cluster: Cluster, mode: str) -> None:
+    topic, handled, revoked = topic_of(kafka_cluster, 1), Handled(), list[TopicPartition]()
+    gate = handled.hold("3")
+    send(kafka_cluster, topic, [(f"key-{i}", str(i)) for i in range(6)])
+    settings = kafka_cluster.config(settings_of(topic))
+    parallel = ParallelConsumer(settings, commit_mode=mode)  # type: ignore[arg-type]
+    parallel.subscribe(topic, on_revoke=revoked.extend)
+    member = Member(parallel, handled)
+    wait_for(lambda: len(handled.ended) == 5)
+    parallel.request_commit()
+    wait_for(lambda: committed(kafka_cluster, topic).get(0, (0, b""))[0] == 3)
+    parallel.seek(at(topic), 1)  # while a handler runs, for which it waits
+    member.stop(drain=False)
+    gate.set()
+    assert revoked == [at(topic)]
+    assert committed(kafka_cluster, topic) == {0: (1, b"")}
+
+
 def test_a_seek_to_a_time_goes_on_with_its_first_record_or_at_the_end(kafka_cluster: Cluster) -> None:
     topic, handled = topic_of(kafka_cluster, 1), Handled()
     records: list[ConsumerRecord] = []

@@ -93,6 +93,7 @@ def test_a_partition_without_a_leader_begins_when_it_has_one_and_holds_up_no_oth
         running.join()
 
 
+@pytest.mark.slow
 def test_while_one_level_is_handed_over_the_others_go_on(brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     topics = [f"orders-{level}" for level in range(2)]
     for topic in topics:
@@ -287,7 +288,7 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
     handled, failures, came = Counter[tuple[int, int]](), Counter[str](), set[int]()
     committed, fetch, seek = LevelConsumer.committed_with_metadata, LevelConsumer.fetch, LevelConsumer.seek
 
-    def note(self: LevelConsumer, demand: int, now: float, of_quiet: int) -> Any:
+    def note(self: LevelConsumer, demand: int, now: float, of_quiet: int, level: int) -> Any:
         records = fetch(self, demand, now, of_quiet)
         came.update(record.partition for record in records)
         return records

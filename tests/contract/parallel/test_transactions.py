@@ -511,6 +511,7 @@ def test_records_without_outputs_are_committed_too(kafka_cluster: Cluster) -> No
     running.stop()
 
 
+@pytest.mark.slow
 def test_transactions_go_on_when_all_brokers_were_away() -> None:
     with LocalBroker(properties=MISSED_SOON) as broker:
         cluster = cluster_of(broker)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from headway.core.levels.naming import how_to_create
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
-from headway.priority.producer import PriorityProducer
-from headway.records import UNKNOWN_OFFSET, ConsumerRecord, RecordMetadata, TopicPartition
+from headway.priority.producer import PriorityProducer, Producer
+from headway.records import UNKNOWN_OFFSET, ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
+from headway.topic_creation import create_topic
 from tests.contract.conftest import Cluster
 
 
@@ -175,6 +177,28 @@ def test_a_record_that_kafka_refuses_fails_its_future(cluster: Cluster, caplog: 
     assert "refused" in caplog.text
 
 
+@pytest.mark.parametrize("has_levels", [True, False])
+def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_the_topic_is_there(
+    kafka_cluster: Cluster, headway_topic: str, has_levels: bool
+) -> None:
+    settings = kafka_cluster.config({})
+    missing = f"{headway_topic}-0" if has_levels else headway_topic
+    how = f"Create {headway_topic} with its levels." if has_levels else how_to_create(headway_topic)
+    record = ProducerRecord(headway_topic, b"", level=0 if has_levels else None)
+    with PriorityProducer({**settings, "levels": 2}) if has_levels else Producer(settings) as producer:
+        sent, told, until = producer.send(record), "", time.monotonic() + 30
+        while "Kafka has no topic" not in told and time.monotonic() < until:
+            with pytest.raises(TimeoutError) as late:
+                sent.result(0.2)
+            told = str(late.value)
+        assert told == (
+            f"A record for {headway_topic} at level 0 was not delivered within 0.2 s, as Kafka has no topic {missing}; "
+            f"it may still be, once it has. {how} Or correct the name."
+        )
+        create_topic(settings, headway_topic, levels=2 if has_levels else None)
+        assert sent.result(60).offset == 0
+
+
 def test_a_full_queue_makes_send_wait_and_loses_nothing(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer(**{"queue.buffering.max.messages": 10}) as producer:
@@ -237,6 +261,13 @@ def test_a_closed_producer_says_so(cluster: Cluster) -> None:
 def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
     with pytest.raises(ConfigError, match=r"'max\.blok\.ms' is not known\. Did you mean 'max\.block\.ms'\?"):
         PriorityProducer({"bootstrap.servers": "x", "levels": 1, "max.blok.ms": 5})
+
+
+def test_an_argument_among_the_settings_is_told_to_be_one() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'policy' is no setting of Kafka's\. Where it is an argument, pass it beside"
+    ):
+        PriorityProducer({"bootstrap.servers": "x", "levels": 1, "policy": "strict"})
 
 
 def send_and_fail(producer: PriorityProducer, topic: str) -> DeliveryFuture:

@@ -211,3 +211,24 @@ def test_errors_before_it_was_ready_reach_the_callback_and_a_bad_setting_is_a_se
         wait_until(lambda: consumer.consume(1, 0.1) or said)
     with pytest.raises(ConfigError, match=r"no\.such\.setting"):
         unjoined_consumer({"no.such.setting": "1"})
+
+
+def test_a_topic_that_was_not_read_before_is_read_at_once(config: dict[str, Any], headway_topic: str) -> None:
+    topics = [headway_topic, f"{headway_topic}-0", *(f"{headway_topic}-more-{number}" for number in range(10))]
+    Admin(config).create(topics[2:], 1)
+    with closing(unjoined_consumer({**config, **READ_ALL})) as consumer:
+
+        def read(wanted: list[str]) -> None:
+            consumer.assign([ck.TopicPartition(topic, 0, ck.OFFSET_BEGINNING) for topic in wanted])
+            ended: set[str | None] = set()
+            while len(ended) < len(wanted):
+                ended |= {message.topic() for message in consumer.consume(100, 0.01) if message.error()}
+
+        began = time.monotonic()
+        for topic in topics[:2]:
+            read([topic])
+        read(topics[2:])
+        for topic in topics[:4]:
+            read([topic])
+        # Each of the first three took half a second, as librdkafka looked for leaders. A busy machine may wait once.
+        assert time.monotonic() - began < 1.2

@@ -248,7 +248,9 @@ def handle(record, context):
     command.says("SIGTERM: what runs may end")
     gate.write_text("go on")
     assert command.line()[1] == "ended first"
-    assert command.ends(0) == []
+    if rest := command.ends(0):  # on a busy machine the process heard of the signal after the gate was opened
+        assert [line.split(" ", 1)[1] for line in rest] == ["began second", "ended second"]
+        return
     again = start(text.format(topic))
     assert again.line()[1] == "began second"
     again.signal(signal.SIGTERM)

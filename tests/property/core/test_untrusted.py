@@ -16,8 +16,10 @@ from headway.cli.dead_letters.letters import Letter, json_line, page, row
 from headway.core.delay.changes import Change, Changes, Command, Settled, read_command, read_settled
 from headway.core.delay.due_queue import Mark
 from headway.core.delay.ladder import MEMORY, Ladder
+from headway.core.delay.line_retirement import read_fit_state
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
+from headway.core.delay.recent_delays import RecentDelays
 from headway.core.delay.recurrence import Recurrence
 from headway.core.delay.relay_state import StoredState, change_key, line_key, stored_producers
 from headway.core.delay.relay_tick import Search
@@ -407,6 +409,10 @@ HOSTILE: list[Callable[[], object]] = [
     lambda: read_command(b'{"id":' + NESTED),
     lambda: decode_ladder(b"[" + b"1," * LARGE + b"1]"),
     lambda: decode_ladder(NESTED),
+    lambda: read_fit_state(b'{"lines":' + NESTED),
+    lambda: read_fit_state(b'{"lines":{' + b'"1":{"written":1,"since":1},' * (LARGE // 30) + b"}}"),
+    lambda: RecentDelays.decode(b'{"at":1,"delays":' + NESTED),
+    lambda: RecentDelays.decode(b'{"at":1,"delays":[' + b"[1,1]," * (LARGE // 10) + b"[1,1]]}"),
     lambda: Ladder((500,)).writes(LATEST),
     lambda: list(stretches(Search("1", LATEST, 0, 0), Ladder((500,)), [500], NOW)),
     lambda: StoredState({"commands": b"9" * LARGE}, {}),

@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ def note(record: Any) -> None:
 def local(record: Any, context: Any) -> None:
     """Note it at once."""
     note(record)
+
+
+@worker({"spark-plain-payments": 2, "spark-plain-clicks": 0}, group="spark-plain", levels=3)
+def by_priority(record: Any, context: Any) -> None:
+    """Note the level with it."""
+    Path(record.value.decode(), f"{record.level}-{record.key.decode()}").touch()
 
 
 @worker("spark-workers-cluster", group="spark-workers-cluster", max_concurrency=4)
@@ -58,3 +66,27 @@ def plain() -> None:
 @worker("spark-workers-docs", group="spark-workers-docs")
 def shown(record: Any, context: Any) -> None:
     """Handle nothing: the topic is empty."""
+
+
+@contextmanager
+def life(settings: dict[str, Any]) -> Iterator[str]:
+    yield settings["bootstrap.servers"]
+
+
+@contextmanager
+def no_life() -> Iterator[None]:
+    if not os.environ.get("THERE_IS_A_DATABASE"):
+        raise ConnectionError("there is no database")
+    yield
+
+
+@worker("spark-workers-living", group="spark-workers-living", lifespan=life)
+def living(record: Any, context: Any) -> None:
+    """Note it, if what handlers share is there."""
+    if context.state:
+        note(record)
+
+
+@worker("spark-workers-unborn", group="spark-workers-unborn", lifespan=no_life)
+def unborn(record: Any, context: Any) -> None:
+    """Handle nothing: it never starts."""

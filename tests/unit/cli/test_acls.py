@@ -72,6 +72,7 @@ def test_names_that_begin_alike_are_granted_by_a_prefix() -> None:
         (["dead", "d", "--send-again-to", "a"], ["Read Topic d", "Read Group headway-dead-d", "Write Topic a"]),
         (["dead", "d"], ["Read Topic d", "Describe Group headway-dead-d"]),
         (["offsets", "g", "a", "--levels", "1"], ["Describe Group g-0", "Describe Topic a-0"]),
+        (["offsets", "g", "a", "--levels", "1", "--one-group", "--change"], ["Read Group g", "Read Topic a-0"]),
         (["topics", "a", "--create", "--delete"], ["Create Topic a", "Delete Topic a"]),
         (["schedule", "--name", "n"],
          ["Read Topic n.ladder", "Read Topic n.state", "Read Topic n.line-*", "Describe Topic n.commands"]),

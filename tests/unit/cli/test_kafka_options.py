@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from headway import cli
 from headway.cli.options.kafka_options import ConnectionSettings, connect, kafka_options
-from headway.cli.options.settings_file import read_properties
 from headway.errors import ConfigError
+from headway.settings_file import read_properties
 
 SECRET = "hunter2"  # noqa: S105
 # Nobody listens on port 1: connections are refused at once.

@@ -24,6 +24,16 @@ def test_another_suffix_is_a_part_of_the_name(name: str) -> None:
     assert logical_topics({name: 1}) == [LogicalTopic(name, False, [1])]
 
 
+def test_the_line_of_a_scheduler_is_no_level_and_a_topic_of_such_a_name_without_a_scheduler_is_one() -> None:
+    scheduler = {"later.line-0": 4, "later.line-1000": 4, "later.state": 4}
+    assert [(each.name, each.has_levels) for each in logical_topics({**scheduler, "bus.line-0": 1})] == [
+        ("bus.line", True),
+        ("later.line-0", False),
+        ("later.line-1000", False),
+        ("later.state", False),
+    ]
+
+
 def test_what_comes_after_a_gap_is_no_level() -> None:
     assert logical_topics({"a-0": 1, "a-2": 1}) == [LogicalTopic("a", True, [1]), LogicalTopic("a-2", False, [1])]
 

@@ -141,6 +141,7 @@ def test_cron_follows_daylight_saving_time() -> None:
     "wrong", [Recurrence(), Recurrence(cron="x"), Recurrence(cron="0 0 * * *", zone="Mars/Base"),
               Recurrence(cron="0 0 * * *", zone="Europe"), Recurrence(cron="0 0 * * *", zone="x" * 300),
               Recurrence(interval=5), Recurrence(interval=1000, older_than=-1),
+              Recurrence(interval=1000, expires_after=-1),
               Recurrence(interval=1000, misfire="x")]  # type: ignore[arg-type]
 )  # fmt: skip
 def test_a_recurrence_that_is_none_is_refused(wrong: Recurrence) -> None:

@@ -1,5 +1,6 @@
 """A scheduler's own topics are no targets, wherever schedules come from."""
 
+import math
 from itertools import repeat
 
 import pytest
@@ -10,7 +11,7 @@ from headway.errors import DeliveryError
 from headway.kafka.producer.columnar import Columns
 from headway.spark.sink.scheduled_rows import DueRows, Lines
 
-LINES = Lines("delay", Layout(4, (0, 1000), Ladder((1000, 9000))))
+LINES = Lines("delay", Layout(4, (0, 1000), Ladder((1000, 9000))), seen_at=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -28,10 +29,10 @@ def test_a_row_that_is_due_later_in_a_schedulers_own_topic_is_refused() -> None:
     def columns(topic: str) -> Columns:
         return Columns(1, 0, repeat(topic), ["v"], repeat(None), repeat(-1), None)
 
-    assert DueRows(LINES).routed(columns("orders"), [5]).topics == ["delay.line-0"]
-    assert DueRows(LINES).routed(columns("delay.state"), [None]).topics == ["delay.state"]  # not by way of a relay
+    assert DueRows(LINES, {}).routed(columns("orders"), [5]).topics == ["delay.line-0"]
+    assert DueRows(LINES, {}).routed(columns("delay.state"), [None]).topics == ["delay.state"]  # not by way of a relay
     with pytest.raises(DeliveryError, match=r"is for delay.state, which is the scheduler's own topic"):
-        DueRows(LINES).routed(columns("delay.state"), [5])
+        DueRows(LINES, {}).routed(columns("delay.state"), [5])
 
 
 def test_lines_without_topics_are_left_out_of_a_ladder_unless_none_is_there() -> None:

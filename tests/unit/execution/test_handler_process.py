@@ -28,7 +28,7 @@ def test_a_process_whose_end_another_thread_has_taken_and_not_noted_yet_is_close
         return ends
 
     monkeypatch.setattr(BaseContext, "Pipe", note_pipe)
-    process = Process(pickle.dumps((time.sleep, None)), False)
+    process = Process(pickle.dumps((time.sleep, None, None)), False)
     [child] = set(multiprocessing.active_children()).difference(others)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import email.utils
+import json
 import math
 import traceback
 from typing import Any
@@ -15,6 +16,7 @@ from headway import FatalError, RetriableError
 from headway.errors import ConfigError
 from headway.http import HttpHandler, Request, Response
 from headway.http.hosts import Hosts
+from headway.http.named_failures import named_failures
 from headway.http.retry_after import retry_after
 
 # Retry-After (RFC 9110 §10.2.3)
@@ -247,3 +249,34 @@ def test_a_body_that_was_cut_is_not_taken_for_json() -> None:
 def test_arguments_out_of_bounds_are_refused(argument: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         HttpHandler(lambda record: Request("GET", "http://h"), **argument)
+
+
+# Named failures
+
+
+@given(st.binary(max_size=200) | st.text().map(str.encode), st.integers(1, 5))
+@example(b'{"failures": [{"index": 1e400, "retry_after": NaN}]}', 3)
+@example(b"[" * 100_000, 3)
+def test_whatever_a_server_writes_of_a_batch_it_names_records_or_nobody(body: bytes, count: int) -> None:
+    response = Response(200, {"Content-Type": "application/json"}, body)
+    try:
+        failures = named_failures(response, count, 60.0)
+    except ValueError:
+        return
+    assert failures.keys() <= set(range(count))
+
+
+@given(st.dictionaries(st.integers(0, 9), st.tuples(st.booleans(), st.none() | st.floats(0, 1e6)), max_size=10))
+def test_each_named_record_has_the_error_that_the_server_asked_for(said: dict[int, tuple[bool, float | None]]) -> None:
+    told = [
+        {"index": index, "error": f"number {index}", "retry": retry} | ({} if wait is None else {"retry_after": wait})
+        for index, (retry, wait) in said.items()
+    ]
+    body = json.dumps({"failures": told}).encode()
+    failures = named_failures(Response(207, {"Content-Type": "application/problem+json"}, body), 10, 60.0)
+    assert failures.keys() == said.keys()
+    for index, (retry, wait) in said.items():
+        assert str(failures[index]) == f"number {index}"
+        assert isinstance(failures[index], RetriableError if retry else FatalError)
+        if retry and isinstance(error := failures[index], RetriableError):
+            assert error.retry_after == (None if wait is None else min(wait, 60.0))

@@ -29,7 +29,7 @@ SIZE = 600  # bytes; two records are more than the level may hold
 class Level:
     """The consumer of one level, whose broker a test plays."""
 
-    level = 0
+    levels = (0,)
     was_member = True
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Level:
         self.paused: set[TopicPartition] = set()
         self.answers = True
 
-    def fetch(self, demand: int, now: float, of_quiet: int) -> list[Any]:
+    def fetch(self, demand: int, now: float, of_quiet: int, level: int) -> list[Any]:
         records, self.log = self.log, []
         return records
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ["headway", "headway.spark"]
+PACKAGES = ["headway", "headway.broker", "headway.spark", "headway.testing"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

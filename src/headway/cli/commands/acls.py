@@ -11,7 +11,7 @@ from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.terminal import count
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
-from headway.core.levels.naming import is_topic_name, level_group, level_topic
+from headway.core.levels.naming import groups_of, is_topic_name, level_topic
 from headway.core.rights import Right, check_principal, kafka_acls, least
 from headway.core.roles import literal_beginning, rights_of
 from headway.delay.topics import DEFAULT_NAME
@@ -68,6 +68,7 @@ def _role(command: Command) -> Callable[..., None]:
 
 _LEVELS = click.option("--levels", type=LEVELS, help="How many levels the topics have. By default they have none.")
 _GROUP = click.option("--group", required=True, help="The group that reads; with --levels one for each level.")
+_ONE_GROUP = click.option("--one-group", is_flag=True, help="The group itself reads all levels.")
 _SCHEDULER = click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _NAME = click.option("--name", "scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _DUE = click.option("--due", is_flag=True, help="Some records are delivered later.")
@@ -103,20 +104,23 @@ def producer(
 @_TOPICS
 @_LEVELS
 @_GROUP
+@_ONE_GROUP
 @_role
-def consumer(topics: Sequence[str], levels: int | None, group: str) -> Iterable[Right]:
+def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: bool) -> Iterable[Right]:
     """Rights to read by priority: `PriorityConsumer`, `headway consume`.
 
     \b
       headway acls consumer orders --levels 3 --group billing --principal User:billing
     """
-    return rights_of("consumer", [], {"topic": _kafka_topics(topics, levels), "group": _groups(group, levels)})
+    groups = groups_of(group, levels, per_level=not one_group)
+    return rights_of("consumer", [], {"topic": _kafka_topics(topics, levels), "group": groups})
 
 
 @acls.command()
 @_TOPICS
 @_LEVELS
 @_GROUP
+@_ONE_GROUP
 @click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="A Kafka topic that outputs go to.")
 @click.option("--dead-letters", metavar="TOPIC", help="The dead_letter_topic.")
 @click.option("--transactional", is_flag=True, help="commit_mode='transactional'.")
@@ -128,6 +132,7 @@ def parallel(
     topics: Sequence[str],
     levels: int | None,
     group: str,
+    one_group: bool,
     outputs: Sequence[str],
     dead_letters: str | None,
     transactional: bool,
@@ -142,7 +147,7 @@ def parallel(
     """
     names = {
         "topic": _kafka_topics(topics, levels),
-        "group": _groups(group, levels),
+        "group": groups_of(group, levels, per_level=not one_group),
         "output": _kafka_topics(outputs, None),
         "dead letters": [dead_letters] if dead_letters else [],
         "transactional id": [transactional_id or f"{group}-*"],
@@ -184,15 +189,16 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET…")
 @_LEVELS
 @_NAME
+@click.option("--fit", is_flag=True, help="It fits the delay lines (`headway relay --fit`).")
 @_role
-def relay(targets: Sequence[str], levels: int | None, scheduler: str) -> Iterable[Right]:
+def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Right]:
     """Rights of a relay that delivers to TARGETS, for `Relay` and `headway relay`, in both modes.
 
     \b
       headway acls relay orders --levels 3 --principal User:relay
     """
     names = {"scheduler": [_named(scheduler)], "topic": _kafka_topics(targets, levels)}
-    return rights_of("relay", [], names)
+    return rights_of("relay", _cases(fit=fit), names)
 
 
 @acls.group()
@@ -211,7 +217,7 @@ def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iter
     \b
       headway acls spark source orders --levels 3 --principal User:spark
     """
-    groups = _groups(group, levels) if group else []
+    groups = groups_of(group, levels, per_level=True) if group else []
     return rights_of("spark source", _cases(group=group), {"topic": _kafka_topics(topics, levels), "group": groups})
 
 
@@ -297,14 +303,17 @@ def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool
 @click.argument("group")
 @_TOPICS
 @_LEVELS
+@_ONE_GROUP
+@click.option("--change", is_flag=True, help="Also what copies and resets them.")
 @_role
-def offsets(group: str, topics: Sequence[str], levels: int | None) -> Iterable[Right]:
-    """Rights of `headway offsets show` for a group that reads TOPICS.
+def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bool, change: bool) -> Iterable[Right]:
+    """Rights of `headway offsets` for a group that reads TOPICS.
 
     \b
       headway acls offsets billing orders --levels 3 --principal User:ops
     """
-    return rights_of("offsets", [], {"topic": _kafka_topics(topics, levels), "group": _groups(group, levels)})
+    groups = groups_of(group, levels, per_level=not one_group)
+    return rights_of("offsets", _cases(change=change), {"topic": _kafka_topics(topics, levels), "group": groups})
 
 
 @acls.command()
@@ -325,7 +334,7 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
     own_id = (worker.options.get("producer_config") or {}).get("transactional.id")
     names = {
         "topic": [*worker.kafka_topics(), *(literal_beginning(each) for each in worker.topics if each.startswith("^"))],
-        "group": _groups(worker.group, worker.levels),
+        "group": worker.groups,
         "output": worker.produces,
         "dead letters": [worker.dead_letter_topic] if worker.dead_letter_topic else [],
         "transactional id": [f"{own_id or worker.group}-*"],  # each process has one of its own
@@ -348,10 +357,6 @@ def _kafka_topics(topics: Iterable[str], levels: int | None) -> list[str]:
             raise ConfigError(f"The topic {topic!r} has no name that Kafka takes. Write it as orders, or orders-*.")
         found += [topic] if levels is None or topic.endswith("*") else [level_topic(topic, n) for n in range(levels)]
     return found
-
-
-def _groups(group: str, levels: int | None) -> list[str]:
-    return [group] if levels is None else [level_group(group, level) for level in range(levels)]
 
 
 def _named(scheduler: str) -> str:

@@ -1,18 +1,23 @@
-"""`headway broker`: a local Apache Kafka from the command line."""
+"""`headway broker`: a local Apache Kafka from the command line.
+
+`headway.broker` needs the extra `broker`; it is imported where a command runs, so that the help needs nothing.
+"""
+
+from __future__ import annotations
 
 import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headway.broker.data_dir import default_data_dir, read_description
-from headway.broker.local_broker import LocalBroker
-from headway.broker.lock import KAFKA_VERSION
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headway.broker.local_broker import LocalBroker
 
 _DATA_DIR = click.option(
     "--data-dir",
@@ -71,6 +76,10 @@ def start(
     for a client certificate instead (mutual TLS), on a port behind those of all nodes. Without `--data-dir` a secured
     broker has other records than one that is not. docs/broker.md says how to grant.
     """
+    from headway.broker import LocalBroker  # noqa: PLC0415 - see above
+    from headway.broker.data_dir import default_data_dir  # noqa: PLC0415
+    from headway.broker.lock import KAFKA_VERSION  # noqa: PLC0415
+
     begin = time.monotonic()
     started = LocalBroker(
         nodes,
@@ -87,6 +96,8 @@ def start(
     click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if started.ephemeral else ''}")
     click.echo("Next:")
     as_admin = f" --config-file {shlex.quote(str(started.config_file('admin')))}" if started.secure else ""
+    if data_dir and not started.secure:  # the commands look for brokers in the user's directories alone
+        click.echo(f"  export HEADWAY_BOOTSTRAP_SERVERS={started.bootstrap_servers}")
     click.echo(f"  headway topics create orders --levels 3 --partitions 6{as_admin}")
     click.echo(f"  headway broker stop{f' --data-dir {shlex.quote(str(started.data_dir))}' if data_dir else ''}")
 
@@ -121,6 +132,9 @@ def stop(data_dir: Path | None) -> None:
 
 def _brokers(data_dir: Path | None) -> list[LocalBroker]:
     """Return the broker in `data_dir`, or those that `start` keeps in the user's directories."""
+    from headway.broker import LocalBroker  # noqa: PLC0415 - see above
+    from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
+
     if data_dir:
         return [LocalBroker.attach(data_dir)]
     directories = [default_data_dir(ephemeral, secure) for secure in (False, True) for ephemeral in (False, True)]

@@ -1,17 +1,21 @@
 """`headway consume`: records out, highest level first."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from headway.cli.commands.levels import LEVELS, DistributorType
 from headway.cli.display.terminal import Progress, complaints, stderr_is_terminal
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
-from headway.cli.options.logical_topics import require_common_levels
+from headway.cli.options.topic_choice import TopicChoice, choose_topics
 from headway.cli.records.consumption import Consumption, Start, writing
+from headway.cli.records.one_partition import OnePartition
 from headway.cli.records.record_lines import json_line, text_line
+from headway.config import ConsumerSettings
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import level_group, level_topic
+from headway.core.levels.naming import groups_of
 from headway.core.levels.policies import PolicyName
 from headway.core.rights import Right
 from headway.priority.consumer import PriorityConsumer
@@ -19,7 +23,8 @@ from headway.priority.consumer import PriorityConsumer
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--group", required=True, help="Who reads: level i of a topic is read by the Kafka group GROUP-i.")
+@click.option("--group", help="Who reads: level i of a topic is read by the Kafka group GROUP-i.")
+@click.option("--one-group", is_flag=True, help="The Kafka group GROUP reads all levels, with few connections.")
 @click.option("--levels", type=LEVELS, help="How many the topics have. By default as are found.")
 @click.option(
     "--capacity",
@@ -44,6 +49,9 @@ from headway.priority.consumer import PriorityConsumer
     show_default=True,
     help="Where to start; committed is where the group left off, for a new group the beginning.",
 )
+@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read this partition only, without a group.")
+@click.option("--level", type=click.IntRange(min=0), help="The level of that partition; by default the only one.")
+@click.option("--offset", metavar="OFFSET", help="Where to begin in it: a number, a time, or how long ago, as 90m.")
 @click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option(
     "--timeout",
@@ -69,7 +77,11 @@ from headway.priority.consumer import PriorityConsumer
 def consume(
     context: click.Context,
     topics: Sequence[str],
-    group: str,
+    group: str | None,
+    one_group: bool,
+    partition: int | None,
+    level: int | None,
+    offset: str | None,
     levels: int | None,
     capacity: int,
     policy: PolicyName,
@@ -85,31 +97,53 @@ def consume(
 
     What is written is committed, and nothing else: who starts again with the same group goes on behind it.
 
+    A topic without levels is named as it is. Several share the capacity by the level behind their names, as payments=2.
+
+    With --partition it writes what one partition holds from an offset on, and ends. Nothing is committed.
+
     \b
       headway consume orders --group billing
       headway consume orders --group billing --max 100 --timeout 5 --format json-lines | jq .value
       headway consume orders clicks --group archive --output archive.txt
+      headway consume payments=2 clicks=0 --group billing
+      headway consume orders --level 2 --partition 0 --offset 2300 --max 10
     """
     admin = connection.admin()
-    levels = require_common_levels(topics, admin.topics("Read"), levels)
-    admin.require(_rights(topics, group, levels))
-    ours = {"group.id": group, "levels": levels, "max.poll.records": capacity, "enable.auto.commit": False}
-    config = {"auto.offset.reset": "earliest"} | connection.config | ours
     encode = text_line if format == "text" else json_line
+    choice = choose_topics(topics, admin.topics("Read"), levels)
+    if partition is not None:
+        _refuse_those_of_groups(context)
+        wanted = OnePartition(partition, level, offset, limit)
+        with complaints(), writing(output, committed=False) as file:
+            click.echo(wanted.write(connection.config, choice, file, encode), err=True)
+        return
+    if level is not None or offset is not None:
+        raise click.UsageError("--level and --offset are for one partition. Add --partition.")
+    if group is None:
+        raise click.UsageError("Missing option '--group'. Only --partition reads without a group.")
+    ours: dict[str, Any] = {"group.id": group, "levels": choice.levels, "max.poll.records": capacity}
+    ours |= {"enable.auto.commit": False, **({"group.per.level": False} if one_group else {})}
+    config = {"auto.offset.reset": "earliest"} | connection.config | ours
+    admin.require(_rights(choice, ConsumerSettings.parse(config)))
     with complaints() as complaint, writing(output) as file:
         consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
-        consumption = Consumption(consumer, file, encode, levels, complaint)
+        consumption = Consumption(consumer, file, encode, choice.levels, complaint)
         shown = stderr_is_terminal() and not (output == "-" and file.isatty())
         with consumer, Progress(limit, shown=shown) as progress:
-            consumption.run(topics, start, limit, timeout, progress)
+            consumption.run(choice.to_subscribe, start, limit, timeout, progress)
     context.exit(consumption.report())
 
 
-def _rights(topics: Sequence[str], group: str, levels: int) -> list[Right]:
+def _refuse_those_of_groups(context: click.Context) -> None:
+    """Raise `click.UsageError` for an option that says how a group reads."""
+    for name in ("group", "one_group", "capacity", "policy", "distributor", "start", "timeout"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "from" if name == "start" else name.replace("_", "-")
+            raise click.UsageError(f"--{option} is for reading as a group, and --partition reads without one.")
+
+
+def _rights(choice: TopicChoice, settings: ConsumerSettings) -> list[Right]:
     """Return the rights to read, except for patterns; without them the command would wait for ever."""
-    names = [topic for topic in topics if not topic.startswith("^")]
-    found: list[Right] = []
-    for level in range(levels):
-        found += [Right("Read", "Topic", level_topic(topic, level)) for topic in names]
-        found.append(Right("Read", "Group", level_group(group, level)))
-    return found
+    found = [Right("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
+    groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
+    return found + [Right("Read", "Group", group) for group in groups]

@@ -7,13 +7,12 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import click
-from rich.table import Column
 
 from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
 from headway.cli.dead_letters.letters import Filter, Letter, Place, PlaceType, json_line, page, row
 from headway.cli.dead_letters.sending_again import Plan, SendingAgain, Wanted, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
-from headway.cli.display.tables import show_table
+from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
 from headway.cli.display.texts import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
@@ -202,8 +201,9 @@ def _send(
 @contextmanager
 def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
     """Open the dead letter topic; yield it, and all topics with their numbers of partitions."""
-    kafka_topics = connection.admin().topics("Read")
-    with dead_topic(topic, kafka_topics, connection) as dead:
+    admin = connection.admin()
+    kafka_topics = admin.topics("Read")
+    with dead_topic(topic, kafka_topics, connection.config, admin) as dead:
         yield dead, kafka_topics
 
 

@@ -3,10 +3,9 @@
 from typing import Any
 
 import click
-from rich.table import Column
 
 from headway.cli.display.json_lines import echo_json, json_option
-from headway.cli.display.tables import show_table
+from headway.cli.display.tables import Column, show_table
 from headway.core.levels.capacity import Distributor, distribute, exponential_shares, linear_shares, weighted_shares
 from headway.core.levels.naming import MOST_LEVELS
 

@@ -1,16 +1,16 @@
-"""`headway offsets`: the commits of groups, and the offset maps in them."""
+"""`headway offsets`: the commits of groups, and the offset maps in them; `copy` and `reset` are in `cli/commits`."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
-from rich.table import Column
 
 from headway.cli.commands.levels import LEVELS
+from headway.cli.commits.changing import copy, reset
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.offset_maps import LEGEND, draw
-from headway.cli.display.tables import show_table
+from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
 from headway.cli.display.texts import local_time, printable, shortened
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
@@ -50,7 +50,7 @@ class PartitionCommit(NamedTuple):
 
 @click.group()
 def offsets() -> None:
-    """Show what groups have committed, and draw their offset maps.
+    """Show what groups have committed, draw their offset maps, and move or set commits.
 
     A parallel consumer commits the lowest offset that is not done, and above it an offset map of what is. Kafka's own
     tools show the offset, and the map as letters that say nothing.
@@ -59,7 +59,13 @@ def offsets() -> None:
       headway offsets show billing
       headway offsets show billing --levels 3
       headway offsets decode bAAFGgA= --offset 100
+      headway offsets copy tasks tasks --to-levels --topic emails=2 --dry-run
+      headway offsets reset billing --levels 3 --time 12h --dry-run
     """
+
+
+offsets.add_command(copy)
+offsets.add_command(reset)
 
 
 @offsets.command()
@@ -88,7 +94,10 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
         found[name] += _read_uncommitted(connection, name, partitions)
         found[name].sort(key=lambda each: (each.topic, each.partition))
     if topic is not None:
-        found = {name: _only(topic, level, commits) for level, (name, commits) in enumerate(found.items())}
+        found = {
+            name: _only(topic, None if levels is None else level, commits)
+            for level, (name, commits) in enumerate(found.items())
+        }
         _require_topic(group, topic, found)
     if as_json:
         for name, commits in found.items():
@@ -203,9 +212,14 @@ def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
     return f"A group is there as soon as it has committed, or has members. There {'are' if groups else 'is'} {some}."
 
 
-def _only(topic: str, level: int, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
-    """Return the commits of a Kafka topic, or of the level of a topic that the group reads."""
-    return [each for each in commits if each.topic in {topic, level_topic(topic, level)}]
+def _only(topic: str, level: int | None, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
+    """Return the commits of a Kafka topic, or of the level of a topic that the group reads; without one, of all."""
+
+    def fits(name: str) -> bool:
+        base, _, number = name.rpartition("-")
+        return name == topic or (base == topic and number.isdecimal() and level in (None, int(number)))
+
+    return [each for each in commits if fits(each.topic)]
 
 
 def _require_topic(group: str, topic: str, found: dict[str, list[PartitionCommit]]) -> None:

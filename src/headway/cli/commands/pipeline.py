@@ -1,14 +1,16 @@
 """`headway pipeline`: pipelines on Spark to run, and to start from."""
 
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from headway.cli.commands.levels import LEVELS
-from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
+from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
+from headway.cli.options.topic_choice import topic_and_level
+from headway.pipelines.discovery import find_pipeline
 
 
 @click.group()
@@ -17,37 +19,48 @@ def pipeline() -> None:
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
+      headway pipeline run shop.charging:pipeline --topic orders --levels 3
     """
 
 
 @pipeline.command()
-@click.argument("name", type=click.Choice(["flights"]))
-@click.option("--topic", default="flights", show_default=True, help="Where the flights are.")
-@click.option("--levels", type=LEVELS, default=3, show_default=True, help="How many it has.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="flights-output", show_default=True)
-@click.option("--notices", default="flight-notices", show_default=True, help="Where a notice of each flight goes.")
-@click.option("--follow-ups", default="flight-follow-ups", show_default=True, help="Where follow-ups of late ones go.")
-@click.option("--dead-letters", default="flight-dead", show_default=True, help="Where those go that failed.")
-@click.option("--after", type=click.FloatRange(min=0), default=3600, show_default=True, help="So many seconds later.")
-@click.option("--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="CSV files to join with.")
+@click.argument("name")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    default=["flights"],
+    show_default=True,
+    help="The topics to read: with levels, or under their own names as payments=2.",
+)
+@click.option("--levels", type=LEVELS, help="How many the topics have: 3 by default.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="By default NAME-output.")
+@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option of the pipeline itself.")
+@click.option("--notices", metavar="TOPIC", help="flights: where notices go; by default flight-notices.")
+@click.option("--follow-ups", metavar="TOPIC", help="flights: where follow-ups go; by default flight-follow-ups.")
+@click.option("--dead-letters", metavar="TOPIC", help="flights: where those go that failed; by default flight-dead.")
+@click.option("--after", type=click.FloatRange(min=0), help="flights: follow-ups come so many seconds later; 3600.")
+@click.option(
+    "--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="flights: CSV files to join with."
+)
 @master_option
 @click.option("--forever", is_flag=True, help="Go on with what comes, until Ctrl-C; by default it ends.")
 @kafka_options
 def run(
     name: str,
-    topic: str,
-    levels: int,
-    output: Path,
-    notices: str,
-    follow_ups: str,
-    dead_letters: str,
-    after: float,
-    tables: Path | None,
+    topics: Sequence[str],
+    levels: int | None,
+    output: Path | None,
+    own: Sequence[tuple[str, str]],
     master: str | None,
     forever: bool,
     connection: ConnectionSettings,
+    **of_flights: Any,
 ) -> None:
     """Run the pipeline NAME on what is in Kafka, and write a report.
+
+    NAME is flights, or a function of yours as package.module:pipeline. It is called with a
+    headway.pipelines.PipelineRun, has its source from there, and starts its queries there.
 
     flights: the flights of New York by priority, joined with weather, airports, planes and airlines, and handled in
     parallel. A notice of each goes to Kafka at its level, and for those that were late a follow-up, which `headway
@@ -57,20 +70,53 @@ def run(
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
       headway pipeline run flights --master spark://host:7077
+      headway pipeline run shop.charging:pipeline --topic payments=2 --topic clicks=0
     """
+    given = {name: str(value) for name, value in of_flights.items() if value is not None}
+    is_flights = name == "flights"
+    if given and not is_flights:
+        first = next(iter(given)).replace("_", "-")
+        raise click.UsageError(f"--{first} is for the pipeline flights. Options of yours are --set NAME=VALUE.")
+    if own and is_flights:
+        raise click.UsageError("--set is for pipelines of your own; flights has --notices and others.")
+    chosen, count = _topics(topics, levels)
+    place = output or Path(f"{name.replace(':', '-')}-output")
+    page = place / "report.html"
 
-    def run_flights(spark: Any) -> int:
-        from headway.pipelines import flights  # noqa: PLC0415 - needs PySpark
-        from headway.pipelines.flight_outputs import Outputs  # noqa: PLC0415
+    def work(spark: Any) -> tuple[int | None, str]:
+        from headway.pipelines.pipeline_run import PipelineRun  # noqa: PLC0415 - needs PySpark
         from headway.spark.report.file import write_report  # noqa: PLC0415
 
-        records = flights.source(spark, connection.config, topic, levels)
-        outputs = Outputs(str(output), connection.config, notices, follow_ups, dead_letters, timedelta(seconds=after))
-        outputs.create_topics(topic, levels)
-        flights.run(spark, records, flights.read_tables(spark, tables), outputs, levels, once=not forever)
-        return write_report(spark, str(output / "flights"), output / "report.html", title="Flights by priority")
+        results = "flights" if is_flights else "results"
+        options = given if is_flights else dict(own)
+        running = PipelineRun(spark, connection.config, chosen, count, str(place), not forever, options, results)
+        (find_pipeline(name) if own_one is None else own_one)(running)
+        running.wait()
+        if not running.kept:
+            return None, running.results
+        title = "Flights by priority" if is_flights else f"{name} by priority"
+        return write_report(spark, running.results, page, title=title), running.results
 
-    click.echo(f"Reading {topic} …", err=True)
-    written = on_spark(f"headway {name}", master, run_flights, for_long=forever)
-    click.echo(f"{written:,} flights are in {output / 'flights'}, and how they fared in {output / 'report.html'}.")
-    click.echo(f"Notices are in {notices}; `headway relay` delivers the follow-ups to {follow_ups} when they are due.")
+    own_one = None if is_flights else find_pipeline(name)  # before Spark starts
+    click.echo(f"Reading {', '.join(topics)} …", err=True)
+    written, results = on_spark(f"headway {name}", master, work, for_long=forever)
+    if written is None:
+        click.echo(f"{name} has run. It has kept no results, so there is no report.")
+        return
+    what = "flights" if is_flights else "rows"
+    click.echo(f"{written:,} {what} are in {results}, and how they fared in {page}.")
+    if is_flights:
+        notices, follow_ups = given.get("notices", "flight-notices"), given.get("follow_ups", "flight-follow-ups")
+        click.echo(
+            f"Notices are in {notices}; `headway relay` delivers the follow-ups to {follow_ups} when they are due."
+        )
+
+
+def _topics(names: Sequence[str], levels: int | None) -> tuple[Sequence[str] | dict[str, int], int]:
+    """Return the topics and the number of levels, which Kafka is not asked for."""
+    if not any("=" in name for name in names):
+        return names, levels or 3
+    if levels is not None:
+        raise click.UsageError("--levels is for topics with levels, and these have a level each. Leave it out.")
+    priorities = dict(map(topic_and_level, names))
+    return priorities, 1 + max(priorities.values())

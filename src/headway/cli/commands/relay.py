@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
+from headway.delay.relay.line_fitter import MOST_LINES, RETIRE_AFTER
 from headway.delay.relay.relay import Relay
 from headway.delay.topics import DEFAULT_NAME
 from headway.runtime.interrupt import Interrupt
@@ -35,9 +37,39 @@ log = logging.getLogger("headway.relay")
     show_default=True,
     help="How much of records may wait in memory, whatever is pending.",
 )
+@click.option(
+    "--fit",
+    type=click.Choice(["off", "report", "auto"]),
+    default="off",
+    show_default=True,
+    help="auto adds delay lines that pay for the delays that come in, and deletes unused ones; report only logs them.",
+)
+@click.option(
+    "--max-lines",
+    type=click.IntRange(2, 64),
+    default=MOST_LINES,
+    show_default=True,
+    help="With --fit: how many delay lines may have topics.",
+)
+@click.option(
+    "--retire-after",
+    type=DUE,
+    default=f"{RETIRE_AFTER / 3600:g}h",
+    show_default=True,
+    help="With --fit auto: a line to which nothing is written for so long may be given up.",
+)
 @log_options
 @kafka_options
-def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: ConnectionSettings) -> None:
+def relay(
+    name: str,
+    mode: Any,
+    memory: int,
+    fit: Any,
+    max_lines: int,
+    retire_after: float,
+    style: LogStyle,
+    connection: ConnectionSettings,
+) -> None:
     """Deliver delayed records when they are due.
 
     It runs until SIGTERM or Ctrl-C.
@@ -45,13 +77,15 @@ def relay(name: str, mode: Any, memory: int, style: LogStyle, connection: Connec
     \b
       headway relay
       headway relay --name billing-delay --mode low-latency
+      headway relay --fit auto
 
     Run as many as you like: they share the work, as many as the scheduler's topics have partitions. What comes due
     while none runs is delivered when one runs again. One that is killed is replaced by the others within some seconds.
     """
     log_to_stderr(style, command="relay")
     _give_all_to_the_relay()
-    with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20) as running:
+    fitting: dict[str, Any] = {"fit": fit, "max_lines": max_lines, "retire_after": retire_after}
+    with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
         log.info("The relay of %s runs. Ctrl-C ends it.", name)
         with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
             running.run()

@@ -1,33 +1,28 @@
 """`headway schedule`: records for later, listed, cancelled, rescheduled and counted."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.table import Column
 
 from headway.cli.display.json_lines import echo_json, json_option
-from headway.cli.display.tables import show_table
+from headway.cli.display.tables import Column, show_table
 from headway.cli.display.texts import printable, shown_bytes
 from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
-from headway.cli.records.lines import LongLine, read_lines
+from headway.cli.records.lines import read_lines
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
-from headway.core.delay.schedule import OWN, HandleParts
-from headway.delay.commands import no_relay
+from headway.core.delay.schedule import OWN
 from headway.delay.due_time import When
 from headway.delay.pending import Pending, layout_of, read_pending, soonest_of
-from headway.delay.scheduler import Scheduler
 from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
-from headway.errors import ConfigError, HeadwayError
-from headway.runtime.lifecycle import time_left_of
+from headway.errors import ConfigError
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _IN = click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.")
@@ -45,7 +40,6 @@ _TIMEOUT = click.option(
     help="Seconds to wait for a relay's answer.",
 )
 _BAR = 40
-_UNANSWERED = "not answered"
 
 
 @click.group()
@@ -153,18 +147,9 @@ def add(
         lines = few = list(islice(lines, 2))
         if len(few) > 1:
             raise ConfigError(f"The id {id_!r} is for one record, and stdin has more than one line.")
-    with Scheduler(connection.config, name=name) as scheduler:
-        for place, line in lines:
-            if isinstance(line, LongLine):
-                raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
-            value = line.rstrip(b"\r\n")
-            if rule is not None:
-                interval = DUE.seconds(rule)
-                handle = scheduler.every(rule if interval is None else interval, key, value, topic, zone=zone, **more)
-            else:
-                handle = scheduler.send_later(key, value, topic, at if when is None else when, **more)  # type: ignore[arg-type]
-            handle.wait()
-            click.echo(str(handle))
+    from headway.cli.schedules.schedule_changes import schedule_lines  # noqa: PLC0415 - who only looks needs no producer
+
+    schedule_lines(lines, topic, key, at if when is None else when, rule, zone, name, connection, more)
 
 
 @schedule.command(name="list")
@@ -209,7 +194,9 @@ def cancel(
       headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
       headway schedule cancel id:reminder-42
     """
-    outcomes = _asked_of_all(handles, timeout, name, connection, Scheduler.ask_to_cancel)
+    from headway.cli.schedules.schedule_changes import cancel_all  # noqa: PLC0415 - see `add`
+
+    outcomes = cancel_all(handles, timeout, name, connection)
     context.exit(0 if all(outcome is Settled.CANCELLED for outcome in outcomes) else 1)
 
 
@@ -243,33 +230,10 @@ def reschedule(
         raise click.UsageError("Say when: one of --in and --at.")
     due: When = at if when is None else when  # type: ignore[assignment]
 
-    def ask(scheduler: Scheduler, handle: str) -> Future[Settled]:
-        return scheduler.ask_to_reschedule(handle, due)
+    from headway.cli.schedules.schedule_changes import reschedule_all  # noqa: PLC0415 - see `add`
 
-    outcomes = _asked_of_all(handles, timeout, name, connection, ask)
+    outcomes = reschedule_all(handles, due, timeout, name, connection)
     context.exit(0 if all(outcome is Settled.RESCHEDULED for outcome in outcomes) else 1)
-
-
-def _asked_of_all(
-    handles: Sequence[str],
-    timeout: float,
-    name: str,
-    connection: ConnectionSettings,
-    ask: Callable[[Scheduler, str], Future[Settled]],
-) -> list[Settled | str]:
-    """Ask the relays about all of these schedules, show the outcome of each, and return the outcomes."""
-    for handle in handles:
-        HandleParts.read(handle)  # a mistake in one handle asks for none
-    with Scheduler(connection.config, name=name) as scheduler:
-        # Ask for all before waiting for the first answer: without a relay they are stored all the same.
-        asked = [ask(scheduler, handle) for handle in handles]
-        left = time_left_of(timeout)
-        outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
-    for handle, outcome in zip(handles, outcomes, strict=True):
-        click.echo(f"{handle}: {outcome}")
-    if _UNANSWERED in outcomes:
-        raise no_relay(timeout)
-    return outcomes
 
 
 @schedule.command()
@@ -362,15 +326,6 @@ def _draw(title: str, counts: Mapping[str, int]) -> None:
         most = max(counts.values())
         columns = [Column(title), Column("pending", justify="right"), Column("")]
         show_table(columns, ((name, str(n), "█" * max(1, n * _BAR // most)) for name, n in counts.items()))
-
-
-def _outcome(answer: Future[Settled], timeout: float) -> Settled | str:
-    try:
-        return answer.result(timeout)
-    except TimeoutError:
-        return _UNANSWERED
-    except HeadwayError as error:
-        return str(error)
 
 
 def _describe(pending: Pending) -> dict[str, object]:

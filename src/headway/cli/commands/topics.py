@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 import click
-from rich.table import Column
 
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
-from headway.cli.display.tables import show_table
+from headway.cli.display.tables import Column, show_table
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
 from headway.core.levels.naming import level_topic
+from headway.topic_creation import create_topic
 
 
 @click.group()
@@ -64,8 +64,14 @@ def create(
       headway topics create audit --levels 2 --config cleanup.policy=compact
       headway topics create orders-dead
     """
-    names = _level_topics(topic, levels) if levels else [topic]
-    connection.admin().create(names, partitions, replication_factor, dict(configs))
+    names = create_topic(
+        connection.config,
+        topic,
+        levels=levels,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        config=dict(configs),
+    )
     each = "1 partition" if partitions == 1 else f"{partitions} partitions"
     click.echo(f"Created {', '.join(names)} with {each}{' each' if len(names) > 1 else ''}.")
 

@@ -44,6 +44,7 @@ log = logging.getLogger("headway.worker")
     show_default=True,
     help="How long what runs may go on after SIGTERM.",
 )
+@click.option("--one-group", is_flag=True, help="The group itself reads all levels; else each level has a group.")
 @log_options
 @kafka_options
 @click.pass_context
@@ -53,6 +54,7 @@ def worker(
     processes: int,
     max_concurrency: int | None,
     drain_timeout: float,
+    one_group: bool,
     style: LogStyle,
     connection: ConnectionSettings,
 ) -> None:
@@ -92,11 +94,13 @@ def worker(
     logs = replace(style, over_progress=shown)
     log_to_stderr(logs)
 
+    ours: dict[str, Any] = {"group.per.level": False} if one_group else {}
+
     def config_of(name: str) -> dict[str, Any]:
-        return connection.renewed().over(found[name].config)
+        return connection.renewed().over(found[name].config) | ours
 
     jobs = [
-        Job(name, index, connection.over(its.config), max_concurrency, drain_timeout, logs)
+        Job(name, index, connection.over(its.config) | ours, max_concurrency, drain_timeout, logs)
         for name, its in found.items()
         for index in range(processes)
     ]

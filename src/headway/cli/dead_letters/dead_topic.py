@@ -6,11 +6,11 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from headway.cli.dead_letters.letters import Letter, Place
-from headway.cli.options.kafka_options import ConnectionSettings
+from headway.config import Config
 from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
-from headway.core.rights import Right
 from headway.errors import ConfigError, KafkaError
+from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.group_inspector import GroupInspector
 
@@ -142,13 +142,11 @@ class DeadTopic:
 
 
 @contextmanager
-def dead_topic(name: str, kafka_topics: Mapping[str, int], connection: ConnectionSettings) -> Iterator[DeadTopic]:
+def dead_topic(name: str, kafka_topics: Mapping[str, int], config: Config, admin: Admin) -> Iterator[DeadTopic]:
     """Open a dead letter topic; raise `ConfigError` if Kafka has none of that name."""
     if name not in kafka_topics:
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
-    group = f"headway-dead-{name}"
-    connection.admin().require([Right("Describe", "Group", group)])
-    with GroupInspector(connection.config, group) as onlooker:
+    with GroupInspector(config, f"headway-dead-{name}", admin.client) as onlooker:
         yield DeadTopic(name, kafka_topics[name], onlooker)

@@ -2,18 +2,31 @@
 
 import sys
 from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 import click
-from rich.console import Console
-from rich.table import Column, Table
 
 # A pipe has no width, and a name that is cut off there is lost.
 _UNBOUNDED = 10_000
 
 
+class Column(NamedTuple):
+    """A column of a table: its title, and how its texts are set."""
+
+    title: str
+    justify: Literal["left", "right"] = "left"
+    overflow: Literal["ellipsis", "fold"] = "ellipsis"
+    no_wrap: bool = False
+
+
 def show_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
     """Print a table to stdout: as wide as it needs to be, unless a terminal is narrower."""
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and often there is nothing to show
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify, overflow, no_wrap in columns:
+        table.add_column(title, justify=justify, overflow=overflow, no_wrap=no_wrap)
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _UNBOUNDED)

@@ -1,10 +1,7 @@
 """The options of every command that talks to Kafka, and the settings that result."""
 
-import contextlib
 import functools
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,18 +9,23 @@ from typing import Any, TypeVar
 
 import click
 
-from headway.cli.options.settings_file import read_properties
 from headway.config import Config
-from headway.errors import ConfigError, LocalBrokerError
+from headway.environment import (
+    FILE_VARIABLE,
+    LAST_RESORT,
+    SERVERS,
+    SERVERS_TOO,
+    SERVERS_VARIABLE,
+    find_own_modules,
+    local_broker,
+    said_servers,
+    with_servers,
+)
+from headway.errors import ConfigError
 from headway.kafka.admin import Admin
+from headway.settings_file import read_properties
 
 log = logging.getLogger(__name__)
-
-_VARIABLE = "HEADWAY_BOOTSTRAP_SERVERS"
-_FILE_VARIABLE = "HEADWAY_CONFIG_FILE"
-_SERVERS = "bootstrap.servers"
-_SERVERS_TOO = "metadata.broker.list"  # librdkafka's other name for it
-_LAST_RESORT = "localhost:9092"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,8 +43,8 @@ class ConnectionSettings:
 
     def over(self, declared: Config) -> dict[str, Any]:
         """Return the settings of this connection that win over a worker's declared settings."""
-        says_servers = _SERVERS in declared or _SERVERS_TOO in declared
-        left_out = _SERVERS if self.assumes_servers and says_servers else None
+        says_servers = SERVERS in declared or SERVERS_TOO in declared
+        left_out = SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}
 
     def renewed(self) -> "ConnectionSettings":
@@ -82,7 +84,7 @@ def kafka_options(command: F) -> F:
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help=f"Where Kafka is. [env {_VARIABLE}; else the broker of `headway broker start`, or {_LAST_RESORT}]",
+        help=f"Where Kafka is. [env {SERVERS_VARIABLE}; else the broker of `headway broker start`, or {LAST_RESORT}]",
     )
     @click.option(
         "-X",
@@ -94,8 +96,8 @@ def kafka_options(command: F) -> F:
     @click.option(
         "--config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        envvar=_FILE_VARIABLE,
-        help=f"Settings as lines of key=value; others cannot see them in the list of processes. [env {_FILE_VARIABLE}]",
+        envvar=FILE_VARIABLE,
+        help=f"Settings as lines of key=value; others cannot see them in the list of processes. [env {FILE_VARIABLE}]",
     )
     @functools.wraps(command)
     def with_connection(
@@ -121,25 +123,11 @@ def connect(
         return (read_properties(config_file) if config_file else {}) | options
 
     config = read()
-    if "oauth_cb" in config and os.getcwd() not in sys.path:  # an installed command searches beside itself
-        sys.path.insert(0, os.getcwd())
-    said = bootstrap_servers or config.get(_SERVERS) or config.get(_SERVERS_TOO) or os.environ.get(_VARIABLE)
-    servers = {_SERVERS: said or local_broker() or _LAST_RESORT}
+    find_own_modules(config)
+    said = bootstrap_servers or said_servers(config)
+    servers = said or local_broker()
 
-    def with_servers() -> dict[str, Any]:
-        return {key: value for key, value in read().items() if key != _SERVERS_TOO} | servers
+    def read_again() -> dict[str, Any]:
+        return with_servers(read(), servers)
 
-    return ConnectionSettings(with_servers(), not said, with_servers if config_file else None)
-
-
-def local_broker() -> str | None:
-    """Return the address of the broker that `headway broker start` has started, if it runs."""
-    # Without the extra there is no broker, and a damaged one is a matter for `headway broker`.
-    with contextlib.suppress(LocalBrokerError):
-        from headway.broker import LocalBroker  # noqa: PLC0415 - not needed if the user says where Kafka is
-        from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
-
-        for directory in (default_data_dir(), default_data_dir(ephemeral=True)):
-            if read_description(directory) and (broker := LocalBroker.attach(directory)).running:
-                return broker.bootstrap_servers
-    return None
+    return ConnectionSettings(with_servers(config, servers), not said, read_again if config_file else None)

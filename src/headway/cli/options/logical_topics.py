@@ -25,11 +25,18 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     orders True [6, 6]
     """
     kafka_topics = dict(kafka_topics)  # the listed topics: Kafka is not asked for others
-    levelled = [name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2]
+    levelled = [
+        name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2 and not _is_line(name, kafka_topics)
+    ]
     found = [LogicalTopic(name, True, list(_partitions(name, kafka_topics))) for name in levelled]
     members = {level_topic(each.name, level) for each in found for level in range(len(each.partitions))}
     plain = [LogicalTopic(name, False, [count]) for name, count in kafka_topics.items() if name not in members]
     return sorted(found + plain)
+
+
+def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
+    """Return whether a topic is a scheduler's line for what is about to be due: `headway-delay.line-0` is no level."""
+    return name.endswith(".line-0") and f"{name.removesuffix('.line-0')}.state" in kafka_topics
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:

@@ -40,7 +40,12 @@ class Consumption:
         self._interrupted = self._failed = False
 
     def run(
-        self, topics: Sequence[str], start: Start, limit: int | None, timeout: float | None, progress: Progress
+        self,
+        topics: Sequence[str] | Mapping[str, int],
+        start: Start,
+        limit: int | None,
+        timeout: float | None,
+        progress: Progress,
     ) -> None:
         """Write records until the limit, a silence of `timeout` seconds, Ctrl-C, or the end of the reader."""
         self._consumer.subscribe(topics, self._starter(start), self._leave, self._forget)
@@ -139,13 +144,12 @@ class Consumption:
 
 
 @contextmanager
-def writing(path: str) -> Iterator[IO[bytes]]:
+def writing(path: str, *, committed: bool = True) -> Iterator[IO[bytes]]:
     """Open a file to append to, or stdout for `-`; raise `HeadwayError` if it cannot be written."""
     try:
         with click.open_file(path, "ab") as file:
             yield file
     except OSError as error:
         name = "stdout" if path == "-" else path
-        raise HeadwayError(
-            f"{name} cannot be written: {error.strerror}. What was written before is committed; start again to go on."
-        ) from error
+        hint = " What was written before is committed; start again to go on." if committed else ""
+        raise HeadwayError(f"{name} cannot be written: {error.strerror}.{hint}") from error

@@ -3,12 +3,15 @@
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import click
 
 from headway.cli.display.terminal import Complaints, Progress, count, stderr_is_terminal, summary
-from headway.cli.records.lines import LongLine, Parse, Place, read_lines, size_of
-from headway.priority.producer import PriorityProducer
+from headway.cli.options.topic_choice import TopicChoice
+from headway.cli.records.lines import Draft, LongLine, Parse, Place, read_lines, size_of
+from headway.kafka.producer.delivery import OnDelivery
+from headway.priority.producer import PriorityProducer, Producer
 from headway.records import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
@@ -20,19 +23,21 @@ class Production:
 
     def __init__(
         self,
-        producer: PriorityProducer,
-        topic: str,
+        producer: PriorityProducer | Producer,
+        topics: TopicChoice,
         parse: Parse,
         headers: Sequence[Header],
         complaint: Complaints,
         *,
+        expires: float | None,
         stop_on_error: bool,
         longest: int,
     ) -> None:
         self._producer = producer
-        self._topic = topic
+        self._topics = topics
         self._parse = parse
         self._headers = list(headers) or None
+        self._expires = expires  # seconds from the sending of each
         self._complaint = complaint
         self._stop_on_error = stop_on_error
         self._longest = longest
@@ -59,7 +64,9 @@ class Production:
         """Print a summary on stderr; return the exit code."""
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
-        click.echo(summary("delivered", metrics.delivered, self._bytes, self._seconds), err=True)
+        said = summary("delivered", metrics.delivered, self._bytes, self._seconds)
+        # A producer of topics without levels has only one, which is none that the user knows.
+        click.echo(said if self._topics.priorities is None else said.partition("\n")[0], err=True)
         if self._bad:
             click.echo(f"{count(self._bad, 'line')} left out", err=True)
         if lost:
@@ -85,13 +92,18 @@ class Production:
     def _send(self, place: Place, line: bytes) -> None:
         try:
             draft = self._parse(line)
+            if draft is not None:
+                self._hand_over(draft, partial(self._reported, place))
         except ValueError as reason:
             self._leave_out(place, reason)
-            return
-        if draft is not None:
-            value, key, level = draft
-            reported = partial(self._reported, place)
-            self._producer.send(self._topic, value, key, level=level, headers=self._headers, on_delivery=reported)
+
+    def _hand_over(self, draft: Draft, reported: OnDelivery) -> None:
+        value, key, level = draft
+        options: Any = {"headers": self._headers, "expires": self._expires, "on_delivery": reported}
+        if isinstance(self._producer, PriorityProducer):
+            self._producer.send(self._topics.names[0], value, key, level=level, **options)
+        else:
+            self._producer.send(self._topics.only_topic(level), value, key, **options)
 
     def _give_up(self, place: Place, line: LongLine) -> None:
         self._too_long += 1

@@ -36,21 +36,36 @@ def with_record_in_logs(worker: Worker) -> WithContext:
     return handle_async if is_coroutine_function(handler) else handle
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HandlingElsewhere:
-    """A handler for the processes of `executor="process"`: only its name and its log style are sent there."""
+    """A handler for the processes of `executor="process"`: only its name and its log style are sent there.
+
+    Errors name it as `handler`, the user's function.
+    """
 
     worker: str
+    handler: str
     index: int
     logs: LogStyle
 
+    def __post_init__(self) -> None:
+        vars(self)["__qualname__"] = self.handler
+
     def __call__(self, record: Handled, context: Any) -> Any:
-        return _arrive(self)(record, context)
+        return _handler(self)(record, context)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self.worker, self.handler, self.index, self.logs)
+
+
+def _arrive(worker: str, handler: str, index: int, logs: LogStyle) -> HandlingElsewhere:
+    """Return the handling in a process that logs as its parent does from now on."""
+    log_to_stderr(logs, worker, index)
+    return HandlingElsewhere(worker, handler, index, logs)
 
 
 @functools.cache
-def _arrive(elsewhere: HandlingElsewhere) -> WithContext:
-    """Return the worker's handler, in a process that logs as its parent does from now on."""
-    log_to_stderr(elsewhere.logs, elsewhere.worker, elsewhere.index)
+def _handler(elsewhere: HandlingElsewhere) -> WithContext:
+    """Return the worker's handler."""
     [worker] = find_workers([elsewhere.worker]).values()
     return with_record_in_logs(worker)

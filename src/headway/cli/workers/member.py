@@ -21,7 +21,16 @@ from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
 from headway.core.engine.suspects import Suspect
-from headway.errors import AuthenticationError, AuthorizationError, ConfigError, HandlerError, OffsetMapError
+from headway.declarations import called
+from headway.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigError,
+    HandlerError,
+    LifespanError,
+    OffsetMapError,
+)
+from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
@@ -61,7 +70,8 @@ class Member:
                 self._supervision = consumer.supervise(self._table, self._suspects)
             self._consumer = consumer
             if worker.options.get("executor") == "process":
-                elsewhere = HandlingElsewhere(self._job.worker, self._job.index, self._job.logs)
+                handler = called(worker.handler)
+                elsewhere = HandlingElsewhere(self._job.worker, handler, self._job.index, self._job.logs)
                 return self._handle(consumer, lambda: worker.run(consumer, elsewhere))
             return self._handle(consumer, lambda: worker.run(consumer, with_record_in_logs(worker)))
         except KeyboardInterrupt:
@@ -73,6 +83,8 @@ class Member:
         """Tell the supervisor, or the log, why this process ends; return the exit code."""
         if isinstance(error, (ConfigError, AuthorizationError, OffsetMapError)):
             return self._say_mistake(str(error), Code.MISTAKE)
+        if isinstance(error, LifespanError):
+            return self._say_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
         if isinstance(error, HandlerError):
             return self._say_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
         if isinstance(error, AuthenticationError) and not error.was_connected:
@@ -129,7 +141,7 @@ class Member:
                     self._end(said)
         # The supervisor is gone, so nothing else would end a process that does not end by itself.
         self._end(Order.DRAIN)
-        time.sleep(self._job.drain_timeout + LEAVE_WITHIN)
+        time.sleep(self._job.drain_timeout + SHUT_DOWN_WITHIN + LEAVE_WITHIN)
         os._exit(Code.UNFINISHED)
 
     def _suspect(self, suspects: Sequence[Suspect]) -> None:

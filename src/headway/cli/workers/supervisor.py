@@ -20,6 +20,7 @@ from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to
 from headway.cli.workers.progress_line import ProgressLine
 from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
+from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.running_table import make_table_file, read_table
 
 log = logging.getLogger("headway.worker")
@@ -213,7 +214,7 @@ class Supervisor:
         self._ending.set()
         for process in self._living:
             process.tell(order)
-        patience = 2 * LEAVE_WITHIN + (self._drain_timeout if order is Order.DRAIN else 0.0)
+        patience = 2 * LEAVE_WITHIN + SHUT_DOWN_WITHIN + (self._drain_timeout if order is Order.DRAIN else 0.0)
         asyncio.get_running_loop().call_later(patience, self._kill)
 
     def _kill(self) -> None:

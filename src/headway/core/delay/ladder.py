@@ -35,7 +35,7 @@ A relay that runs notices a new line within some five seconds, and the shortest 
 _LEAVES_EARLIER = 100
 _MAY_ENTER_LATER = 50
 _SHORTEST = range(500, 60_001)
-_MOST_LINES = 64
+MOST_LINES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Ladder:
     def __post_init__(self) -> None:
         if not isinstance(self.lines, tuple):
             raise ConfigError(f"The lines are {shown(self.lines)}; they must be a tuple of milliseconds.")
-        if not 0 < len(self.lines) <= _MOST_LINES:
-            raise ConfigError(f"A ladder has 1 to {_MOST_LINES} lines; not {len(self.lines)}.")
+        if not 0 < len(self.lines) <= MOST_LINES:
+            raise ConfigError(f"A ladder has 1 to {MOST_LINES} lines; not {len(self.lines)}.")
         for line in self.lines:
             check_whole("A line of a ladder", line, 1, " ms")
         if max(self.lines) > LATEST:
             raise ConfigError(f"A line of a ladder is longer than {LATEST} ms. Leave it out.")
         if any(a >= b for a, b in pairwise(self.lines)):
-            raise ConfigError(f"A ladder has 1 to {_MOST_LINES} lines, each longer than the one before; not {self}.")
+            raise ConfigError(f"A ladder has 1 to {MOST_LINES} lines, each longer than the one before; not {self}.")
         if self.lines[0] not in _SHORTEST:
             raise ConfigError(
                 f"The shortest line is {self.lines[0] / 1000:g} s; it must be from {_SHORTEST[0] / 1000:g} to "
@@ -90,10 +90,10 @@ class Ladder:
             raise ConfigError(f"The base of a ladder must be over 1; it is {shown(base)}.")
         check_above_zero("The first line of a ladder", first)
         check_whole("The count of a ladder's lines", count, 1)
-        if count > _MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
+        if count > MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
             raise ConfigError(
                 f"A ladder of {count} lines, each {base} times the one before, ends beyond {LATEST} ms, or has more "
-                f"than {_MOST_LINES}. Give fewer."
+                f"than {MOST_LINES}. Give fewer."
             )
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 

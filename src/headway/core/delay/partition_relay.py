@@ -70,6 +70,7 @@ class PartitionRelay:
         room: The bytes of records that may wait in memory; as many again may be in the windows of all lines.
         topics: Kafka's ids of the lines' topics and of the commands', by the key of the stored state of each.
         ends: The ends of their logs, by the same keys, as far as known.
+        unread: Lines that are not read for now, and of which the stored progress stays.
 
     `unreadable` has a sentence for each stored key whose value could not be read and is ignored.
     """
@@ -82,6 +83,7 @@ class PartitionRelay:
         room: int,
         topics: Mapping[str, str],
         ends: Mapping[str, int] | None = None,
+        unread: Collection[int] = (),
     ) -> None:
         self._ladder = ladder
         self._room = room
@@ -100,7 +102,7 @@ class PartitionRelay:
         )
         self._undecided = self._commands.undecided
         # A line that comes back after its topic was deleted begins anew.
-        gone = state.other_lines({*lines, *ladder.lines})
+        gone = state.other_lines({*lines, *ladder.lines, *unread})
         self._tick = Tick(
             state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
         )
@@ -300,6 +302,8 @@ class PartitionRelay:
     def _move(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
         line = self._ladder.line_for(schedule.due - now)
         self._write(fetched, schedule, line)
+        if schedule is not fetched.schedule:
+            self._tick.delays.append(schedule.due - now)
         # A schedule changed to a time that has passed, as a late recurring one is, must not hold up later ones.
         if schedule.due > now or schedule is fetched.schedule:
             bound = bound_behind(line, schedule.due, now)

@@ -27,6 +27,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     zone: Text = "UTC"
     misfire: Misfire = "coalesce"
     older_than: Time = 0
+    expires_after: Time = 0  # each record, so long after its time; 0 for never
 
     def check(self) -> None:
         """Raise `ConfigError` for fields that make no recurrence."""
@@ -44,6 +45,8 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             raise ConfigError("Missed times cannot be skipped before they are missed: older_than must not be negative.")
         if self.older_than > LATEST:
             raise ConfigError(f"older_than is {self.older_than} ms; it must be at most {LATEST}.")
+        if not 0 <= self.expires_after <= LATEST:
+            raise ConfigError(f"expires_after is {self.expires_after} ms; it must be above 0, and at most {LATEST} ms.")
         try:
             self._after(0)
         except (

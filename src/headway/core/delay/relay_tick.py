@@ -62,6 +62,8 @@ class Tick:
     moved: dict[int, int] = field(default_factory=dict)
     # For each line that has changed, and for the commands (None), the first offset that is not done.
     offsets: dict[int | None, int] = field(default_factory=dict)
+    # The delays of schedules that were given another time: they count like those of records that come in.
+    delays: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.writes) + len(self.refusals) + len(self.answers)

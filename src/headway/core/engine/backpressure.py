@@ -53,6 +53,8 @@ class Backpressure:
 
     def paused(self, assignments: Mapping[TopicPartition, Assignment[Any]]) -> set[TopicPartition]:
         """Return the partitions that are paused, of which some may have room again by now."""
+        for level, budget in enumerate(self.budgets):
+            budget.look_at_parts(each.bytes for each in assignments.values() if each.level == level)
         for partition in list(self._paused):
             self.pause_or_resume(assignments[partition])
         return set(self._paused)

@@ -46,8 +46,8 @@ class Concurrency:
         self._filled_at = -math.inf
 
     @property
-    def has_rate(self) -> bool:
-        """True if a rate was given."""
+    def is_shared(self) -> bool:
+        """True if there is a rate, of which this engine may have a share."""
         return self._limit_of_all is not None
 
     def free(self, running: int, now: float) -> int:

@@ -6,6 +6,7 @@ With tenants, fresh and failed works take turns by tenant, and a failed one goes
 `ready` is the number of works that `take` can still give.
 """
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
@@ -13,7 +14,7 @@ from headway.core.engine.lanes import ALONE
 from headway.core.engine.suspects import is_suspect
 from headway.core.engine.tenant_turns import TenantTurns
 from headway.core.engine.tenants import Tenants
-from headway.core.engine.turns import Turns
+from headway.core.engine.turns import RankedTurns, Turns
 from headway.core.engine.work import Batch, Work
 from headway.core.engine.work_states import WorkState
 
@@ -23,15 +24,14 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
-    """The lane heads of one level that may run; with `tenants`, in turns over these."""
+    """The lane heads of one level that may run; with `tenants`, in turns over these; else by rank, if there is one."""
 
     __slots__ = ("_retried", "failed", "fresh", "slots", "tenants")
 
-    def __init__(self, tenants: Tenants | None = None) -> None:
+    def __init__(self, tenants: Tenants | None = None, rank_of: Callable[[R], float] | None = None) -> None:
         self.tenants = tenants
-        self.fresh: Turns[R] | TenantTurns[R] = TenantTurns(tenants) if tenants else Turns()
-        # At least once, and their time has come.
-        self.failed: Turns[R] | TenantTurns[R] = TenantTurns(tenants) if tenants else Turns()
+        # Those that failed at least once, and whose time has come, are beside the fresh ones.
+        self.fresh, self.failed = (_turns(tenants, rank_of) for _ in range(2))
         self.slots = 0  # stale works count too: each holds its slot until it is reported
         # The first works of those that were taken as failed before: a failure may also be noted while a work runs.
         self._retried: set[Work[R]] = set()
@@ -150,6 +150,12 @@ class TenantQueue(ReadyQueue[R]):
         works = batch.works if batch else (work,)
         for each in works:
             self.tenants.end(each.tenant, (now - each.started) / len(works), each.charged)
+
+
+def _turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> Turns[R] | TenantTurns[R]:
+    if tenants:
+        return TenantTurns(tenants)
+    return RankedTurns(rank_of) if rank_of else Turns()
 
 
 def _joins(work: Work[Any]) -> bool:

@@ -1,12 +1,13 @@
 """Ready works in turns: over the topics of a level, and over the partitions of each topic.
 
-Invariant: each partition gives its works in order of arrival. For the order of the turns see `rotation`.
+Invariant: each partition gives its works in order of arrival, or by rank and then so. For the order of the turns see
+`rotation`.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.work import Work
@@ -27,7 +28,7 @@ class _Partition(Generic[R]):
     def __init__(self, topic: "_Topic[R]") -> None:
         self.topic = topic
         self.arrived: deque[Work[R]] = deque()
-        self.released: list[tuple[int, Work[R]]] = []
+        self.released: list[tuple[Any, Work[R]]] = []  # with the order, or the rank and the order
         self.ready = 0
         self.in_rotation = False
 
@@ -161,3 +162,24 @@ class Turns(Generic[R]):
         partition.ready = 0
         self._oldest = None
         return [*partition.arrived, *(work for _, work in partition.released)]
+
+
+class RankedTurns(Turns[R]):
+    """Ready works of which each partition gives those of the highest rank first; `rank_of` must give no NaN."""
+
+    __slots__ = ("_rank_of",)
+
+    def __init__(self, rank_of: Callable[[R], float]) -> None:
+        super().__init__()
+        self._rank_of = rank_of
+
+    def arrive(self, works: list[Work[R]]) -> None:
+        """Add works that are ready on arrival."""
+        for work in works:
+            self.release(work)
+
+    def release(self, work: Work[R]) -> None:
+        """Add a work whose turn or time has come."""
+        partition = self._of(work.assignment)
+        heappush(partition.released, ((-self._rank_of(work.record), work.order), work))
+        self._add(partition, 1)

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.batching import Batching
-from headway.core.engine.ready_queue import ReadyQueue
+from headway.core.engine.rate_limits import Entrance
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 
@@ -28,11 +28,11 @@ class WaitingHeads(Generic[R]):
     """The heads that wait, and the way from there into the ready queues of their levels.
 
     Args:
-        levels: The ready queues, by level.
+        levels: The ways into the ready queues, by level.
         orders: Numbers that grow, so that no two entries compare their heads.
     """
 
-    def __init__(self, levels: Sequence[ReadyQueue[R]], orders: Iterator[int]) -> None:
+    def __init__(self, levels: Sequence[Entrance[R]], orders: Iterator[int]) -> None:
         self._levels = levels
         self._orders = orders
         self.entries: list[tuple[float, int, Work[R]]] = []  # a heap

@@ -58,6 +58,28 @@ def level_group(group: str, level: int) -> str:
     return f"{group}-{level}"
 
 
+def matches(topic: str, name: str) -> bool:
+    """Return whether a name is a topic that is subscribed to, or matches it as a pattern.
+
+    librdkafka's patterns are POSIX's extended ones; one that Python does not know counts as a match.
+    """
+    if not topic.startswith("^"):
+        return topic == name
+    try:
+        return bool(re.search(topic, name))
+    except re.error:
+        return True
+
+
+def groups_of(group: str, levels: int | None, *, per_level: bool) -> list[str]:
+    """Return the consumer groups that read all levels of the topics of a group.
+
+    >>> groups_of("billing", 2, per_level=True), groups_of("billing", 2, per_level=False)
+    (['billing-0', 'billing-1'], ['billing'])
+    """
+    return [level_group(group, level) for level in range(levels)] if per_level and levels is not None else [group]
+
+
 @dataclass(frozen=True, slots=True)
 class LevelSubscription:
     """The topics that one level's consumer subscribes to, and the suffix of each one's Kafka topic."""
@@ -71,7 +93,7 @@ class LevelSubscription:
 
     def reads(self, topic: str) -> bool:
         """Return whether this level can have the topic: any topic with levels, or one that was given to this level."""
-        return bool(self.topics) and (bool(self.suffix) or topic in self.topics)
+        return bool(self.topics) and (bool(self.suffix) or any(matches(each, topic) for each in self.topics))
 
 
 def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:

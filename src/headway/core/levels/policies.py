@@ -12,6 +12,7 @@ every stretch of service. Under `strict` no record waits for ever.
 """
 
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Literal, Protocol
 
 from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares
@@ -150,13 +151,19 @@ class Fair:
                 early, picks = middle, tried
             else:
                 late = middle
+        deadlines = [
+            (starts[level] + (picks[level] + 1) * strides[level], -level)
+            for level, count in enumerate(waiting)
+            if picks[level] < count
+        ]
+        heapify(deadlines)
         for _ in range(limit - sum(picks)):
-            deadlines = [
-                (starts[level] + (picks[level] + 1) * strides[level], -level)
-                for level, count in enumerate(waiting)
-                if picks[level] < count
-            ]
-            picks[-min(deadlines)[1]] += 1
+            deadline, number = deadlines[0]
+            picks[-number] += 1
+            if picks[-number] < waiting[-number]:
+                heapreplace(deadlines, (deadline + strides[-number], number))
+            else:
+                heappop(deadlines)
         return picks
 
     def _advance(self, waiting: Sequence[int], picks: Sequence[int]) -> None:

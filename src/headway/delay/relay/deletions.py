@@ -27,6 +27,11 @@ class Deletions:
         self._connection = connection
         self._deletion = Deletion()
         self._deleted_at = time.monotonic()
+        self._begun: Offsets = {}
+
+    def begin_from(self, starts: Offsets) -> None:
+        """Have deleted what lies before these offsets, too: the relay before may have died before it did so."""
+        self._begun = starts
 
     def begin_again(self) -> None:
         """Forget what is deleted: the topics were made anew."""
@@ -40,6 +45,6 @@ class Deletions:
         """Delete the records below these offsets."""
         self._deleted_at = time.monotonic()
         self._reader.serve()
-        self._deletion.delete_before(done, self._reader.admin)
+        self._deletion.delete_before({**self._begun, **done}, self._reader.admin)
         if missing := self._deletion.refused:
             log.warning("%s %s", NOT_DELETED, missing.missing(self._connection))

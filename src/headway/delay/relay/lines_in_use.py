@@ -2,14 +2,12 @@
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Collection
-from enum import Enum
 
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.relay_state import COMMANDS_KEY, MEMORY_KEY, line_key
-from headway.delay.topics import TopicNames, ladder_from, layout_seen_by, usable
-from headway.errors import ConfigError
+from headway.delay.fit_records import FIT_KEY, fit_state_from
+from headway.delay.topics import Layout, TopicNames, ladder_from, layout_seen_by, usable
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.compacted import TopicReader
 from headway.records import Message
@@ -20,123 +18,110 @@ _LOOK_AGAIN_AFTER = 0.1  # seconds; twice as long each time,
 _LOOK_AT_LEAST_EVERY = 15.0
 
 
-class Changed(Enum):
-    """The changes that a look at the lines has found."""
-
-    NOTHING = "nothing"
-    LADDER = "the lines to which records go"
-    TOPICS = "the topics to read"
-
-
 class LinesInUse:
-    """The lines that exist, and the ladder of those to which records go. Raises `ConfigError` if there are none yet."""
+    """The lines that exist, and the ladder of those to which records go; none until `begin` has found some."""
 
     def __init__(self, reader: TopicReader, names: TopicNames) -> None:
         self._reader = reader
         self._names = names
-        self.ladder, self.lines = self._layout()
-        self.is_outdated = False  # another ladder was put in use, or a line has a topic by now
+        self.ladder = Ladder.exponential()
+        self.lines: tuple[int, ...] = ()
+        self.unread: frozenset[int] = frozenset()
+        self.is_outdated = False  # another ladder was put in use, or a line has a topic by now, or retires
+        self._other_ladder = self._other_unread = False
         self._looked_at = time.monotonic()
         self._look_again_after = _LOOK_AGAIN_AFTER
         self._ids: dict[str, str] = {}
 
-    def _layout(self) -> tuple[Ladder, tuple[int, ...]]:
-        layout = layout_seen_by(self._reader, self._names.name)
-        if layout is None:
-            raise ConfigError(
-                f"The scheduler {self._names.name} has no topics. Create them with `headway schedule init`, or let a "
-                "Scheduler do so."
-            )
-        return layout.ladder, layout.lines
+    def begin(self) -> bool:
+        """Use the lines that are there, unless there were some before; return whether there are any."""
+        if not self.lines and (layout := self._layout()):
+            self._use(layout)
+        return bool(self.lines)
 
-    @property
-    def topics(self) -> list[str]:
-        """The topics to read: of the lines and of the commands."""
-        return [*(self._names.line(line) for line in self.lines), self._names.commands]
+    def _layout(self) -> Layout | None:
+        return layout_seen_by(self._reader, self._names.name)
 
     @property
     def state_keys(self) -> dict[str, str]:
-        """The key of the stored progress of each of these topics."""
+        """The key of the stored progress of each topic to read: those of the lines, and of the commands."""
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self.lines}
         return {**keys, self._names.commands: COMMANDS_KEY}
 
+    @property
+    def unread_topics(self) -> list[str]:
+        """The topics of lines that are read no more, and about to be deleted."""
+        return list(map(self._names.line, self.unread))
+
     def owned(self, assigned: Collection[Partition]) -> list[int]:
-        """Return the numbers whose partitions are all assigned; a group may disagree for a moment about new topics."""
-        topics = set(self.topics)
-        counts = Counter(number for topic, number in assigned if topic in topics)
-        return sorted(number for number, count in counts.items() if count == len(topics))
+        """Return the assigned numbers: the group shares the commands, and each number's lines go with them."""
+        return sorted(number for topic, number in assigned if topic == self._names.commands)
 
     @property
     def usable(self) -> Ladder:
         """The ladder of the lines that exist."""
         return usable(self.ladder, self.lines)
 
-    @property
-    def to_come(self) -> list[str]:
-        """The topics of lines that may be used and do not exist, until a delay needs them."""
-        return [self._names.line(line) for line in self.ladder.lines if line not in self.lines]
-
     def hear(self, message: Message) -> None:
         """Take in a record of the topic that says which lines are in use."""
-        if ladder := ladder_from(self._names, message.key(), message.value()):
-            self.is_outdated = ladder != self.ladder
-            self._look_again_after = _LOOK_AGAIN_AFTER
-
-    def update(self) -> Changed:
-        """Use the lines that were put in use; look again later while topics are missing that were there."""
-        if time.monotonic() - self._looked_at < self._look_again_after:
-            return Changed.NOTHING
-        ladder, lines = self._layout()
-        self._looked_at = time.monotonic()
-        if self._lost(ladder, lines):
-            self._look_again_after = min(2 * self._look_again_after, _LOOK_AT_LEAST_EVERY)
-            return Changed.NOTHING
+        key, value = message.key(), message.value()
+        if ladder := ladder_from(self._names, key, value):
+            self._other_ladder = ladder != self.ladder
+        elif key == FIT_KEY.encode():
+            retiring = fit_state_from(self._names.ladder, value).retiring.difference(self.ladder.lines)
+            self._other_unread = retiring.intersection(self.lines) != set() or bool(self.unread.difference(retiring))
+        else:
+            return
+        self.is_outdated = self._other_ladder or self._other_unread
         self._look_again_after = _LOOK_AGAIN_AFTER
-        self.is_outdated = False
-        if (ladder, lines) == (self.ladder, self.lines):
-            return Changed.NOTHING
-        changed = Changed.LADDER if lines == self.lines else Changed.TOPICS
-        self.ladder, self.lines = ladder, lines
+
+    def update(self) -> bool:
+        """Use the lines that were put in use; return whether they differ from those before.
+
+        Looks again later while topics are missing that were there.
+        """
+        if time.monotonic() - self._looked_at < self._look_again_after:
+            return False
+        layout = self._layout()
+        self._looked_at = time.monotonic()
+        if layout is None or self._lost(layout):
+            self._look_again_after = min(2 * self._look_again_after, _LOOK_AT_LEAST_EVERY)
+            return False
+        self._look_again_after = _LOOK_AGAIN_AFTER
+        self.is_outdated = self._other_ladder = self._other_unread = False
+        if (layout.ladder, layout.lines) == (self.ladder, self.lines):
+            return False
+        self._use(layout)
         log.info("The lines of %s are from now on: %s.", self._names.name, self.usable)
-        return changed
+        return True
 
-    def _lost(self, ladder: Ladder, lines: Collection[int]) -> list[int]:
+    def _use(self, layout: Layout) -> None:
+        self.ladder, self.lines, self.unread = layout.ladder, layout.lines, layout.unread
+
+    def _lost(self, layout: Layout) -> list[int]:
         """Return the lines of a ladder whose topics were there and are not now."""
-        return sorted(set(ladder.lines).intersection(self.lines).difference(lines))
+        return sorted(set(layout.ladder.lines).intersection(self.lines).difference(layout.lines))
 
-    def look_for_missing(self) -> Changed:
-        """Look for the lines when no number has all its partitions: a topic was deleted, or is still to come."""
-        ladder, lines = self._layout()
-        if lost := self._lost(ladder, lines):
-            names = ", ".join(map(self._names.line, lost))
-            log.warning("Nothing is delivered: the lines of %s lack the topics %s.", self._names.name, names)
-        elif lines != self.lines:
-            self.ladder, self.lines = ladder, lines
-            return Changed.TOPICS
-        return Changed.NOTHING
+    def look(self) -> bool:
+        """Use the lines that are there now; return False while topics are missing that were there.
+
+        Brokers learn of new topics one after the other.
+        """
+        layout = self._layout()
+        lost = [] if layout is None else list(map(self._names.line, self._lost(layout)))
+        if layout is None:
+            lost = [self._names.commands, self._names.state, self._names.ladder]
+        if layout is None or lost:
+            log.warning("Nothing is delivered: the lines of %s lack the topics %s.", self._names.name, ", ".join(lost))
+            return False
+        self._use(layout)
+        return True
 
     def topic_ids(self) -> dict[str, str]:
         """Return Kafka's id of each topic that exists."""
         return self._reader.admin.topic_ids(list(self.state_keys))
 
     def are_remade(self, ids: dict[str, str]) -> bool:
-        """Return whether topics have other ids than when they were remembered: they were deleted and made anew."""
-        before = self._ids
+        """Remember the topics by their ids; return whether some had others before: they were deleted and made anew."""
+        before, self._ids = self._ids, ids
         return any(ids.get(topic, id_) != id_ for topic, id_ in before.items())
-
-    def remember(self, ids: dict[str, str]) -> None:
-        """Remember the topics by their ids."""
-        self._ids = ids
-
-    def look_at_remade(self) -> Changed | None:
-        """Look at the lines after topics were made anew; None while some are missing.
-
-        Brokers learn of new topics one after the other.
-        """
-        layout = layout_seen_by(self._reader, self._names.name)
-        if layout is None or self._lost(layout.ladder, layout.lines):
-            return None
-        if (layout.ladder, layout.lines) == (self.ladder, self.lines):
-            return Changed.NOTHING
-        self.ladder, self.lines = layout.ladder, layout.lines
-        return Changed.TOPICS

@@ -9,6 +9,7 @@ from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.relay_tick import Tick
 from headway.delay.records import command_from, fetched_from
+from headway.delay.relay.line_fitter import LineFitter
 from headway.delay.relay.output import Moved, Ticks
 from headway.delay.relay.search import Searcher
 from headway.delay.topics import TopicNames
@@ -22,10 +23,12 @@ class PartitionRelays:
     Args:
         names: The scheduler's.
         searcher: Looks for records in the lines.
+        fitter: Counts the delays of what comes in.
     """
 
-    def __init__(self, names: TopicNames, searcher: Searcher) -> None:
+    def __init__(self, names: TopicNames, searcher: Searcher, fitter: LineFitter) -> None:
         self._names = names
+        self._fitter = fitter
         self._searcher = searcher
         self._relays: dict[int, PartitionRelay] = {}
         self._places: dict[Partition, tuple[PartitionRelay, int | None]] = {}
@@ -68,7 +71,7 @@ class PartitionRelays:
         """Return for each partition of the commands the offset below which all are done."""
         return {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
 
-    def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], now: int) -> list[Any]:
+    def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], ladder: Ladder, now: int) -> list[Any]:
         """Take in fetched records, and the ends that were reached; return the records of other places.
 
         Raises `KafkaError` if a topic was made anew.
@@ -90,6 +93,7 @@ class PartitionRelays:
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)
+            self._fitter.came(place[1], line or 0, records, ladder, now)
         for place, offset in ends.items():
             relay, line = self._places.get(place, (None, None))
             if relay is not None and line is not None:
@@ -114,7 +118,10 @@ class PartitionRelays:
     def take(self, now: int, records: int, most_bytes: int, stores: bool) -> dict[int, Tick]:
         """Return the ticks to carry out now, each of up to about so many records and bytes."""
         taken = ((number, relay.take(now, records, most_bytes, stores)) for number, relay in self._relays.items())
-        return {number: tick for number, tick in taken if tick}
+        ticks = {number: tick for number, tick in taken if tick}
+        for number, tick in ticks.items():
+            self._fitter.add(number, tick.delays, now)
+        return ticks
 
     def unstored(self, now: int) -> dict[int, Tick]:
         """Return ticks that only store what earlier ones have left unstored."""

@@ -22,17 +22,19 @@ from headway.core.delay.partition_relay import PartitionRelay
 from headway.declarations import check_whole
 from headway.delay.relay.deletions import Deletions
 from headway.delay.relay.exactly_once import ExactlyOnce
-from headway.delay.relay.lines_in_use import Changed, LinesInUse
+from headway.delay.relay.line_fitter import MOST_LINES, RETIRE_AFTER, FitMode, LineFitter
+from headway.delay.relay.lines_in_use import LinesInUse
 from headway.delay.relay.low_latency import LowLatency
 from headway.delay.relay.output import Mode, RelayOutput
 from headway.delay.relay.partition_relays import PartitionRelays, counts_of
 from headway.delay.relay.predecessors import Predecessors
 from headway.delay.relay.producers import producer_settings
-from headway.delay.relay.remade_topics import RemadeTopics
 from headway.delay.relay.restarts import Restarts
 from headway.delay.relay.rights import LostRights, require_rights, rights_to_work
 from headway.delay.relay.search import Searcher
+from headway.delay.relay.topic_watch import TopicWatch
 from headway.delay.relay.turn_timing import TurnTiming
+from headway.delay.relay.waiting_for_topics import await_topics
 from headway.delay.topics import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.factory import together
@@ -67,12 +69,24 @@ class Relay(Closable):
         mode: "exactly-once" delivers in transactions, which `read_committed` consumers see once, whatever happens.
             "low-latency" delivers some milliseconds sooner; after a crash it repeats the last deliveries.
         memory: How many bytes of records may wait in memory, however many are pending.
+        fit: "auto" watches which delays come in, adds the lines that pay and deletes those that are unused for long;
+            "report" only logs which lines would pay. Give all relays of a scheduler the same.
+        max_lines: How many lines may have topics, beside those that are there when fitting begins.
+        retire_after: The seconds for which nothing may be written to a line before it is given up.
 
-    Raises `ConfigError` if the scheduler has no topics yet.
+    If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
 
     def __init__(
-        self, config: Config, *, name: str = DEFAULT_NAME, mode: Mode = "exactly-once", memory: int = 256 * 2**20
+        self,
+        config: Config,
+        *,
+        name: str = DEFAULT_NAME,
+        mode: Mode = "exactly-once",
+        memory: int = 256 * 2**20,
+        fit: FitMode = "off",
+        max_lines: int = MOST_LINES,
+        retire_after: float = RETIRE_AFTER,
     ) -> None:
         if mode not in ("exactly-once", "low-latency"):
             raise ConfigError(f"The mode is {mode!r}; it must be 'exactly-once' or 'low-latency'.")
@@ -81,6 +95,7 @@ class Relay(Closable):
         self._names = TopicNames(name)
         self._connection = connection_of(config)
         self._producer_config = producer_settings(config)
+        self._fitter = LineFitter(self._connection, self._names, fit, max_lines, retire_after)
         self._mode: Mode = mode
         self._memory = memory
         self._wake = Wakeup()
@@ -96,8 +111,9 @@ class Relay(Closable):
         )
         self._reader: TopicReader = made[0]
         self._consumer: RelayConsumer = made[1]
+        self._lines = LinesInUse(self._reader, self._names)
         try:
-            self._lines = LinesInUse(self._reader, self._names)
+            self._lines.begin()
         except BaseException:
             self._consumer.close()
             self._reader.close()
@@ -106,12 +122,12 @@ class Relay(Closable):
         self._lost = LostRights(self._producer_config, self._names, str(consumer.get("group.id", name)))
         self._has_worked = False
         self._searcher = Searcher(self._connection, self._names, self._wake)
-        self._relays = PartitionRelays(self._names, self._searcher)
+        self._relays = PartitionRelays(self._names, self._searcher, self._fitter)
         self._timing = TurnTiming(self._clock, self._relays, self._wake)
         self._predecessors = Predecessors(
             self._reader, self._names, self._lines, self._producer_config, self._stopping.is_set
         )
-        self._remade = RemadeTopics(self._connection, self._wake)
+        self._watch = TopicWatch(self._connection, self._names, self._wake)
         self._deletions = Deletions(self._reader, self._connection)
         self._carrier: RelayOutput | None = None
 
@@ -126,6 +142,8 @@ class Relay(Closable):
         """
         if self._closed:
             raise ClosedError("The relay is closed. Make a new one to go on.")
+        if not await_topics(self._lines.begin, lambda: self._stopping.is_set() or until(), self._names, self._wake):
+            return
         require_rights(self._reader.admin, self._names, self._lines.lines, self._connection)
         self._subscribe()
         while not self._stopping.is_set() and not until():
@@ -194,20 +212,19 @@ class Relay(Closable):
             self._consumer.close()
             self._reader.close()
             self._searcher.close()
-            self._remade.close()
+            self._watch.close()
+            self._fitter.close()
             self._wake.close()
 
     # The topics
 
     def _subscribe(self) -> None:
-        self._consumer.subscribe(self._lines.topics, before_leaving=self._store_rest)
+        # The group shares the commands alone: so a line that comes or goes makes nobody divide the work anew.
+        self._consumer.subscribe([self._names.commands], before_leaving=self._store_rest)
 
     def _change_lines(self) -> None:
         """Use the lines that were put in use."""
-        changed = self._lines.update()
-        if changed is Changed.TOPICS:
-            self._subscribe()
-        elif changed is Changed.LADDER:
+        if self._lines.update():
             self._store_rest()
             self._forget(0)
 
@@ -236,8 +253,7 @@ class Relay(Closable):
 
     def _store_rest(self) -> None:
         """Store all progress, before another relay, or this one, begins from what is stored."""
-        # Without partitions, as before the first ones came, the brokers' time is unknown.
-        ticks = self._relays.unstored(self._timing.now()) if self._relays else {}
+        ticks = self._relays.unstored(self._timing.now()) if self._relays else {}  # else the brokers' time is unknown
         try:
             if self._carrier:
                 if ticks:
@@ -278,23 +294,16 @@ class Relay(Closable):
         self._restarts.begun()
         self._consumer.rebalanced = False
         numbers = self._lines.owned(self._consumer.assigned)
-        topics = self._look_at_topics()
-        if topics is None:
+        if not numbers or (topics := self._look_at_topics()) is None:
             self._consumer.begin({(self._names.ladder, 0): 0})
-            self._restarts.plan(_LOOK_FOR_LINES_AGAIN_AFTER)
-            return
-        if not numbers:
-            self._consumer.begin({(self._names.ladder, 0): 0})
-            if self._consumer.assigned:
-                if self._lines.look_for_missing() is Changed.TOPICS:
-                    self._subscribe()
+            if numbers:
                 self._restarts.plan(_LOOK_FOR_LINES_AGAIN_AFTER)
             return
         stored = self._predecessors.stored(numbers)
         room, ladder, ends = self._memory // len(numbers), self._lines.usable, self._predecessors.ends(numbers)
         lines = self._lines.lines
         for number in numbers:
-            relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number])
+            relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number], self._lines.unread)
             for key, error in relay.unreadable.items():
                 log.warning("%s, partition %d, is passed over at %.100r: %s", self._names.state, number, key, error)
             self._relays.add(number, relay, lines)
@@ -302,26 +311,24 @@ class Relay(Closable):
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
             self._carrier = kind(self._producer_config, self._names, ladder, self._consumer, self._clock)
         self._carrier.look_at_clock(self._relays.commands_starts())
-        self._consumer.begin({**self._relays.begin(), (self._names.ladder, 0): 0})
+        starts = self._relays.begin()
+        self._deletions.begin_from(starts)
+        self._consumer.begin({**starts, (self._names.ladder, 0): 0})
         self._has_worked = True
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _look_at_topics(self) -> dict[str, str] | None:
-        """Return Kafka's ids of the topics by the keys of their state; if they have changed, look for the lines again.
+        """Look for the lines; return Kafka's ids of the topics by the keys of their state.
 
         Return None while some lines are missing.
         """
+        if not self._lines.look():
+            return None
         keys, ids = self._lines.state_keys, self._lines.topic_ids()
-        self._remade.expect(ids, self._lines.to_come, time.monotonic())
+        self._watch.expect(ids, self._lines.unread_topics, time.monotonic())
         if self._lines.are_remade(ids):
             log.warning("Topics of %s were deleted and made anew.", self._names.name)
             self._deletions.begin_again()
-            changed = self._lines.look_at_remade()
-            if changed is None:
-                return None
-            if changed is Changed.TOPICS:
-                self._subscribe()
-        self._lines.remember(ids)
         return {keys[topic]: id_ for topic, id_ in ids.items()}
 
     # A turn
@@ -343,18 +350,18 @@ class Relay(Closable):
             return True
         if self._lines.is_outdated:
             self._change_lines()
-        if remade := self._remade.found(time.monotonic()):
-            raise KafkaError(f"{remade[0]} was deleted and made anew")
-        if self._remade.have_come():
+        if changed := self._watch.found(time.monotonic()):
+            raise KafkaError(changed)
+        if self._watch.have_come():
             self._lines.is_outdated = True
         if not self._relays or self._carrier is None:
             self._receive(messages, 0)
             return False
         if self._timing.is_clock_wanted(bool(messages)):
             self._carrier.look_at_clock(self._relays.commands_starts())
-        now = self._timing.now()
-        self._receive(messages, now)
+        self._receive(messages, now := self._timing.now())
         self._relays.search(self._lines.usable, now)
+        self._fitter.turn(self._relays.numbers, self._lines.usable, now)
         did = self._carry_out(now)
         self._carrier.serve()
         while self._carrier.written:
@@ -366,7 +373,7 @@ class Relay(Closable):
 
     def _receive(self, messages: list[Any], now: int) -> None:
         self.counts["read"] += len(messages)
-        for message in self._relays.receive(messages, self._consumer.ends, now):
+        for message in self._relays.receive(messages, self._consumer.ends, self._lines.usable, now):
             if message.topic() == self._names.ladder:
                 self._lines.hear(message)
         self._consumer.ends.clear()

@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from headway.core.retry import RetriableError
 from headway.execution.context import Context
+from headway.execution.handlers import WithContext
+from headway.execution.lifespan import SHUT_DOWN_WITHIN, Lifespan, failed_at_end, failed_at_start, make, with_state
 from headway.execution.processes.messages import (
     NOTHING,
     Chunk,
@@ -36,14 +38,41 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
     threading.Thread(target=_answer, args=(asks, jobs), name="headway-give-back", daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the parent has gone
         try:
-            handler, deserializers = pickle.loads(start)  # noqa: S301 - from the process that started this one
+            handler, deserializers, shared = pickle.loads(start)  # noqa: S301 - from the process that started this one
         except Exception as error:
             pipe.send(text_of(error))
             return
         make_record = _record_maker(deserializers)
-        pipe.send(None)
-        while True:
-            jobs.work(lambda job: _outcome(handler, job, make_record, in_batches))
+
+        def work(handler: WithContext) -> None:
+            pipe.send(None)
+            while jobs.work(lambda job: _outcome(handler, job, make_record, in_batches)):
+                pass
+
+        if shared is None:
+            work(handler)
+            return
+        lifespan, settings = shared
+        jobs.ends_within = SHUT_DOWN_WITHIN
+        _live(lifespan, settings, pipe, lambda state: work(with_state(handler, lambda: state, in_batches=in_batches)))
+
+
+def _live(lifespan: Lifespan, settings: Mapping[str, Any], pipe: Connection, work: Callable[[Any], None]) -> None:
+    """Work between the start-up and the shut-down of what handlers share here; tell the parent if one fails."""
+    try:
+        made: Any = make(lifespan, settings)
+        state = made.__enter__()
+    except BaseException as error:
+        pipe.send(failed_at_start(lifespan, error))
+        return
+    with contextlib.suppress(EOFError, OSError):  # the parent has gone
+        work(state)
+    failure = None
+    try:
+        made.__exit__(None, None, None)
+    except BaseException as error:
+        failure = failed_at_end(lifespan, error)
+    pipe.send(failure)
 
 
 def _take_no_signals() -> None:
@@ -70,11 +99,16 @@ def _keep_from_others(*pipes: Connection) -> None:
 
 
 def _answer(asks: Connection, jobs: "_Jobs") -> None:
-    """Give jobs back on request; end when the parent has gone, whatever the handler does."""
+    """Give jobs back on request; end when the parent has gone, whatever the handler does.
+
+    What handlers share may be shut down before, if none runs.
+    """
     with contextlib.suppress(EOFError, OSError):
         while True:
             asks.recv()
             jobs.give_back()
+    if jobs.are_done():
+        time.sleep(jobs.ends_within)
     os._exit(1)
 
 
@@ -90,10 +124,14 @@ class _Jobs:
         self._jobs: deque[bytes] = deque()
         self._begun = 0
         self._outcomes: list[tuple[bytes, float]] = []
+        self.ends_within = 0.0
+        """Seconds to end by itself when the parent has gone, and no job is in work."""
 
-    def work(self, outcome_of: Callable[[bytes], bytes]) -> None:
-        """Take a chunk, and do its jobs."""
-        chunk: Chunk = self._pipe.recv()
+    def work(self, outcome_of: Callable[[bytes], bytes]) -> bool:
+        """Take a chunk, and do its jobs; return False if there is none, but the request to end."""
+        chunk: Chunk | None = self._pipe.recv()
+        if chunk is None:
+            return False
         with self._lock:
             if chunk.round == self._round:  # otherwise it is given back already
                 self._jobs.extend(chunk.jobs)
@@ -109,6 +147,11 @@ class _Jobs:
         with self._lock:
             seconds, count = time.perf_counter() - began, self._begun - before
             self._say(seconds / count if count else math.inf, None)
+        return True
+
+    def are_done(self) -> bool:
+        """Return whether no job is in work."""
+        return bool(self._at.value == NOTHING)
 
     def give_back(self) -> None:
         """Send the outcomes, and the promise that jobs not begun yet never will."""

@@ -171,6 +171,6 @@ def pickled(*what: Any) -> bytes:
         return pickle.dumps(what)
     except Exception as error:
         raise ConfigError(
-            f"With executor='process' the handler and the deserialisers must be importable functions: {error}. Define "
-            "them at the top of a module."
+            f"With executor='process' handler, lifespan and deserialisers must be importable functions: {error}. "
+            "Define them at the top of a module."
         ) from error

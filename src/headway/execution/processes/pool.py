@@ -4,17 +4,19 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import closing
 from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from headway.core.engine.suspects import deaths_of, died
-from headway.errors import BatchError, HandlerProcessError
+from headway.errors import BatchError, HandlerProcessError, HeadwayError, LifespanError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import Handlers
 from headway.execution.jobs import Job
+from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.messages import Deserializers, loaded, pickled
 from headway.execution.processes.process import Process
 
@@ -35,16 +37,21 @@ class Processes:
         count: int,
         slots: int,
         time_limit: float | None,
+        life: Life | None = None,
     ) -> None:
-        self._start_arguments = pickled(calls.handler, deserializers), calls.in_batches
+        shared = life.for_process() if life else None
+        self._start_arguments = pickled(calls.handler, deserializers, shared), calls.in_batches
+        self._life = life
         self._largest = max(1, slots // (_AHEAD * count))
         self._calls = calls
         self._dispatch = dispatch
         self._time_limit = time_limit
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._closing = False
+        self._started: list[Future[None]] = [Future() for _ in range(count)]
         self._drivers = [
-            threading.Thread(target=self._drive, name=f"headway-process-{index}", daemon=True) for index in range(count)
+            threading.Thread(target=self._drive, args=[started], name=f"headway-process-{index}", daemon=True)
+            for index, started in enumerate(self._started)
         ]
         for driver in self._drivers:
             driver.start()
@@ -53,6 +60,15 @@ class Processes:
         """Run these jobs, from any thread."""
         for job in jobs:
             self._queue.put(job)
+
+    def wait_until_started(self, is_stopping: Callable[[], bool]) -> None:
+        """Wait until all processes have started what their handlers share; raises `LifespanError` if one fails."""
+        while not is_stopping() and wait(self._started, 0.1, "FIRST_EXCEPTION").not_done:
+            if any(each.done() and each.exception() for each in self._started):
+                break
+        for each in self._started:
+            if each.done():
+                each.result()
 
     def close(self, timeout: float) -> None:
         """End the processes; waits up to `timeout` seconds for running handlers, then kills."""
@@ -63,27 +79,34 @@ class Processes:
             driver.join(max(0.0, deadline - time.monotonic()))
         self._closing = True
         for driver in self._drivers:
-            driver.join(5.0)
+            driver.join(5.0 + (SHUT_DOWN_WITHIN if self._life else 0.0))
 
     # In a driver's thread
 
-    def _drive(self) -> None:
+    def _drive(self, started: "Future[None]") -> None:
         _keep_signals_from_children()
         try:
             going_on = True
             while going_on:
-                with closing(Process(*self._start_arguments)) as child:
-                    going_on = self._work_with(child)
-        except HandlerProcessError as error:
-            self._dispatch.give_up(error)
+                with closing(Process(*self._start_arguments, life=self._life)) as child:
+                    going_on = self._work_with(child, started)
+        except (HandlerProcessError, LifespanError) as error:
+            self._give_up(error, started)
         except Exception as error:
-            self._dispatch.give_up(HandlerProcessError(f"A process for the handler could not be kept: {error!r}"))
+            self._give_up(HandlerProcessError(f"A process for the handler could not be kept: {error!r}"), started)
 
-    def _work_with(self, child: Process) -> bool:
+    def _give_up(self, error: HeadwayError, started: "Future[None]") -> None:
+        self._dispatch.give_up(error)
+        if not started.done():
+            started.set_exception(error)
+
+    def _work_with(self, child: Process, started: "Future[None]") -> bool:
         """Keep a process at work; return False at the end, True if it has died and must be replaced."""
         size = _FIRST_CHUNK
         try:
             child.wait_until_ready(self._is_closing)
+            if not started.done():
+                started.set_result(None)
             while self._fill(child, size):
                 size = self._await(child, size)
         except EOFError:

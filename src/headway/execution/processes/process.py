@@ -13,8 +13,9 @@ from multiprocessing.sharedctypes import RawValue
 from typing import Any
 
 from headway.core.engine.suspects import how_it_ended
-from headway.errors import HandlerProcessError, TimeLimitError
+from headway.errors import HandlerProcessError, LifespanError, TimeLimitError
 from headway.execution.jobs import Job
+from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.child_main import serve
 from headway.execution.processes.messages import NOTHING, Chunk, Said, attempts_of
 from headway.execution.time_limit import exceeded
@@ -24,9 +25,14 @@ _NOTED_WITHIN = 1.0
 
 
 class Process:
-    """One process, and the jobs that it has, in the order in which it begins them."""
+    """One process, and the jobs that it has, in the order in which it begins them.
 
-    def __init__(self, *start: Any) -> None:
+    With `life` it makes and shuts down what its handlers share.
+    """
+
+    def __init__(self, *start: Any, life: Life | None = None) -> None:
+        self._life = life
+        self._is_ready = False
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
         self.chunks = 0  # chunks whose end it has not reported
@@ -51,13 +57,14 @@ class Process:
     def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
         """Wait until the process has loaded the handler.
 
-        Raises `HandlerProcessError` if it cannot load the handler, and `EOFError` at the end.
+        Raises `HandlerProcessError` if it cannot load the handler, `LifespanError` if what handlers share cannot be
+        started, and `EOFError` at the end.
         """
         try:
             while not self._hears(0.1):
                 if is_closing():
                     raise EOFError
-            refusal = self._pipe.recv()
+            refusal: str | LifespanError | None = self._pipe.recv()
         except (EOFError, OSError) as error:
             if is_closing():
                 raise EOFError from error
@@ -65,11 +72,14 @@ class Process:
                 f"A process for the handler {self._how_it_ended()} before it could begin. It imports the "
                 'program\'s main module: what that does must be guarded by `if __name__ == "__main__":`.'
             ) from error
+        if isinstance(refusal, LifespanError):
+            raise refusal
         if refusal:
             raise HandlerProcessError(
                 f"A process cannot load the handler or a deserialiser: {refusal}. Define it at the top of a module "
                 "that can be imported."
             )
+        self._is_ready = True
 
     def send(self, jobs: list[Job]) -> None:
         """Send another chunk; if the process has died, `receive` raises.
@@ -152,12 +162,24 @@ class Process:
 
     def close(self) -> None:
         """End the process, and let go of its resources."""
+        if self._life and self._is_ready and self._at.value == NOTHING:
+            with contextlib.suppress(EOFError, OSError):  # it has died
+                self._life.note(self._shut_down(self._life))
         self._process.kill()
         self._process.join()
         atexit.unregister(self._process.kill)
         self._close_process()
         self._pipe.close()
         self._asks.close()
+
+    def _shut_down(self, life: Life) -> LifespanError | None:
+        """Have the process shut down what its handlers share; return the error of that, if there is one."""
+        deadline = time.monotonic() + SHUT_DOWN_WITHIN
+        self._pipe.send(None)
+        while time.monotonic() < deadline:
+            if self._hears(0.1) and not isinstance(said := self._pipe.recv(), Said):
+                return said if isinstance(said, LifespanError) else None
+        return life.endless()
 
     def _close_process(self) -> None:
         """Close the process, trying again for a moment.

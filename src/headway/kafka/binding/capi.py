@@ -276,9 +276,19 @@ def close_membership(consumer: Consumer) -> None:
             time.sleep(_LOOK_AGAIN_AFTER)
         # Until now the client's errors went to this queue; from here they go to the queue that the binding serves.
         with _consumer_queue(handle) as served:
-            lib.rd_kafka_queue_forward(queue, served)
+            forward_back(queue, served)
     finally:
         lib.rd_kafka_queue_destroy(queue)
+
+
+def forward_back(queue: object, served: object) -> None:
+    """Forward a queue to the one that librdkafka may still forward to it.
+
+    A consumer says that it has closed a moment before librdkafka takes its own forwarding back. Meanwhile a forwarding
+    in the other direction would wait for its own lock, for ever.
+    """
+    lib.rd_kafka_queue_forward(served, None)
+    lib.rd_kafka_queue_forward(queue, served)
 
 
 def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool:

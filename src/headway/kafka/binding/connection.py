@@ -68,6 +68,11 @@ class Connection:
         """The reason for which a connection ended last, and its broker; "no answer" if none has in the last minute."""
         return self._refusals.reason(time.monotonic()) or "no answer"
 
+    @property
+    def is_ended(self) -> bool:
+        """True if a broker itself ended the last connection to it, at least once: so it runs."""
+        return self._refusals.brokers > 0
+
     def because(self) -> str:
         """Return that reason as the end of a sentence; empty without one."""
         reason = self._refusals.reason(time.monotonic())

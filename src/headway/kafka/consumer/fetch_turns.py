@@ -7,7 +7,7 @@ that queue is poured into the first one.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import confluent_kafka as ck
 
@@ -132,10 +132,6 @@ class FetchTurns:
         self._touched.add(name)
         self._side.collect(name)
 
-    def waiting_in_librdkafka(self) -> int:
-        """Return how many records and events may come at once."""
-        return capi.queue_length(self._consumer)
-
     def close(self) -> None:
         """Let go of librdkafka's queues; the consumer is closed next."""
         if self._side:
@@ -182,3 +178,83 @@ class FetchTurns:
                     self._collect(partition)
                 else:
                     capi.let_go(self._consumer, self._name(partition))
+
+
+class TurnsOfLevels:
+    """The turns of each level that one client reads: no level's flood takes room of another one.
+
+    The levels share librdkafka's queue, which is emptied into the buffers of all. The queues of partitions that are
+    kept apart are each level's own.
+    """
+
+    def __init__(self, turns: Mapping[int, FetchTurns]) -> None:
+        self._turns = turns
+        self._all = list(turns.values())
+
+    def __getitem__(self, level: int) -> FetchTurns:
+        return self._turns[level]
+
+    @property
+    def has_starting(self) -> bool:
+        """True while a partition starts anew whose queue is to be joined then."""
+        return any(turns.has_starting for turns in self._all)
+
+    @property
+    def is_full(self) -> bool:
+        """True while more of a level waits than there is room for."""
+        return any(turns.is_full for turns in self._all)
+
+    def keep_apart(self) -> None:
+        """Keep apart the partitions that flood their level's buffer."""
+        for turns in self._all:
+            turns.keep_apart()
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return whether records of a partition wait."""
+        return self._turns[partition.level].has(partition)
+
+    def first_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the first waiting record of each of these partitions that has one."""
+        found: dict[TopicPartition, int] = {}
+        for turns, of_level in self._by_level(partitions):
+            found |= turns.first_offsets(of_level)
+        return found
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Drop the waiting records of a partition that is sought; it is not kept apart any more."""
+        self._turns[partition.level].drop(partition)
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Drop the waiting records of a partition that was taken away."""
+        self._turns[partition.level].forget(partition)
+
+    def set_aside(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Give nothing of these partitions until they are restored; return those of which too much waits."""
+        parts = self._by_level(partitions)
+        return [each for turns, of_level in parts if turns.set_aside(of_level) for each in of_level]
+
+    def restore(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give records of these partitions again."""
+        for turns, of_level in self._by_level(partitions):
+            turns.restore(of_level)
+
+    def started(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that librdkafka was told to read these partitions anew."""
+        for turns, of_level in self._by_level(partitions):
+            turns.started(of_level)
+
+    def route_started(self, seek: Callable[[TopicPartition], None]) -> None:
+        """Say where the records of partitions go that have started anew."""
+        for turns in self._all:
+            turns.route_started(seek)
+
+    def close(self) -> None:
+        """Let go of librdkafka's queues; the consumer is closed next."""
+        for turns in self._all:
+            turns.close()
+
+    def _by_level(self, partitions: Iterable[TopicPartition]) -> list[tuple[FetchTurns, list[TopicPartition]]]:
+        by_level: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_level.setdefault(partition.level, []).append(partition)
+        return [(self._turns[level], of_level) for level, of_level in by_level.items()]

@@ -1,4 +1,4 @@
-"""One level's member of its consumer group: it joins and leaves, and takes the partitions that the group gives it.
+"""The member of a group of one level, or of all: it joins and leaves, and takes the partitions that it is given.
 
 It lets no exception out of a rebalance callback: the binding would drop the records that the same call has fetched.
 """
@@ -9,18 +9,18 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import confluent_kafka as ck
 
 from headway.config import Config
-from headway.core.levels.naming import LevelSubscription
-from headway.core.rights import Right
-from headway.errors import FetchError
+from headway.core.levels.group_subscription import GroupSubscription
+from headway.errors import ConfigError, FetchError
 from headway.kafka.binding import capi
-from headway.kafka.consumer.fetch_turns import FetchTurns
+from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels
 from headway.kafka.consumer.group_watch import GroupWatch
+from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
 from headway.records import ConsumerRecord, TopicPartition
@@ -41,7 +41,7 @@ _wakes: dict[int, Wakeup] = {}
 
 
 class RebalanceListener(Protocol):
-    """The receiver of a level's gained and lost partitions, told during `fetch`."""
+    """The receiver of a member's gained and lost partitions, told during `fetch`."""
 
     def assigned(self, partitions: list[TopicPartition]) -> None: ...
     def revoked(self, partitions: list[TopicPartition]) -> None: ...
@@ -49,15 +49,15 @@ class RebalanceListener(Protocol):
 
 
 class GroupMember(PartitionQueries, ABC):
-    """A member of a level's group, with the partitions that it has and where each begins.
+    """A member of a group, with the partitions that it has and where each begins.
 
     For one thread at a time, in whose calls the rebalance callbacks run. Three others come in: `StartOffsets` calls
     `_cannot_start` and `_set_wake` in its thread, librdkafka writes to the wake-up, and a close closes in a thread.
     """
 
-    def __init__(self, level: int, config: Config) -> None:
+    def __init__(self, levels: Sequence[int], config: Config, base_group: str | None = None) -> None:
         self._watch = GroupWatch(config)
-        super().__init__(level, config, self._watch.suspect)
+        super().__init__(levels, config, self._watch.suspect)
         self._process = os.getpid()
         self.assigned: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
@@ -77,21 +77,28 @@ class GroupMember(PartitionQueries, ABC):
         self._closing = False
         self._wake: Wakeup | None = None
         self._listener: RebalanceListener | None = None
-        self._turns = FetchTurns(self._consumer, self._name, self._room, self._fetch_wait)
+        self._turns = TurnsOfLevels(
+            {level: FetchTurns(self._consumer, self._name, self._room, self._fetch_wait) for level in levels}
+        )
         reset = str(config.get("auto.offset.reset", "latest"))
-        self._starts = StartOffsets(self._consumer, reset, self._set_wake, self._cannot_start)
+        others = base_group and OtherCommits(
+            config, base_group, per_level=self._group != base_group, subscription=lambda: self._subscription
+        )
+        self._starts = StartOffsets(
+            self._consumer, reset, self._set_wake, self._cannot_start, self._must_not_start, others or None
+        )
 
     @abstractmethod
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
         """Serve rebalances, and return the records that came."""
 
     @abstractmethod
-    def _read_suffix(self, suffix: str) -> None:
-        """Take this suffix off the Kafka topics of the records to come."""
+    def _read(self, subscription: GroupSubscription) -> None:
+        """Make the records to come those of this subscription's topics."""
 
     @abstractmethod
     def _resume_parked(self) -> None:
-        """Fetch again from the partitions of a level that was asked for nothing."""
+        """Fetch again from the partitions of a member that was asked for nothing."""
 
     def wake(self, wake: Wakeup | None) -> None:
         """Set the wake-up that is set whenever records or events arrive; None ends that."""
@@ -115,7 +122,11 @@ class GroupMember(PartitionQueries, ABC):
 
     def _cannot_start(self, reason: str, topic: str | None, cause: ck.KafkaError | None) -> None:
         if not self._is_refused(topic, cause):
-            self.errors.append(FetchError(self.level, reason))
+            self.errors.append(FetchError(self._level_of(topic), reason))
+        self._set_wake()
+
+    def _must_not_start(self, refusal: ConfigError) -> None:
+        self.errors.append(refusal)
         self._set_wake()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -136,24 +147,19 @@ class GroupMember(PartitionQueries, ABC):
         """True if its group has ever given it an assignment, even an empty one."""
         return bool(self._member_id)
 
-    def rights(self) -> list[Right]:
-        """Return the rights that it needs for its subscription, except for patterns."""
-        topics = [topic for topic in self._subscription.topics if not topic.startswith("^")]
-        return [Right("Read", "Topic", topic) for topic in topics] + [Right("Read", "Group", self._group)]
-
     # Subscription
 
-    def subscribe(self, subscription: LevelSubscription, listener: RebalanceListener) -> None:
-        """Join the group for this level's topics, in place of those before; without topics, leave it."""
+    def subscribe(self, subscription: GroupSubscription, listener: RebalanceListener) -> None:
+        """Join the group for these topics, in place of those before; without topics, leave it."""
         had = self._subscription
-        # While partitions are read under one suffix, they cannot be named by another.
-        if had.topics and (not subscription.topics or had.suffix != subscription.suffix):
+        # While partitions are read under one address, they cannot have another.
+        if had.topics and not (subscription.topics and subscription.keeps_addresses_of(had)):
             self.unsubscribe()
         if not subscription.topics:
             return
         self._subscription = subscription
         self._listener = listener
-        self._read_suffix(subscription.suffix)
+        self._read(subscription)
         self._join(listener)
 
     def _join(self, listener: RebalanceListener) -> None:
@@ -165,7 +171,7 @@ class GroupMember(PartitionQueries, ABC):
         )
 
     def rejoin(self) -> None:
-        """Give this level's partitions up as lost: tell the listener, leave the group and join it again.
+        """Give all partitions up as lost: tell the listener, leave the group and join it again.
 
         It waits for neither; records on their way for these partitions are dropped. If librdkafka has heard of the loss
         itself, it is joining again already, and the next fetch tells the listener.
@@ -186,7 +192,7 @@ class GroupMember(PartitionQueries, ABC):
         while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self._has_left(waited):
             pass
         self._forget(list(self.assigned))
-        self._subscription = LevelSubscription([], "")
+        self._subscription = GroupSubscription.nothing(self.levels)
 
     def _has_left(self, waited: float) -> bool:
         """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
@@ -219,8 +225,8 @@ class GroupMember(PartitionQueries, ABC):
         closing.join(_CLOSE_WITHIN)
         if closing.is_alive():
             log.warning(
-                "The consumer of level %d did not close within %g s; its group notices when this process ends.",
-                self.level,
+                "The consumer of the group %s did not close within %g s; its group notices when this process ends.",
+                self._group,
                 _CLOSE_WITHIN,
             )
 
@@ -280,7 +286,7 @@ class GroupMember(PartitionQueries, ABC):
         (self._consumer.incremental_assign if self._incremental else self._consumer.assign)(partitions)
 
     def _starting_at(self, partition: TopicPartition, offset: int) -> ck.TopicPartition:
-        return ck.TopicPartition(self.kafka_topic(partition.topic), partition.partition, offset)
+        return ck.TopicPartition(self.kafka_topic(partition), partition.partition, offset)
 
     def _on_leave(
         self, kafka_partitions: list[ck.TopicPartition], tell: Callable[[list[TopicPartition]], None]
@@ -301,7 +307,7 @@ class GroupMember(PartitionQueries, ABC):
         try:
             call(partitions)
         except ck.KafkaException as error:
-            self.errors.append(FetchError(self.level, f"a rebalance was not answered: {error.args[0].str()}"))
+            self.errors.append(FetchError(self._level_of(None), f"a rebalance was not answered: {error.args[0].str()}"))
 
     def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
         """Let go of partitions; librdkafka takes only those that it was given."""

@@ -1,16 +1,23 @@
-"""One level's records: a thin driver of confluent_kafka's consumer, which turns error messages into `FetchError`s."""
+"""The records of one level, or of all levels that have one group.
+
+A thin driver of confluent_kafka's consumer, which turns error messages into `FetchError`s. The levels of one group
+share librdkafka's queue, which is emptied into a buffer of each level.
+"""
 
 import contextlib
 import itertools
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import confluent_kafka as ck
 
 from headway.config import Config
+from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.rights import Right
 from headway.errors import AuthorizationError, FetchError, KafkaError
+from headway.kafka.binding import capi
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.consumer.fetch_turns import FetchTurns
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
 from headway.kafka.serialization import Read
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
@@ -36,28 +43,36 @@ _message_value = ck.Message.value
 
 
 class LevelConsumer(GroupMember):
-    """The consumer of one level's records; not thread-safe, like the client that it drives."""
+    """The consumer of the records of one or more levels; not thread-safe, like the client that it drives.
 
-    def __init__(self, level: int, config: Config, readers: tuple[Read, Read]) -> None:
+    `base_group` is the group's name before that of a level; without it no other group's commits are looked at.
+    """
+
+    def __init__(
+        self, levels: Sequence[int], config: Config, readers: tuple[Read, Read], base_group: str | None = None
+    ) -> None:
         self._readers = readers
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
-        self._source = RecordSource(level, "", *readers)
+        self._sources: dict[int, RecordSource] = {}
         self._asked_at = 0.0
         self._served_at = 0.0
         self._has_more = False  # whether librdkafka may have more than the last call returned
         self._left_since: float | None = None  # since when librdkafka has had more than it was asked for
-        super().__init__(level, config)
+        super().__init__(levels, config, base_group)
 
-    def _read_suffix(self, suffix: str) -> None:
-        self._source = RecordSource(self.level, suffix, *self._readers)
+    def _read(self, subscription: GroupSubscription) -> None:
+        self._sources = {
+            level: RecordSource(level, subscription.kafka_topic("", level), *self._readers) for level in self.levels
+        }
 
     # Records
 
-    def fetch(self, count: int, now: float, of_quiet: int = 0) -> list[ConsumerRecord]:
-        """Return the records that have arrived, at most `count`, by turns of partitions and topics; never waits.
+    def fetch(self, count: int, now: float, of_quiet: int = 0, level: int | None = None) -> list[ConsumerRecord]:
+        """Return the records of a level that have arrived, at most `count`, by turns of partitions and topics.
 
-        Callbacks run in here, and errors go to `errors`. If it returns fewer, all that has arrived is fetched, or the
-        wake-up is set. With a `count` of 0 it returns up to `of_quiet` records of partitions that had none until now.
+        It never waits. Callbacks run in here, and errors go to `errors`. If it returns fewer, all that has arrived is
+        fetched, or the wake-up is set. With a `count` of 0 it returns up to `of_quiet` records of partitions that had
+        none until now. Without a `level` it is about the lowest one.
         """
         if not self._subscription.topics:
             return []
@@ -66,7 +81,7 @@ class LevelConsumer(GroupMember):
         if self._can_begin:
             self._begin()
         if self._watch.is_on and self._has_fallen_behind(now):
-            log.warning("Level %d has missed what its group was told, and joins it anew.", self.level)
+            log.warning("%s has missed what its group was told, and joins it anew.", self._who)
             self.rejoin()
         if self._access.is_on:
             self._look_at_access(now)
@@ -78,15 +93,31 @@ class LevelConsumer(GroupMember):
         if self._parked:
             self._resume_parked()
         self._asked_at = now
-        records = self._fetch_in_turns(min(count, _MOST_AT_ONCE), now, of_quiet)
+        fetch = self._fetch_in_turns if len(self.levels) == 1 else self._fetch_of_levels
+        records = fetch(self.levels[0] if level is None else level, min(count, _MOST_AT_ONCE), now, of_quiet)
         for partition in [each for each in self._reached if not self._turns.has(each)]:
             self.ends[partition] = self._reached.pop(partition)
         return records
 
-    def _fetch_in_turns(self, count: int, now: float, of_quiet: int) -> list[ConsumerRecord]:
+    def _fetch_of_levels(self, level: int, count: int, now: float, of_quiet: int) -> list[ConsumerRecord]:
+        """Return records of one level in turns: what librdkafka has of all levels goes to their buffers first."""
+        turns = self._turns[level]
+        turns.pour()
+        came = self._take_ahead()
+        records = turns.take(count) if count else turns.take_quiet(of_quiet)
+        self._turns.keep_apart()
+        if not turns:
+            turns.rest(now)
+        turns.give(len(records), now)
+        # Levels above have had their turn already, and librdkafka does not report the records that are still there.
+        if self._has_more or any(each > level for each in came):
+            self._set_wake()
+        return records
+
+    def _fetch_in_turns(self, level: int, count: int, now: float, of_quiet: int) -> list[ConsumerRecord]:
         """Return records in turns: of librdkafka's queue what is wanted, or all if some would wait long in it."""
-        turns = self._turns
-        is_long = self._is_long(now)
+        turns = self._turns[level]
+        is_long = self._is_long(turns, now)
         if count and not turns and not turns.keeps_apart and not is_long:
             records = self._consume(count)
             if not self._has_more:
@@ -105,32 +136,37 @@ class LevelConsumer(GroupMember):
             self._set_wake()  # librdkafka does not report the records that are still there
         return records
 
-    def _is_long(self, now: float) -> bool:
+    def _is_long(self, turns: FetchTurns, now: float) -> bool:
         """Return whether there is so much in librdkafka's queue that a record at its end would wait long."""
         if self._left_since is None or now - self._left_since < _LOOK_EVERY:
             return False
         self._left_since = now
-        return self._turns.is_long()
+        return turns.is_long()
 
-    def _take_ahead(self) -> None:
-        """Empty librdkafka's queue into the buffer."""
-        has_more = True
+    def _take_ahead(self) -> set[int]:
+        """Empty librdkafka's queue into the buffers; return the levels of which records came."""
+        has_more, came = True, set[int]()
         while has_more:
-            self._put(self._consume_messages(self._turns.waiting_in_librdkafka() + 1))
+            came |= self._put(self._consume_messages(capi.queue_length(self._consumer) + 1))
             has_more = self._has_more and not self._turns.is_full
+        return came
 
-    def _put(self, messages: list[ck.Message]) -> None:
-        given_back = set[TopicPartition]()
+    def _put(self, messages: list[ck.Message]) -> set[int]:
+        given_back, came = set[TopicPartition](), set[int]()
         for _, of_number in itertools.groupby(messages, ck.Message.partition):
             for topic, group in itertools.groupby(of_number, ck.Message.topic):
                 of_one = list(group)
                 partition = self._ours(_place(of_one[0]))
                 if partition in given_back or partition not in self.assigned:
                     continue
-                if self._turns.is_overfull and len(of_one) > _OF_MANY and self._give_back(partition, of_one[_OF_MANY]):
+                turns = self._turns[partition.level]
+                if turns.is_overfull and len(of_one) > _OF_MANY and self._give_back(partition, of_one[_OF_MANY]):
                     given_back.add(partition)
                     del of_one[_OF_MANY:]
-                self._turns.put(str(topic), partition, self._records_of(of_one), _size_of(of_one))
+                records = self._records_of(of_one, self._sources[partition.level])
+                turns.put(str(topic), partition, records, _size_of(of_one))
+                came.add(partition.level)
+        return came
 
     def _give_back(self, partition: TopicPartition, message: ck.Message) -> bool:
         """Have this message of a partition and those behind it come again later; return whether they will."""
@@ -190,17 +226,21 @@ class LevelConsumer(GroupMember):
         self._consumer.seek(self._starting_at(partition, offset))
 
     def _consume(self, count: int, timeout: float = 0) -> list[ConsumerRecord]:
-        return self._records_of(self._consume_messages(count, timeout))
+        messages = self._consume_messages(count, timeout)
+        if len(self.levels) == 1:
+            return self._records_of(messages, self._sources[self.levels[0]]) if messages else []
+        sources = [self._sources[self._ours(_place(message)).level] for message in messages]
+        return list(map(self._record, messages, sources, map(_message_value, messages)))
 
-    def _records_of(self, messages: list[ck.Message]) -> list[ConsumerRecord]:
-        return list(map(self._record, messages, itertools.repeat(self._source), map(_message_value, messages)))
+    def _records_of(self, messages: list[ck.Message], source: RecordSource) -> list[ConsumerRecord]:
+        return list(map(self._record, messages, itertools.repeat(source), map(_message_value, messages)))
 
     def _consume_messages(self, count: int, timeout: float = 0) -> list[ck.Message]:
         self._has_more = False
         try:
             messages = self._consumer.consume(count, timeout)
         except ck.KafkaException as failure:
-            self.errors.append(FetchError(self.level, str(failure)))
+            self.errors.append(FetchError(self._level_of(None), str(failure)))
             return []
         if error := self._connection.refusal(self._consumer):
             self.errors.append(error)
@@ -222,11 +262,11 @@ class LevelConsumer(GroupMember):
             elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
             elif not self._is_refused(message.topic(), error):
-                self.errors.append(FetchError(self.level, error.str()))
+                self.errors.append(FetchError(self._level_of(message.topic()), error.str()))
         return [message for message in messages if message.error() is None]
 
     def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
-        ended = f"Level {self.level} cannot go on"
+        ended = f"{self._who} cannot go on"
         if _GROUP_REFUSED in error.str():  # librdkafka takes that for fatal in a group of KIP-848
             right = Right("Read", "Group", self._group)
             return AuthorizationError(f"{ended}: {right.missing(self._config)} Then make a new consumer.")
@@ -248,10 +288,10 @@ class LevelConsumer(GroupMember):
         """Fetch nothing from these partitions until they are resumed."""
         self.paused.update(partitions)
         self._consumer.pause(self._to_kafka(self._begun.intersection(partitions)))
-        if self._turns.set_aside(partitions):  # librdkafka keeps what waits for less, and fetches it again
-            for partition, offset in self._turns.first_offsets(partitions).items():
-                with contextlib.suppress(KafkaError):
-                    self.seek(partition, offset)
+        too_much = self._turns.set_aside(partitions)  # librdkafka keeps what waits for less, and fetches it again
+        for partition, offset in self._turns.first_offsets(too_much).items():
+            with contextlib.suppress(KafkaError):
+                self.seek(partition, offset)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch from these partitions again."""

@@ -1,82 +1,111 @@
-"""The members of all levels' groups together: a call about partitions goes to the level that has them."""
+"""The members that read the levels, each in a group of its own, or one for all: a call goes to whom it concerns."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from headway.config import Config
+from headway.core.levels.group_subscription import GroupSubscription
+from headway.core.levels.naming import LevelSubscription, groups_of
 from headway.errors import ConfigError
 from headway.kafka.binding.capi import Offsets
 from headway.kafka.consumer.commits import SentCommit
+from headway.kafka.consumer.group_member import RebalanceListener
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.serialization import Read
 from headway.records import TopicPartition
 
 T = TypeVar("T")
 Partitions = Iterable[TopicPartition]
 
 
-class LevelOffsets(NamedTuple):
-    """The offsets of one level as a transactional producer commits them, and the metadata of the level's group."""
+class MemberOffsets(NamedTuple):
+    """The offsets of one member's levels as a transactional producer commits them, and the metadata of its group."""
 
-    level: int
+    levels: Collection[int]
     offsets: Offsets
     group_metadata: bytes
 
 
 class LevelConsumers:
-    """The consumers of the levels, lowest first."""
+    """The members that read the levels, the one of the lowest level first; one that reads all levels is the only one.
 
-    def __init__(self, levels: Sequence[LevelConsumer]) -> None:
-        self._levels = levels
+    Iteration yields members. A level as an index gives its member.
+    """
+
+    def __init__(self, members: Sequence[LevelConsumer]) -> None:
+        self._members = members
+        self._of_level = {level: member for member in members for level in member.levels}
 
     def __iter__(self) -> Iterator[LevelConsumer]:
-        return iter(self._levels)
+        return iter(self._members)
 
     def __reversed__(self) -> Iterator[LevelConsumer]:
-        return reversed(self._levels)
-
-    def __len__(self) -> int:
-        return len(self._levels)
+        return reversed(self._members)
 
     def __getitem__(self, level: int) -> LevelConsumer:
-        if not 0 <= level < len(self._levels):
-            raise ConfigError(f"Level {level} does not exist; the levels are 0 to {len(self._levels) - 1}.")
-        return self._levels[level]
+        if level not in self._of_level:
+            raise ConfigError(f"Level {level} does not exist; the levels are 0 to {self.count - 1}.")
+        return self._of_level[level]
+
+    @property
+    def count(self) -> int:
+        """The number of levels."""
+        return len(self._of_level)
+
+    def highest_first(self) -> Iterator[tuple[int, LevelConsumer]]:
+        """Yield each level with its member, the highest first."""
+        return reversed(list(self._of_level.items()))
+
+    def with_same_member(self, levels: Iterable[int]) -> set[int]:
+        """Return these levels and all that are read by the same members: their groups meet together."""
+        return {each for level in levels for each in self[level].levels}
+
+    def subscribe(self, subscriptions: Sequence[LevelSubscription], listener: RebalanceListener) -> None:
+        """Join the groups for the topics of each level; a member without topics leaves its group."""
+        parts = [GroupSubscription.of(member.levels, subscriptions) for member in self._members]
+        for member, subscription in zip(self._members, parts, strict=True):
+            member.subscribe(subscription, listener)
 
     def of(self, partition: TopicPartition) -> LevelConsumer:
-        """Return the level of an assigned partition; raises `ConfigError` for a partition that is not assigned."""
-        level = self[partition.level]
-        if partition not in level.assigned:
+        """Return the member that has a partition; raises `ConfigError` for a partition that is not assigned."""
+        member = self[partition.level]
+        if partition not in member.assigned:
             raise ConfigError(
                 f"Partition {partition.partition} of {partition.topic} at level {partition.level} is not assigned to "
                 "this consumer now; assignment() says which are."
             )
-        return level
+        return member
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions of all levels."""
-        return set().union(*(level.assigned for level in self._levels))
+        return set().union(*(member.assigned for member in self._members))
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions of all levels."""
-        return set().union(*(level.paused for level in self._levels))
+        return set().union(*(member.paused for member in self._members))
 
     def chosen(
         self, partitions: Partitions | None, level: int | None, topic: str | None = None
     ) -> dict[LevelConsumer, set[TopicPartition]]:
-        """Return these partitions, or all of a level and of a topic, as far as those are given, by level."""
+        """Return these partitions, or all of a level and of a topic, as far as those are given, by member."""
         if partitions is None:
-            levels = self._levels if level is None else [self[level]]
-            return {each: {one for one in each.assigned if topic in (None, one.topic)} for each in levels}
-        by_level: dict[LevelConsumer, set[TopicPartition]] = {}
+            members = self._members if level is None else [self[level]]
+            fits = lambda one: topic in (None, one.topic) and level in (None, one.level)  # noqa: E731
+            return {member: set(filter(fits, member.assigned)) for member in members}
+        by_member: dict[LevelConsumer, set[TopicPartition]] = {}
         for partition in partitions:
-            by_level.setdefault(self.of(partition), set()).add(partition)
-        return by_level
+            by_member.setdefault(self.of(partition), set()).add(partition)
+        return by_member
 
     def positions(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
         """Return the next offset to be fetched of each partition, of these levels or of all."""
         positions: dict[TopicPartition, int] = {}
-        for level in self._levels:
-            if levels is None or level.level in levels:
-                positions |= level.positions()
+        for member in self._members:
+            if levels is None:
+                positions |= member.positions()
+            elif not set(levels).isdisjoint(member.levels):
+                positions |= {each: offset for each, offset in member.positions().items() if each.level in levels}
         return positions
 
     # What Kafka has
@@ -84,17 +113,17 @@ class LevelConsumers:
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
         """Send a commit to the groups of its levels; raises `ConfigError` for a topic that a level does not read."""
         self._require_read(offsets)
-        return SentCommit([level.commit(of_level) for level, of_level in self._by_level(offsets)])
+        return SentCommit([member.commit(of_member) for member, of_member in self._by_member(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
         """Return the committed offset of each partition, None if it has none."""
-        return self._ask(dict.fromkeys(partitions, 0), lambda level, of_level: level.committed(of_level, timeout))
+        return self._ask(dict.fromkeys(partitions, 0), lambda member, of_member: member.committed(of_member, timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
         """Return each first offset at or after a time in milliseconds since the epoch, None if there is none."""
-        return self._ask(times, lambda level, of_level: level.offsets_for_times(of_level, timeout))
+        return self._ask(times, lambda member, of_member: member.offsets_for_times(of_member, timeout))
 
     def bounds(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset of each partition and the one after its last."""
@@ -102,33 +131,37 @@ class LevelConsumers:
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels that read it."""
-        counts = ((level.level, level.partition_count(topic, timeout)) for level in self._levels)
+        counts = [(level, self[level].partition_count(topic, level, timeout)) for level in sorted(self._of_level)]
         return [
             TopicPartition(topic, partition=partition, level=level)
             for level, count in counts
             for partition in range(count)
         ]
 
-    def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[LevelOffsets]:
-        """Return each level's offsets for a transactional producer; raises `ConfigError` for topics not read."""
+    def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[MemberOffsets]:
+        """Return each member's offsets for a transactional producer; raises `ConfigError` for topics not read."""
         self._require_read(commits)
         return [
-            LevelOffsets(level.level, level.as_native(of_level), level.group_metadata)
-            for level, of_level in self._by_level(commits)
+            MemberOffsets({each.level for each in of_member}, member.as_native(of_member), member.group_metadata)
+            for member, of_member in self._by_member(commits)
         ]
 
     def _require_read(self, partitions: Partitions) -> None:
-        """Raise `ConfigError` for offsets that a level's group would store for a topic that the level does not read."""
-        for topic, partition, level in partitions:
-            if not self[level].reads(topic):
+        """Raise `ConfigError` for offsets that a group would store for a topic that its level does not read."""
+        for each in partitions:
+            member = self[each.level]
+            # A topic that is subscribed to no more has partitions until the group has met.
+            if each not in member.assigned and not member.reads(each.topic, each.level):
                 raise ConfigError(
-                    f"Partition {partition} of {topic} at level {level} cannot be committed: this level does not read "
-                    f"{topic} now. partitions_for({topic!r}) says which levels do."
+                    f"Partition {each.partition} of {each.topic} at level {each.level} cannot be committed: this level "
+                    f"does not read {each.topic} now. partitions_for({each.topic!r}) says which levels do."
                 )
 
-    def _by_level(self, of_all: Mapping[TopicPartition, T]) -> Iterator[tuple[LevelConsumer, dict[TopicPartition, T]]]:
-        for level in sorted({partition.level for partition in of_all}):
-            yield self[level], {each: value for each, value in of_all.items() if each.level == level}
+    def _by_member(self, of_all: Mapping[TopicPartition, T]) -> list[tuple[LevelConsumer, dict[TopicPartition, T]]]:
+        by_member: dict[LevelConsumer, dict[TopicPartition, T]] = {}
+        for partition in sorted(of_all, key=attrgetter("level")):
+            by_member.setdefault(self[partition.level], {})[partition] = of_all[partition]
+        return list(by_member.items())
 
     def _ask(
         self,
@@ -136,6 +169,18 @@ class LevelConsumers:
         ask: Callable[[LevelConsumer, dict[TopicPartition, int]], dict[TopicPartition, int | None]],
     ) -> dict[TopicPartition, int | None]:
         answers: dict[TopicPartition, int | None] = {}
-        for level, of_level in self._by_level(of_all):
-            answers |= ask(level, of_level)
+        for member, of_member in self._by_member(of_all):
+            answers |= ask(member, of_member)
         return answers
+
+
+def members_of(
+    group: str, levels: int | None, config: Config, readers: tuple[Read, Read], *, per_level: bool
+) -> list[LevelConsumer]:
+    """Return the members for a group's levels: one of each level's group, or one of the group itself for all."""
+    groups = groups_of(group, levels, per_level=per_level)
+    numbers = range(levels or 1)
+    of_each = [[level] for level in numbers] if len(groups) == len(numbers) else [list(numbers)]
+    parts = zip(groups, of_each, strict=True)
+    base = None if levels is None else group
+    return [LevelConsumer(of_one, {**config, "group.id": name}, readers, base) for name, of_one in parts]

@@ -1,14 +1,14 @@
-"""The client of one level: it speaks Headway's addresses, and asks Kafka about partitions and offsets."""
+"""The client of one or more levels: it speaks Headway's addresses, and asks Kafka about partitions and offsets."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import confluent_kafka as ck
 
 from headway.config import Config
-from headway.core.levels.naming import LevelSubscription
+from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.rights import right_for
 from headway.errors import FetchRefusedError, KafkaError
 from headway.kafka.binding import capi
@@ -42,30 +42,30 @@ _QUEUE_KB = 4096
 
 
 class PartitionQueries:
-    """The questions of one level's client to Kafka, and what it is refused; for one thread at a time.
+    """The questions of a client to Kafka about its levels, and what it is refused; for one thread at a time.
 
     `errors` gets what is no answer to a call. The threads that look for starts and for access append to it, too.
     """
 
-    def __init__(self, level: int, config: Config, on_lost_heartbeat: Callable[[], None]) -> None:
-        self.level = level
+    def __init__(self, levels: Sequence[int], config: Config, on_lost_heartbeat: Callable[[], None]) -> None:
+        self.levels = levels
         self.errors: deque[BaseException] = deque()
-        self._subscription = LevelSubscription([], "")
+        self._subscription = GroupSubscription.nothing(self.levels)
         self._access = AccessWatch(config)
         self._config = config
         self._group = str(config["group.id"])
         self._connection = Connection(on_lost_heartbeat)
         settings = {**_FETCH_DEFAULTS, **config}
         room = _integer(settings["queued.max.messages.kbytes"])
-        # What may wait of this level, and for how long librdkafka may not look at partitions that were full.
+        # What may wait of each level, and for how long librdkafka may not look at partitions that were full.
         self._room, self._fetch_wait = room * 1024, _integer(settings["fetch.wait.max.ms"]) / 1000
-        if room:  # it bounds the level's buffer, which gives in turns
+        if room:  # it bounds each level's buffer, which gives in turns
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         self._consumer = make_client(ck.Consumer, settings, self._connection)
 
     @property
     def group_metadata(self) -> bytes:
-        """The group's metadata, which a transactional producer needs to commit this level's offsets."""
+        """The group's metadata, which a transactional producer needs to commit offsets in it."""
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
 
@@ -95,7 +95,7 @@ class PartitionQueries:
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> dict[TopicPartition, tuple[int, bytes] | None]:
         """Return the committed offset of each partition with its exact metadata, None if it has none."""
-        names = {(self.kafka_topic(each.topic), each.partition): each for each in partitions}
+        names = {(self.kafka_topic(each), each.partition): each for each in partitions}
         answers = capi.committed(self._consumer, list(names), timeout)
         return {names[name]: answer for name, answer in answers.items()}
 
@@ -133,11 +133,11 @@ class PartitionQueries:
         metadata: ClusterMetadata = self._call(self._consumer.list_topics, topic, timeout)
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
-    def partition_count(self, topic: str, timeout: float) -> int:
+    def partition_count(self, topic: str, level: int, timeout: float) -> int:
         """Return the number of partitions of this level of a topic; 0 if it does not exist or is another level's."""
-        if not self.reads(topic):
+        if not self.reads(topic, level):
             return 0
-        name = self.kafka_topic(topic)
+        name = self._subscription.kafka_topic(topic, level)
         return self.topics(name, timeout).get(name, 0)
 
     # Refusals
@@ -152,12 +152,12 @@ class PartitionQueries:
         right = error and right_for(error.name(), "Read", topic=topic, group=self._group)
         if not right:
             return False
-        self._say_refused(self._access.refused(right, time.monotonic()))
+        self._say_refused(self._access.refused(right, time.monotonic()), topic)
         return True
 
-    def _say_refused(self, sentence: str | None) -> None:
+    def _say_refused(self, sentence: str | None, topic: str | None = None) -> None:
         if sentence:
-            self.errors.append(FetchRefusedError(self.level, sentence))
+            self.errors.append(FetchRefusedError(self._level_of(topic), sentence))
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -169,41 +169,46 @@ class PartitionQueries:
             raise self._refused(error) from error
 
     def _refused(self, error: ck.KafkaException) -> KafkaError:
-        return KafkaError(f"Level {self.level}: {error.args[0].str()}{self._connection.because()}")
+        return KafkaError(f"{self._who}: {error.args[0].str()}{self._connection.because()}")
+
+    def _level_of(self, topic: str | None) -> int | None:
+        """Return the level that a problem with this Kafka topic concerns, None if it concerns several."""
+        return self.levels[0] if len(self.levels) == 1 else self._subscription.level_of(topic)
+
+    @property
+    def _who(self) -> str:
+        return f"Level {self.levels[0]}" if len(self.levels) == 1 else f"The group {self._group} of all levels"
 
     # Addresses
 
-    def reads(self, topic: str) -> bool:
-        """Return whether a topic can be this level's, by its subscription."""
-        return self._subscription.reads(topic)
+    def reads(self, topic: str, level: int) -> bool:
+        """Return whether a topic can be of this level, by the subscription."""
+        return self._subscription.reads(topic, level)
 
-    def kafka_topic(self, topic: str) -> str:
-        """Return the Kafka topic that holds this level of a topic."""
-        return self._subscription.kafka_topic(topic)
+    def kafka_topic(self, partition: TopicPartition) -> str:
+        """Return the Kafka topic that holds a partition."""
+        return self._subscription.kafka_topic(partition.topic, partition.level)
 
     def at_offsets(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
         """Return offsets as the binding takes them."""
-        return [
-            ck.TopicPartition(self.kafka_topic(topic), partition, offset)
-            for (topic, partition, _), offset in offsets.items()
-        ]
+        return [ck.TopicPartition(self.kafka_topic(each), each.partition, offset) for each, offset in offsets.items()]
 
     def as_native(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> capi.Offsets:
         """Return offsets and metadata under the names that Kafka knows."""
         return {
-            (self.kafka_topic(topic), partition): (offset, metadata.encode())
-            for (topic, partition, _), (offset, metadata) in commits.items()
+            (self.kafka_topic(each), each.partition): (offset, metadata.encode())
+            for each, (offset, metadata) in commits.items()
         }
 
     def _to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
-        return [ck.TopicPartition(self.kafka_topic(topic), partition) for topic, partition, _ in partitions]
+        return [ck.TopicPartition(self.kafka_topic(each), each.partition) for each in partitions]
 
     def _name(self, partition: TopicPartition) -> capi.Partition:
-        return self.kafka_topic(partition.topic), partition.partition
+        return self.kafka_topic(partition), partition.partition
 
     def _ours(self, partition: ck.TopicPartition) -> TopicPartition:
-        topic = partition.topic.removesuffix(self._subscription.suffix)
-        return TopicPartition(topic, partition=partition.partition, level=self.level)
+        topic, level = self._subscription.address(partition.topic)
+        return TopicPartition(topic, partition=partition.partition, level=level)
 
     def _from_kafka(self, partitions: Iterable[ck.TopicPartition]) -> list[TopicPartition]:
         return [self._ours(partition) for partition in partitions]

@@ -34,7 +34,6 @@ _SETTINGS: Config = {
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
     "isolation.level": "read_committed",
-    # By number: one member owns the partitions of one number of all topics.
     "partition.assignment.strategy": "range",
 }
 _DEFAULTS: Config = {

@@ -11,10 +11,11 @@ from typing import Final
 
 import confluent_kafka as ck
 
-from headway.errors import ClosedError, KafkaError
+from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.retrying import passes
+from headway.kafka.consumer.other_commits import OtherCommits
 
 _ANSWER_TIMEOUT = 5.0
 _LEADERS_TIMEOUT = 1.0  # of all partitions together: one without a leader holds up all others asked for with it
@@ -41,10 +42,22 @@ class StartOffsets:
     Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
     partition without an answer holds up no other. `on_answer` and `on_failure` are called in that thread. `on_failure`
     is called at once for a refusal, after some seconds for an error that may pass, and at most every ten seconds.
+    `on_refusal` gets the error that `others` raise: their commits would be passed over, and those partitions never
+    begin.
     """
 
-    def __init__(self, consumer: ck.Consumer, reset: str, on_answer: Callable[[], None], on_failure: OnFailure) -> None:
+    def __init__(
+        self,
+        consumer: ck.Consumer,
+        reset: str,
+        on_answer: Callable[[], None],
+        on_failure: OnFailure,
+        on_refusal: Callable[[ConfigError], None],
+        others: OtherCommits | None = None,
+    ) -> None:
         self._consumer = consumer
+        self._on_refusal = on_refusal
+        self._others = others
         self._reset = reset.lower()
         self._on_answer = on_answer
         self._on_failure = on_failure
@@ -123,7 +136,7 @@ class StartOffsets:
         refused = [answer for answer in committed.values() if isinstance(answer, KafkaError)]
         found = {partition: answer[0] for partition, answer in committed.items() if isinstance(answer, tuple)}
         missing = [partition for partition, answer in committed.items() if answer is None]
-        if missing:
+        if missing and self._may_reset(missing):
             found |= self._reset_offsets(missing)
         with self._lock:
             answered = {each: offset for each, offset in found.items() if self._asked.get(each) == asked[each]}
@@ -137,6 +150,29 @@ class StartOffsets:
         elif refused:
             self._fail(refused[0], next(iter(asked))[0])
         return len(found) == len(asked)
+
+    def _may_reset(self, missing: Collection[Partition]) -> bool:
+        """Return whether these partitions may begin without a commit; a refusal is told."""
+        if self._others is None:
+            return True
+        try:
+            self._others.check(missing, self._committed_of)
+        except ConfigError as refusal:
+            if self._is_due():
+                self._on_refusal(refusal)
+            return False
+        except KafkaError as error:
+            self._fail(error, next(iter(missing))[0])
+            return False
+        return True
+
+    def _committed_of(self, topics: Collection[str]) -> Mapping[Partition, tuple[int, bytes] | None]:
+        try:
+            told = [self._consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT).topics[topic] for topic in topics]
+        except ck.KafkaException as error:
+            raise _explained("The number of partitions", error) from error
+        partitions = [(str(each.topic), number) for each in told for number in each.partitions]
+        return capi.committed(self._consumer, partitions, _ANSWER_TIMEOUT)
 
     def _reset_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         if self._reset not in _RESET_TIMES:
@@ -179,10 +215,15 @@ class StartOffsets:
             self._tell(str(error), topic, code)
 
     def _tell(self, reason: str, topic: str | None = None, error: ck.KafkaError | None = None) -> None:
-        now = time.monotonic()
-        if not self._told_at or now - self._told_at > _TELL_AGAIN_AFTER:
-            self._told_at = now
+        if self._is_due():
             self._on_failure(reason, topic, error)
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        is_due = not self._told_at or now - self._told_at > _TELL_AGAIN_AFTER
+        if is_due:
+            self._told_at = now
+        return is_due
 
 
 def _explained(what: str, error: ck.KafkaException) -> KafkaError:

@@ -47,6 +47,7 @@ class ProducerClient(TransactionalClient):
     ) -> None:
         super().__init__(config, after_reports, on_refused, serving)
         self._produced = 0
+        self._missing: set[str] = set()
 
     def produce(
         self,
@@ -132,12 +133,20 @@ class ProducerClient(TransactionalClient):
         Raises `KafkaError` if no broker answers, and `DeliveryError` if the topic's name or access is refused.
         """
         about = self._ask(topic, timeout)
+        if about.error is not None and about.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            self._missing.add(topic)
+        else:
+            self._missing.discard(topic)
         self._raise_if_refused(topic, about.error)
         if about.error is not None and about.error.code() in _REFUSED_TOPIC:
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
         return len(about.partitions), [number for number, each in about.partitions.items() if each.leader >= 0]
+
+    def is_missing(self, topic: str) -> bool:
+        """Return whether Kafka had no such topic when it was asked for `leaders` last."""
+        return topic in self._missing
 
     def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
         if error is not None and (right := right_for(error.name(), "Write", topic=topic)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 import confluent_kafka as ck
 
+from headway.core.levels.naming import how_to_create
 from headway.core.rights import Right, right_for
 from headway.errors import DeliveryError, DeliveryRefusedError
 from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
@@ -58,10 +59,13 @@ ServeUntil = Callable[[Callable[[], bool], float | None], None]
 
 
 class Explains(Protocol):
-    """A client that knows why it is not connected, and what it may not do."""
+    """A client that knows why it is not connected, what it may not do, and which topics there are not."""
 
     def because(self) -> str:
         """Return why, as the end of a sentence; empty if that is not known."""
+
+    def is_missing(self, topic: str) -> bool:
+        """Return whether Kafka had no such topic when it was asked last."""
 
     def missing_right(self, error: ReportError, topic: str) -> Right | None:
         """Return the right for want of which a record was not delivered; None if that is not why."""
@@ -345,11 +349,12 @@ class DeliveryFuture(Future[RecordMetadata]):
         if error is self._exception or timeout is None:
             return error
         to = self.destination
-        because = to.client.because() if to.client else ""
-        return TimeoutError(
-            f"A record for {to.topic} at level {to.level} was not delivered within {timeout:g} s; it may still be"
-            f"{because}."
-        )
+        late = f"A record for {to.topic} at level {to.level} was not delivered within {timeout:g} s"
+        if to.client and to.client.is_missing(to.kafka_topic):
+            how = how_to_create(to.topic) if to.kafka_topic == to.topic else f"Create {to.topic} with its levels."
+            why = f"as Kafka has no topic {to.kafka_topic}; it may still be, once it has"
+            return TimeoutError(f"{late}, {why}. {how} Or correct the name.")
+        return TimeoutError(f"{late}; it may still be{to.client.because() if to.client else ''}.")
 
     def cancel(self) -> bool:
         """Return False: a record that was sent cannot be called back."""

@@ -12,7 +12,7 @@ from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.factory import together
-from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN, RECORDS_AWAITED_FOR
+from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
@@ -21,6 +21,7 @@ from headway.runtime.lifecycle import Closable
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 1000
+_MOMENT = 0.01  # seconds; a call for so many records returns no sooner, also if all are there
 _STUCK_AFTER = 1.0
 _ASK_AGAIN_AFTER = 0.1
 _SETTINGS: Config = {
@@ -100,8 +101,7 @@ class TopicReader(Closable):
             began = time.monotonic()
             deadline, stuck_at = began + within, began + _STUCK_AFTER
             while missing:
-                awaited_for = RECORDS_AWAITED_FOR if len(missing) > 1 else RECORDS_AWAITED_FOR / 10
-                for message in self._consumer.consume(_AT_ONCE, awaited_for):
+                for message in self._consumer.consume(_AT_ONCE, _MOMENT):
                     if (error := message.error()) and (refused := why_not_readable(error, topic, self._config)):
                         raise refused
                     if _reaches(message, ends, values):

@@ -1,8 +1,9 @@
 """An onlooker: the commits of a group and the records of partitions, without joining the group."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
 import confluent_kafka as ck
@@ -14,9 +15,10 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Offsets, Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
-from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN, RECORDS_AWAITED_FOR
+from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN
 from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
+from headway.kafka.reading.group_state import NO_GROUP
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.records import Message
@@ -25,6 +27,9 @@ from headway.runtime.lifecycle import Closable
 T = TypeVar("T")
 
 _BATCH = 1000
+_MOMENT = 0.02  # seconds; a call for so many records returns no sooner, also if all are there
+_SHORT = 1000  # offsets; longer ranges are read one after the other, since each may fill the memory for one
+_AT_THE_SAME_TIME = 200
 
 _HAS_MEMBERS = (
     ck.KafkaError.UNKNOWN_MEMBER_ID,
@@ -48,20 +53,22 @@ _OURS: Config = {
 class GroupInspector(Closable):
     """An onlooker that sees the commits of one group, reads partitions by offset, and joins no group.
 
-    `config` is as for the other clients; Headway's own keys are left out. Raises `ConfigError` for a setting that
-    librdkafka does not know or take. Every method raises `KafkaError` if Kafka refuses or does not answer.
+    `config` is as for the other clients; Headway's own keys are left out. `client` is a connected client with these
+    settings, if there is one: another would take a while to connect. Raises `ConfigError` for a setting that librdkafka
+    does not know or take. Every method raises `KafkaError` if Kafka refuses or does not answer.
     """
 
-    def __init__(self, config: Config, group: str) -> None:
+    def __init__(self, config: Config, group: str, client: AdminClient | None = None) -> None:
         self.group = group
         self._kafka = kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
-        self._admin = make_client(AdminClient, {"log_level": 2, **kafka})
-        self._bounds = LogBounds(kafka)
+        self._admin = client or make_client(AdminClient, {"log_level": 2, **kafka})
+        self._bounds = LogBounds(kafka, client=self._admin)
         self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
         self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made once that is needed
-        # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
-        with _explained("The topics could not be listed"):
-            self._admin.list_topics(timeout=BROKER_ANSWERS_WITHIN)
+        if client is None:
+            # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
+            with _explained("The topics could not be listed"):
+                self._admin.list_topics(timeout=BROKER_ANSWERS_WITHIN)
 
     def close(self) -> None:
         """Close the connections."""
@@ -74,6 +81,23 @@ class GroupInspector(Closable):
         with _explained("The groups could not be listed"):
             found = self._admin.list_consumer_groups(request_timeout=BROKER_ANSWERS_WITHIN).result()
         return sorted(each.group_id for each in found.valid)
+
+    def member_count(self) -> int:
+        """Return how many members the group has; 0 if there is no such group."""
+        client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
+        answer = ask_for_members(client, self.group)
+        try:
+            return len(answer.result(BROKER_ANSWERS_WITHIN).members)
+        except TimeoutError:
+            raise KafkaError(
+                f"The coordinator of the group {self.group} did not say within {BROKER_ANSWERS_WITHIN:g} s whether it "
+                "has members. Check that its broker runs, and try again."
+            ) from None
+        except ck.KafkaException as error:
+            if error.args[0].code() in NO_GROUP:
+                return 0
+            raise_if_refused(_explain_group(self.group, error), "Describe", self._kafka, group=self.group)
+            raise _explain_group(self.group, error) from error
 
     def partitions(self) -> list[Partition]:
         """Return the partitions of which the group has committed an offset."""
@@ -146,25 +170,56 @@ class GroupInspector(Closable):
         self._reader.assign([ck.TopicPartition(topic, number, start)])
         moved = time.monotonic()
         while start < end:
-            messages = self._reader.consume(_BATCH, RECORDS_AWAITED_FOR)
+            messages = self._reader.consume(_BATCH, _MOMENT)
             for message in messages:
                 error, start = message.error(), (message.offset() or 0) + 1
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
                     return
                 if error is not None:
-                    if refused := why_not_readable(error, topic, self._kafka):
-                        raise refused
-                    raise KafkaError(f"Partition {number} of {topic} cannot be read: {error.str().rstrip('.')}.")
+                    raise why_not_readable(error, topic, self._kafka) or _unreadable(partition, error)
                 if start > end:
                     return
                 yield message
-            now = time.monotonic()
-            moved = now if messages else moved
-            if now - moved > BROKER_RESTARTS_WITHIN:
-                raise KafkaError(
-                    f"Partition {number} of {topic} gave nothing for {BROKER_RESTARTS_WITHIN:g} s. Check that its "
-                    "broker runs."
-                )
+            moved = self._time_of_progress(moved, messages, partition)
+
+    def read_together(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
+        """Yield the records of several ranges as `read` does, each range in order: together those that are short."""
+        short = {place: (start, end) for place, (start, end) in ranges.items() if 0 < end - start <= _SHORT}
+        waiting = iter(short.items())
+        while some := dict(islice(waiting, _AT_THE_SAME_TIME)):
+            yield from self._read_at_once(some)
+        for place, (start, end) in ranges.items():
+            if place not in short:
+                yield from ((place, message) for message in self.read(place, start, end))
+
+    def _read_at_once(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
+        self._reader.assign([ck.TopicPartition(*place, start) for place, (start, _) in ranges.items()])
+        left = {place: end for place, (_, end) in ranges.items()}
+        moved = time.monotonic()
+        while left:
+            messages = self._reader.consume(_BATCH, _MOMENT)
+            for message in messages:
+                place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+                if place not in left:
+                    continue
+                if (error := message.error()) is not None and error.code() != ck.KafkaError._PARTITION_EOF:
+                    raise why_not_readable(error, place[0], self._kafka) or _unreadable(place, error)
+                if error is not None or offset + 1 >= left[place]:
+                    end = left.pop(place)
+                    if error is not None or offset >= end:
+                        continue
+                yield place, message
+            moved = self._time_of_progress(moved, messages, next(iter(left), None))
+
+    def _time_of_progress(self, moved: float, messages: Sequence[Message], place: Partition | None) -> float:
+        """Return when something was read last; raise `KafkaError` if that is too long ago."""
+        now = time.monotonic()
+        if messages or place is None or now - moved <= BROKER_RESTARTS_WITHIN:
+            return now if messages else moved
+        raise KafkaError(
+            f"Partition {place[1]} of {place[0]} gave nothing for {BROKER_RESTARTS_WITHIN:g} s. Check that its broker "
+            "runs."
+        )
 
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets with their exact metadata, and wait for it; refused while the group has members."""
@@ -190,6 +245,16 @@ class GroupInspector(Closable):
                     f"The group {self.group} has members, and Kafka lets nobody else commit for it. Stop them first."
                 ) from error
             raise error
+
+
+def _explain_group(group: str, error: ck.KafkaException) -> KafkaError:
+    explained = KafkaError(f"The group {group} could not be described: {error.args[0].str().rstrip('.')}.")
+    explained.__cause__ = error
+    return explained
+
+
+def _unreadable(place: Partition, error: ck.KafkaError) -> KafkaError:
+    return KafkaError(f"Partition {place[1]} of {place[0]} cannot be read: {error.str().rstrip('.')}.")
 
 
 def _code(error: KafkaError) -> int | None:

@@ -36,7 +36,7 @@ class NamedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicNaming:
-    """How a read finds its topics in Kafka: at `levels` level topics each, or without levels under their own names.
+    """The names in Kafka of a read's topics: `levels` level topics for each, or without levels the topics' own names.
 
     A topic without levels has the level that `priorities` gives it, else the lowest.
     """

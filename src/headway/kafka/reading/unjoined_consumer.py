@@ -8,6 +8,7 @@ connected. Partitions are then read through librdkafka's simple consumer, by the
 The simple consumer also looks up a new topic at once, whereas `assign` waits up to a second for the next round.
 """
 
+import contextlib
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -28,6 +29,10 @@ OURS: Final[Config] = {
 """The settings that a caller cannot choose."""
 
 
+_LOOKS_AGAIN_AFTER = 0.5  # seconds, librdkafka's own for partitions whose leader it does not know
+_MOST_BY_NAME = 8
+
+
 def unjoined_consumer(config: Config, connection: Connection | None = None) -> "UnjoinedConsumer":
     """Return a consumer that is no member of a group; takes and raises the same as `make_client`."""
     return make_client(UnjoinedConsumer, {**config, **OURS}, connection)
@@ -43,6 +48,7 @@ class UnjoinedConsumer(ck.Consumer):
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self._read: set[Partition] = set()
+        self._known: set[str] = set()
         capi.close_membership(self)
 
     def assign(self, partitions: Collection[ck.TopicPartition]) -> None:
@@ -52,6 +58,7 @@ class UnjoinedConsumer(ck.Consumer):
         """
         while self._read:
             capi.stop_reading(self, self._read.pop())
+        self._find_leaders({each.topic for each in partitions} - self._known)
         for each in partitions:
             place = each.topic, each.partition
             self._read.add(place)  # noted first, so that an interruption leaves no partition read and unknown
@@ -60,3 +67,13 @@ class UnjoinedConsumer(ck.Consumer):
                     f"Partition {place[1]} of {place[0]} cannot be read from the offset {each.offset}. Name an offset "
                     "from 0 on, or the beginning or end."
                 )
+
+    def _find_leaders(self, topics: set[str]) -> None:
+        """Ask any broker about topics: who reads before the leaders are known waits for half a second."""
+        self._known |= topics
+        with contextlib.suppress(ck.KafkaException):  # reading goes on to look for them
+            if len(topics) > _MOST_BY_NAME:
+                self.list_topics(timeout=_LOOKS_AGAIN_AFTER)
+                return
+            for topic in topics:
+                self.list_topics(topic, timeout=_LOOKS_AGAIN_AFTER)

@@ -76,11 +76,11 @@ def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeou
     if first is None:
         return counts
     with Scheduler(config, name=name) as scheduler:
-        asked.append(scheduler.ask_to_cancel(first))
+        asked.append(scheduler.begin_to_cancel(first))
         for handle in handles:
             if len(asked) >= _ASKED_AT_A_TIME:
                 _settle(asked.popleft(), counts, timeout)
-            asked.append(scheduler.ask_to_cancel(handle))
+            asked.append(scheduler.begin_to_cancel(handle))
         for answer in asked:
             _settle(answer, counts, timeout)
     return counts

@@ -12,6 +12,8 @@ from pathlib import Path
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
+from headway.spark.session.session_context import context_of
+
 _FILE = "headway-parallelism"
 _LOOK_EVERY = 1.0  # seconds
 
@@ -23,12 +25,14 @@ def follow_cluster(session: SparkSession) -> None:
 
     Without it, and without the option `minPartitions`, they go by the cores of the driver's machine. The number is
     Spark's `defaultParallelism`. `local_session` calls this.
+
+    Raises `ConfigError` for a session of Spark Connect, which does not tell the number.
     """
+    context = context_of(session, "follow_cluster", "Set the source's option minPartitions.")
     directory = SparkFiles.getRootDirectory()
     if directory in _followed:
         return
     _followed.add(directory)
-    context = session.sparkContext
     told = _tell(context, directory, None)
     threading.Thread(target=_follow, args=(context, directory, told), name="headway-parallelism", daemon=True).start()
 

@@ -21,11 +21,12 @@ from pyspark.sql.types import (
 
 from headway.delay.topics import DEFAULT_NAME
 from headway.errors import ConfigError
-from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, whole_number
+from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, topic_priorities, whole_number
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
-NAMES = ("topic", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
+NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
+_OF_SPARK = ("checkpointlocation", "path", "queryname")  # Spark hands its own on, the last in declarative pipelines
 MARKER_TOPIC = "headway-markers"
 _VERSION = "a number that grows with each write"
 
@@ -39,6 +40,7 @@ class SinkOptions:
 
     kafka: Mapping[str, str] = field(repr=False)
     topic: str | None = None
+    priorities: Mapping[str, int] | None = None
     delivery: Delivery = "exactly_once"
     app_id: str | None = None
     version: int | None = None
@@ -53,8 +55,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
     """
     options = {name.lower(): value for name, value in given.items()}
-    options.pop("checkpointlocation", None)  # Spark's own option, which Spark hands on
-    options.pop("path", None)
+    for name in _OF_SPARK:
+        options.pop(name, None)
     refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
     if (app_id is None) != (version is None):
@@ -74,6 +76,7 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         kafka=_kafka(options),
         topic=options.get("topic"),
+        priorities=topic_priorities(options["priorities"]) if "priorities" in options else None,
         delivery=delivery,
         app_id=app_id,
         version=None if version is None else whole_number("txnVersion", version, 0, _VERSION),
@@ -147,6 +150,7 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
     "headers": (_are_headers, "array<struct<key: string, value: binary>>"),
     "partition": (_is_whole, "a whole number"),
     "due": (lambda kind: isinstance(kind, TimestampType), "a timestamp"),
+    "expires": (lambda kind: isinstance(kind, TimestampType), "a timestamp"),
     "skip": (lambda kind: isinstance(kind, BooleanType), "a boolean"),
     "identity": (lambda kind: _is_bytes(kind) or _is_whole(kind), "a string, binary or a whole number"),
 }
@@ -159,12 +163,33 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         _check_column(column.name, column.dataType, names)
     if "value" not in names:
         raise ConfigError(f"The headway sink needs a column value, and has {_listed(names)}. Name one so.")
-    if "topic" not in names and options.topic is None:
+    if options.priorities is not None:
+        _check_priorities(options.priorities, names, options)
+    elif "topic" not in names and options.topic is None:
         raise ConfigError("The headway sink needs a column topic, or the option topic for all rows.")
     if "topic" in names and options.topic is not None:
         raise ConfigError(
             "The headway sink has both a column topic and the option topic. Drop the column, or remove the option."
         )
+
+
+def _check_priorities(priorities: Mapping[str, int], names: Collection[str], options: SinkOptions) -> None:
+    """Raise `ConfigError` if it does not follow from the priorities which topic a row is for."""
+    if options.topic is not None:
+        raise ConfigError(
+            "The option topic is for all rows, and priorities says which topic each level has. Remove one of the two."
+        )
+    if "topic" in names:
+        return
+    if "level" not in names:
+        raise ConfigError("With the option priorities the headway sink needs a column level, or a column topic.")
+    topics: dict[int, str] = {}
+    for topic, level in priorities.items():
+        if (other := topics.setdefault(level, topic)) != topic:
+            raise ConfigError(
+                f"The option priorities gives both {other} and {topic} the level {level}, so a row's level does not "
+                "say its topic. Add a column topic, or give them different levels."
+            )
 
 
 def _check_column(name: str, kind: DataType, names: Collection[str]) -> None:

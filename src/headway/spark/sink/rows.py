@@ -17,6 +17,8 @@ from headway.declarations import shown
 from headway.errors import DeliveryError
 from headway.kafka.producer.columnar import Columns, Suspects
 from headway.spark.sink.digest import RowsDigest
+from headway.spark.sink.existing_topics import existing_topics, first_true, refuse_null
+from headway.spark.sink.expiring_rows import expiring
 from headway.spark.sink.scheduled_rows import DueRows
 
 _MOST_BYTES = 8 * 2**20
@@ -31,15 +33,18 @@ def chunks(
     due_rows: DueRows | None = None,
     digest: RowsDigest | None = None,
     first: int = 0,
+    priorities: Mapping[str, int] | None = None,
 ) -> Iterator[Columns]:
     """Yield the rows in order; `topic` is for rows without a topic column, `partitions_of` returns a topic's size.
+
+    With `priorities` each level is a topic under its own name.
 
     With `due_rows`, rows that are due later go to the delay lines. A `digest` takes in each chunk before the chunk is
     yielded. A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows of the
     task.
 
-    Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, and
-    for headers that Kafka does not accept.
+    Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, for
+    headers that Kafka does not accept, and for a time of expiry that cannot be.
     """
     pieces = -(-batch.nbytes // _MOST_BYTES) or 1
     length = -(-batch.num_rows // pieces) or 1
@@ -54,10 +59,12 @@ def chunks(
             piece, names = piece.filter(written), names.of(written)
         if not piece.num_rows:
             continue
-        columns = _columns(piece, topic, partitions_of, names)
+        columns = _columns(piece, topic, partitions_of, names, priorities)
         due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
         if digest is not None and identities is None:
             digest.add(columns, due)
+        if "expires" in piece.schema.names:  # like a due time it may be another in a second run
+            columns = expiring(columns, _microseconds(piece.column("expires")), due)
         yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
 
 
@@ -83,10 +90,17 @@ class _RowNames:
 
 
 def _columns(
-    batch: pa.RecordBatch, topic: str | None, partitions_of: Callable[[str], int], name_of: _RowNames
+    batch: pa.RecordBatch,
+    topic: str | None,
+    partitions_of: Callable[[str], int],
+    name_of: _RowNames,
+    priorities: Mapping[str, int] | None,
 ) -> Columns:
     present = dict(zip(batch.schema.names, batch.columns, strict=True))
-    topics = _kafka_topics(present.get("topic"), present.get("level"), topic, batch.num_rows, name_of)
+    if priorities is None:
+        topics = _kafka_topics(present.get("topic"), present.get("level"), topic, batch.num_rows, name_of)
+    else:
+        topics = existing_topics(present.get("topic"), present.get("level"), priorities, name_of)
     distinct = _partition_counts(topics, partitions_of, present, name_of)
     _check_partitions(present.get("partition"), topics, distinct, name_of)
     return Columns(
@@ -108,10 +122,10 @@ def _kafka_topics(
     """Return the Kafka topic of each row: the topic of its level, if it has one."""
     if topics is None:
         topics = pa.repeat(pa.scalar(topic), rows)
-    _refuse_null("topic", topics, name_of)
+    refuse_null("topic", topics, name_of)
     if levels is not None:
-        _refuse_null("level", levels, name_of)
-        if (index := _index(pc.less(levels, 0))) >= 0:
+        refuse_null("level", levels, name_of)
+        if (index := first_true(pc.less(levels, 0))) >= 0:
             raise DeliveryError(
                 f"{name_of(index)} is for level {levels[index]}, and levels count from 0, the lowest priority. Correct "
                 "the column level, or filter such rows out."
@@ -136,22 +150,10 @@ def _partition_counts(
     return counts
 
 
-def _index(found: pa.Array) -> int:
-    """Return the index of the first true element, -1 if there is none."""
-    return int(pc.index(found, pa.scalar(True)).as_py())
-
-
-def _refuse_null(name: str, column: pa.Array, name_of: _RowNames) -> None:
-    if column.null_count:
-        raise DeliveryError(
-            f"{name_of(_index(pc.is_null(column)))} has no {name}: it is null. Fill it in, or filter such rows out."
-        )
-
-
 def _no_such_topic(name: str, present: Mapping[str, pa.Array], index: int) -> str:
     if name in _KAFKAS_OWN:
         return f"{name}, which is Kafka's own topic. Correct the topic."
-    if "level" not in present:
+    if "level" not in present or not name.endswith(f"-{present['level'][index]}"):
         return f"{shown(name)}, and Kafka has no such topic. {how_to_create(name)} Or correct the topic."
     level = present["level"][index].as_py()
     topic = name.removesuffix(f"-{level}")
@@ -166,7 +168,7 @@ def _check_partitions(
         return
     for topic, count in counts.items():
         is_wrong = pc.or_(pc.less(partitions, 0), pc.greater_equal(partitions, count))
-        if (index := _index(pc.and_(pc.equal(topics, topic), is_wrong))) >= 0:
+        if (index := first_true(pc.and_(pc.equal(topics, topic), is_wrong))) >= 0:
             raise DeliveryError(
                 f"{name_of(index)} is for partition {partitions[index]} of {topic}; there are 0 to {count - 1}. "
                 "Correct the column partition, or leave it null for the key to decide."
@@ -182,7 +184,7 @@ def _partitions(partitions: pa.Array | None) -> Iterable[int]:
 def _identities(batch: pa.RecordBatch, name_of: _RowNames) -> list[Any] | None:
     if "identity" not in batch.schema.names:
         return None
-    _refuse_null("identity", batch.column("identity"), name_of)
+    refuse_null("identity", batch.column("identity"), name_of)
     return _list(batch.column("identity"))
 
 
@@ -239,7 +241,7 @@ def _suspects(
         is_own = pc.equal(topics, topic)
         own_sizes = pc.if_else(is_own, sizes, -1)
         longest = pc.index(own_sizes, size := pc.max(own_sizes)).as_py()
-        without_key = _index(pc.and_(is_own, has_no_key))
+        without_key = first_true(pc.and_(is_own, has_no_key))
         found[topic] = Suspects(size.as_py(), name_of(longest), name_of(without_key) if without_key >= 0 else None)
     return found
 

@@ -12,8 +12,9 @@ from headway.connection_settings import connection_of
 from headway.core.delay.schedule import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import limits
-from headway.delay.topics import Layout, TopicNames, add_lines
-from headway.errors import ConfigError, DeliveryError
+from headway.delay.line_choice import LAYOUT_HOLDS_FOR
+from headway.delay.topics import Layout, TopicNames, add_lines, read_layout
+from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause
 
@@ -35,10 +36,11 @@ def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
 
 
 class Lines(NamedTuple):
-    """The delay lines of a scheduler, as tasks get them from the driver."""
+    """The delay lines of a scheduler, as tasks get them from the driver; `seen_at` is in seconds since the epoch."""
 
     name: str
     layout: Layout
+    seen_at: float
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> Lines:
@@ -53,25 +55,50 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
             f"{_MOST_TRANSACTION_MS}, since relays wait no longer for what may still be on its way. Divide the rows "
             "into more tasks."
         )
-    return Lines(name, add_lines(connection_of(config), name))
+    return Lines(name, add_lines(connection_of(config), name), time.time())
 
 
 class DueRows:
-    """A scheduler of one task's rows."""
+    """A scheduler of one task's rows.
 
-    def __init__(self, lines: Lines) -> None:
-        self._partitions, ladder = lines.layout.partitions, lines.layout.usable
-        self._line_for = ladder.line_for
-        self._names = names = TopicNames(lines.name)
-        self._topics = {line: names.line(line) for line in (0, *ladder.lines)}
+    A write may take hours, and lines come and go with the delays. So like a `Scheduler` it looks at them again before
+    they may have no topics any more.
+
+    Args:
+        lines: What the driver saw when the write, or the micro-batch, began.
+        config: The settings to reach Kafka with.
+    """
+
+    def __init__(self, lines: Lines, config: Mapping[str, Any]) -> None:
+        self._names = TopicNames(lines.name)
+        self._config = config
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
+        self._use(lines.layout, lines.seen_at)
+
+    def _use(self, layout: Layout, seen_at: float) -> None:
+        self._partitions, ladder = layout.partitions, layout.usable
+        self._line_for = ladder.line_for
+        self._topics = {line: self._names.line(line) for line in (0, *ladder.lines)}
+        self._seen_at = seen_at
+
+    def _look_again(self) -> None:
+        seen_at = time.time()
+        if (layout := read_layout(connection_of(self._config), self._names.name, "Write")) is None:
+            raise KafkaError(
+                f"The scheduler {self._names.name} has no topics any more: they were deleted while rows were written. "
+                "Start the write again, which creates them."
+            )
+        self._use(layout, seen_at)
 
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
         """Return the records, those with a due time routed to a line; `due` is in microseconds since the epoch.
 
-        Raises `DeliveryError` for a header with a schedule's name, and for a topic of the scheduler's own.
+        Raises `DeliveryError` for a header with a schedule's name, and for a topic of the scheduler's own; `KafkaError`
+        if the lines have to be looked at again and cannot be.
         """
+        if time.time() >= self._seen_at + LAYOUT_HOLDS_FOR:
+            self._look_again()
         now, keys = int(time.time() * 1000), list(islice(columns.keys, columns.rows))
         topics: list[str] = []
         partitions: list[int] = []

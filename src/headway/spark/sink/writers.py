@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from headway.errors import ConfigError, FencedError, KafkaError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
-from headway.kafka.producer.columnar import ColumnarProducer
+from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.sink.digest import RowsDigest
@@ -169,7 +169,7 @@ def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -
         if not marked.has_none_of(part):
             before = 0
             for batch in batches:
-                deque(chunks(batch, options.topic, producer.partitions, digest=digest, first=before), maxlen=0)
+                deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)
                 before += batch.num_rows
             if not marked.has(part, digest, options.keep_version):
                 raise marked.refusal(part, digest, options.marker_topic)
@@ -210,15 +210,19 @@ def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) ->
 def _send(
     producer: ColumnarProducer, target: Target, batches: Iterator[pa.RecordBatch], digest: RowsDigest | None = None
 ) -> int:
-    due_rows = DueRows(target.lines) if target.lines else None
+    due_rows = DueRows(target.lines, target.options.kafka) if target.lines else None
     rows = before = 0
     for batch in batches:
-        for columns in chunks(batch, target.options.topic, producer.partitions, due_rows, digest, before):
+        for columns in _chunks(batch, target.options, producer, due_rows=due_rows, digest=digest, first=before):
             producer.send(columns)
             rows += columns.rows
         before += batch.num_rows
     producer.flush()
     return rows
+
+
+def _chunks(batch: pa.RecordBatch, options: SinkOptions, producer: ColumnarProducer, **more: Any) -> Iterator[Columns]:
+    return chunks(batch, options.topic, producer.partitions, priorities=options.priorities, **more)
 
 
 def _task() -> Any:

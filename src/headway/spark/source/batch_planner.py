@@ -12,7 +12,8 @@ from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import HOW_TO_GO_ON, Offsets
 from headway.spark.session.parallelism import cluster_parallelism
 from headway.spark.source.data_loss import bridge
-from headway.spark.source.level_split import LevelSplit, Sightings
+from headway.spark.source.level_split import LevelSplit, Sightings, longest_waits
+from headway.spark.source.limit_control import START, LimitControl
 from headway.spark.source.offset_bounds import resolve
 from headway.spark.source.options import Options
 from headway.spark.source.range_packing import TaskOptions, ranges
@@ -24,6 +25,8 @@ IDLE_PAUSE_S = 0.15
 """Seconds between the questions of an idle query to Kafka. Spark asks 80 times a second, an eighth of a core."""
 
 _SIGHTINGS_PER_WAIT = 16
+_LEAST_LIMIT = 16
+_TOO_OFTEN = 10
 
 
 class BatchPlanner:
@@ -33,12 +36,16 @@ class BatchPlanner:
         self._options = options
         self._catalog = Catalog(options.kafka, options.isolation)
         self._commits = _commits(options)
-        self._admission = _admission(options)
+        self._sightings = Sightings(spacing=options.strict_max_wait / _SIGHTINGS_PER_WAIT)
+        self._admission = _admission(options, self._sightings)
         self._target: StreamOffset | None = None
         self._committed: Offsets = {}
         self._waiting_since: float | None = None
         self._found_nothing_at = -IDLE_PAUSE_S
+        self._control = _control(options)
+        self._planned: tuple[StreamOffset, int, float] | None = None
         self.seen: StreamOffset | None = None
+        self.waits: dict[int, float] = {}
 
     def initial(self) -> StreamOffset:
         """Return the offsets that the option startingOffsets names."""
@@ -60,6 +67,7 @@ class BatchPlanner:
 
         Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
         """
+        self._note_time(begin)
         self._pause_when_idle()
         self._commit(begin.offsets)
         self.seen = self._target or self._ends()
@@ -72,12 +80,19 @@ class BatchPlanner:
         end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
         if self._too_early(start, end):
             return self._nothing(begin)
-        planned = StreamOffset(self._stops(start, end, limited=limited), self.seen.topic_ids)
+        now = time.monotonic()
+        self._sightings.note(end, now)
+        planned = StreamOffset(self._stops(start, end, now, limited=limited), self.seen.topic_ids)
+        self.waits = longest_waits(self._sightings, planned.offsets, end, now)
         if planned == begin:
             return self._nothing(begin)
         _log(losses)
         is_first = begin.begun == begin.offsets  # as `initial` says
-        return _divided(begin, replace(planned, begun=start if is_first else None), self._options.tasks)
+        limit = self._control.limit if self._control else None
+        planned = replace(planned, begun=start if is_first else None, limit=limit)
+        records = sum(item.length for item in ranges(begin, planned))
+        self._planned = planned, records, time.monotonic()
+        return _divided(planned, records, self._options.tasks)
 
     def close(self) -> None:
         """Close the connections."""
@@ -88,10 +103,33 @@ class BatchPlanner:
         partitions, topic_ids = self._options.selection.find(self._catalog, self._options.naming)
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
 
-    def _stops(self, start: Offsets, end: Offsets, *, limited: bool) -> Offsets:
+    def _stops(self, start: Offsets, end: Offsets, now: float, *, limited: bool) -> Offsets:
         if self._admission is None or not limited:
             return end
-        return self._admission.stops(start, end, time.monotonic())
+        limit = self._control.limit if self._control else None
+        return self._admission.stops(start, end, now, limit)
+
+    def _note_time(self, begin: StreamOffset) -> None:
+        """Note how long the last micro-batch took: Spark asks for the next one when it has ended."""
+        if self._control is None:
+            return
+        if self._planned is None:
+            if begin.limit is not None:  # a query that starts again
+                self._control = _control(self._options, begin.limit)
+            self._planned = begin, 0, time.monotonic()
+            return
+        planned, records, since = self._planned
+        if not records or planned != begin:
+            return
+        took = time.monotonic() - since
+        self._planned = begin, 0, since
+        self._control.note(records, took)
+        if self._control.at_least_for == _TOO_OFTEN:
+            log.warning(
+                "The option targetTriggerTime is %g s, and micro-batches of %d records take %.1f s. Raise it, or "
+                "shorten the interval of the query's trigger.",
+                *(self._control.target, records, took),
+            )
 
     def _too_early(self, start: Offsets, end: Offsets) -> bool:
         """Return whether records wait, but fewer than minRecordsPerTrigger, and not for long."""
@@ -121,9 +159,8 @@ class BatchPlanner:
             self._committed = offsets
 
 
-def _divided(begin: StreamOffset, planned: StreamOffset, options: TaskOptions) -> StreamOffset:
+def _divided(planned: StreamOffset, records: int, options: TaskOptions) -> StreamOffset:
     """Return the plan with the number of tasks that suits the cluster; it stays with the micro-batch."""
-    records = sum(item.length for item in ranges(begin, planned))
     cores = cluster_parallelism() or os.cpu_count() or 1
     return replace(planned, tasks=options.count(records, cores), split=options.split)
 
@@ -135,12 +172,18 @@ def _commits(options: Options) -> ExternalCommits | None:
     return ExternalCommits(options.kafka, options.group, has_levels=has_levels)
 
 
-def _admission(options: Options) -> LevelSplit | None:
-    policy = options.make_policy()
-    if policy is None or options.max_records is None:
+def _admission(options: Options, sightings: Sightings) -> LevelSplit | None:
+    policy, most = options.make_policy(), options.most_records
+    if policy is None or most is None:
         return None
-    sightings = Sightings(spacing=options.strict_max_wait / _SIGHTINGS_PER_WAIT)
-    return LevelSplit(policy, options.naming.level_count, options.max_records, sightings)
+    return LevelSplit(policy, options.naming.level_count, most, sightings)
+
+
+def _control(options: Options, limit: int = START) -> LimitControl | None:
+    if options.target_trigger_time is None or options.most_records is None:
+        return None
+    most = options.most_records
+    return LimitControl(options.target_trigger_time, min(_LEAST_LIMIT, most), most, limit)
 
 
 def _log(losses: Sequence[str]) -> None:

@@ -1,31 +1,38 @@
 """`spark.read.format("headway")`: all records between two bounds."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
 
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import Offsets, Range, name_of
+from headway.spark.option_parsing import LARGEST
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import read_task
 from headway.spark.source.offset_bounds import resolve
 from headway.spark.source.options import Options
+from headway.spark.source.pushed_filters import Bounds, bounds_of
 
 log = logging.getLogger(__name__)
 
 # The same on every machine: a named write that runs again elsewhere then has its rows in the same tasks.
 _LEAST_TASKS = 8
 
-_FOR_STREAMS = ("max_records", "maxRecordsPerTrigger"), ("group", "group.id")
+_FOR_STREAMS = (
+    ("max_records", "maxRecordsPerTrigger"),
+    ("target_trigger_time", "targetTriggerTime"),
+    ("group", "group.id"),
+)
 
 
 class BatchReader(DataSourceReader):
     """A reader of each partition from the bound `startingOffsets` to the bound `endingOffsets`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, asked: StructType) -> None:
         for field, name in _FOR_STREAMS:
             if getattr(options, field) is not None:
                 raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads all. Remove it.")
@@ -36,6 +43,17 @@ class BatchReader(DataSourceReader):
         if options.end == "earliest":
             raise ConfigError("With endingOffsets=earliest spark.read would read nothing. Choose latest or a time.")
         self._options = options
+        self._asked = asked
+        self._bounds = Bounds()
+
+    @property
+    def pushFilters(self) -> "PushedFilters":  # noqa: N802  # Spark's name
+        """The function to which Spark gives the filters of a query, if the session pushes filters."""
+        return PushedFilters(self)
+
+    def bound(self, filters: Sequence[Filter]) -> None:
+        """Read no more than is needed for rows that pass all filters."""
+        self._bounds = bounds_of(filters)
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges, a group for each task."""
@@ -47,7 +65,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""
-        return read_task.read(self._options, partition)
+        return read_task.read(self._options, self._asked, partition, self._bounds.key)
 
     def _ranges(self) -> list[Range]:
         options = self._options
@@ -67,7 +85,38 @@ class BatchReader(DataSourceReader):
             )
         for sentence in lost:
             log.warning("%s What is not there is skipped.", sentence)
+        start, end = self._bounded(catalog, start, end)
         return [Range(at, start[at], end[at]) for at in sorted(start) if start[at] < end[at]]
+
+    def _bounded(self, catalog: Catalog, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
+        bounds, lateness = self._bounds, self._options.timestamp_lateness
+        start, end = bounds.within(start, end)
+        if bounds.first_time is not None:
+            found = catalog.at(bounds.first_time, list(start))
+            start = {at: max(offset, found[at]) for at, offset in start.items()}
+        if bounds.end_time is not None and lateness is not None:
+            # Where no order of timestamps is promised, an older one can come behind any other.
+            beyond = min(LARGEST, max(0, bounds.end_time + round(lateness * 1000)))
+            found = catalog.at(beyond, list(end))
+            end = {at: min(offset, found[at]) for at, offset in end.items()}
+        return start, end
+
+
+class PushedFilters:
+    """The method `pushFilters` of a reader, which Spark refuses where a session pushes no filters.
+
+    Spark tells an implementation by its function. With that of the base class it takes the reader in either session.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        """Bound what is read; Spark applies all filters to the rows itself, too."""
+        self._reader.bound(filters)
+        return filters
 
 
 def _not_held(start: Offsets, end: Offsets, first: Offsets, last: Offsets) -> list[str]:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headway.errors import ConfigError
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.sink.writers import batch_writer, stream_writer
 from headway.spark.source import schema as columns
@@ -35,6 +36,7 @@ class HeadwayDataSource(DataSource):
 these, a time with its zone, or JSON by topic, level (if there are levels) and partition |
     | `endingOffsets` | `latest` | where a batch ends, likewise |
     | `maxRecordsPerTrigger` | no limit | the most records of a micro-batch |
+    | `targetTriggerTime` | none | the time that a micro-batch should take: its limit follows from the last ones |
     | `policy` | `fair` | how the levels share it: `fair`, `capacity_burst` or `strict` |
     | `distributor` | `exponential` | their shares: `exponential`, `linear`, or weights, lowest first: `1,1,8` |
     | `strictMaxWait` | `1m` | under `strict` a record that the query has seen waiting for longer counts as of the \
@@ -49,6 +51,11 @@ Then its records are in no order |
     | `isolation` | `read_committed` | or `read_uncommitted` |
     | `group.id` | none | the progress of the query is also committed to the level groups of this group |
     | `includeHeaders` | `false` | whether there is a column `headers` |
+    | `timestampLateness` | none | batches: how much older a record can be than one before it in its partition |
+
+    With `.schema(…)` only the columns that it names are read. In a session with
+    `spark.sql.python.filterPushdown.enabled` batches read no more than the filters on topic, level, partition, offset,
+    timestamp and key need. `timestampLateness` is needed for the end of a time.
 
     Headway joins no group, and without the option `group.id` it needs no right on a group.
     """
@@ -63,16 +70,21 @@ Then its records are in no order |
         with one_sentence():
             options = parse(self.options)
             check_kafka(options)
-            return columns.schema(options.include_headers)
+            return columns.schema(options.include_headers, level_topics=options.naming.levels is not None)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader for `spark.read`."""
         with one_sentence():
-            return BatchReader(parse(self.options, in_streams=False))
+            options = parse(self.options, in_streams=False)
+            return BatchReader(options, columns.projection(schema, options.include_headers))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader for `spark.readStream`."""
-        return StreamReader(parse(self.options))
+        try:
+            options = parse(self.options)
+            return StreamReader(options, columns.projection(schema, options.include_headers))
+        except ConfigError as mistake:  # with a schema of the user's, options were not checked before
+            return StreamReader(mistake, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer for `df.write`: see `headway.spark.sink.writers`."""

@@ -40,6 +40,21 @@ class Sightings:
         )
 
 
+def longest_waits(sightings: Sightings, reached: Offsets, end: Offsets, now: float) -> dict[int, float]:
+    """Return for each level with records from `reached` to `end` for how many seconds the first has been seen waiting.
+
+    >>> at, sightings = TopicPartition("orders", partition=0, level=2), Sightings()
+    >>> sightings.note({at: 5}, now=10.0)
+    >>> longest_waits(sightings, {at: 3}, {at: 5}, now=12.0)
+    {2: 2.0}
+    """
+    waits = {}
+    for level in sorted({at.level for at, stop in end.items() if reached[at] < stop}):
+        since = sightings.first_beyond({at: offset for at, offset in reached.items() if at.level == level})
+        waits[level] = 0.0 if since is None else now - since
+    return waits
+
+
 class Unread:
     """The waiting records of one level, as a policy sees them: at most `count` offsets from `start` on."""
 
@@ -70,15 +85,15 @@ class LevelSplit:
         self._capacity = capacity
         self._sightings = sightings
 
-    def stops(self, start: Offsets, end: Offsets, now: float) -> Offsets:
-        """Return where to stop so that the levels share the capacity as the policy says.
+    def stops(self, start: Offsets, end: Offsets, now: float, limit: int | None = None) -> Offsets:
+        """Return where to stop so that the levels share the capacity, or less, as the policy says.
 
         `end` is what can be read, `now` is in seconds; `start` and `end` have the same partitions. The partitions of a
         level take turns.
         """
         self._sightings.note(end, now)
         levels = _by_level(end, self._levels)
-        taken = self._policy.split(self._found(levels, start, end), self._capacity, now)
+        taken = self._policy.split(self._found(levels, start, end), limit or self._capacity, now)
         stops: Offsets = {}
         for partitions, count in zip(levels, taken, strict=True):
             stops |= _in_turns(partitions, start, end, count)

@@ -20,9 +20,17 @@ from headway.spark.source.topic_selection import Selection, parse_selection
 NAMES = (
     *topic_selection.NAMES,
     *("levels", "startingOffsets", "endingOffsets"),
-    *("maxRecordsPerTrigger", "policy", "distributor", "strictMaxWait", "minRecordsPerTrigger", "maxTriggerDelay"),
+    *(
+        "maxRecordsPerTrigger",
+        "targetTriggerTime",
+        "policy",
+        "distributor",
+        "strictMaxWait",
+        "minRecordsPerTrigger",
+        "maxTriggerDelay",
+    ),
     *("minPartitions", "maxRecordsPerPartition", "splitPartitions"),
-    *("failOnDataLoss", "isolation", "group.id", "includeHeaders"),
+    *("failOnDataLoss", "isolation", "group.id", "includeHeaders", "timestampLateness"),
 )
 
 _ISOLATIONS = ("read_committed", "read_uncommitted")
@@ -33,6 +41,8 @@ _DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential_shares, "
 _MOST_TASKS = 100_000
 
 _OFFSET_RESET = "auto.offset.reset"
+_MOST_UNDER_TARGET = 10_000_000
+_LEAST_TARGET_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +62,25 @@ class Options:
     strict_max_wait: float
     min_records: int
     max_trigger_delay: float
+    target_trigger_time: float | None
     tasks: TaskOptions
     fail_on_data_loss: bool
     include_headers: bool
+    timestamp_lateness: float | None
+
+    @property
+    def most_records(self) -> int | None:
+        """The most records of a micro-batch, which a target can bring down; `None` without a limit."""
+        if self.max_records is None and self.target_trigger_time is not None:
+            return _MOST_UNDER_TARGET
+        return self.max_records
 
     def make_policy(self) -> Policy | None:
         """Return a new policy that splits the limit over the levels; `None` without a limit."""
-        if self.max_records is None:
+        if (most := self.most_records) is None:
             return None
         distributor = None if self.distributor is None else _distributor(self.distributor)
-        _, policy = make_policy(
-            self.policy, distributor, self.naming.level_count, self.max_records, max_wait=self.strict_max_wait
-        )
+        _, policy = make_policy(self.policy, distributor, self.naming.level_count, most, max_wait=self.strict_max_wait)
         return policy
 
 
@@ -92,9 +109,15 @@ def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
         strict_max_wait=values.duration("strictMaxWait", options.get("strictmaxwait", "1m")),
         min_records=_limit("minRecordsPerTrigger", options) or 1,
         max_trigger_delay=values.duration("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
+        target_trigger_time=_target(options),
         tasks=_tasks(options, in_streams=in_streams),
         fail_on_data_loss=values.true_or_false("failOnDataLoss", options.get("failondataloss", "true")),
         include_headers=values.true_or_false("includeHeaders", options.get("includeheaders", "false")),
+        timestamp_lateness=(
+            values.duration("timestampLateness", options["timestamplateness"])
+            if "timestamplateness" in options
+            else None
+        ),
     )
     _check_sharing(parsed, options)
     return parsed
@@ -131,6 +154,18 @@ def _limit(name: str, options: Mapping[str, str]) -> int | None:
     return None if value is None else values.whole_number(name, value, 1, "the records of one micro-batch")
 
 
+def _target(options: Mapping[str, str]) -> float | None:
+    if (value := options.get("targettriggertime")) is None:
+        return None
+    seconds = values.duration("targetTriggerTime", value)
+    if seconds < _LEAST_TARGET_S:
+        raise ConfigError(
+            f"The option targetTriggerTime is {value!r}; it must be at least {_LEAST_TARGET_S:g} s, since a "
+            "micro-batch of no records takes about half of that."
+        )
+    return seconds
+
+
 def _tasks(options: Mapping[str, str], *, in_streams: bool) -> TaskOptions:
     least, most = options.get("minpartitions"), options.get("maxrecordsperpartition")
     return TaskOptions(
@@ -147,12 +182,17 @@ def _bound(name: str, options: Mapping[str, str], naming: TopicNaming) -> Bound 
 
 def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
     """Raise `ConfigError` unless the policy exists, its options fit, and the limit gives each level something."""
-    if parsed.max_records is None:
+    if parsed.target_trigger_time is not None and parsed.policy == "capacity_burst":
+        raise ConfigError(
+            "The option targetTriggerTime moves the limit, and the policy capacity_burst has fixed parts of it. Choose "
+            "fair or strict."
+        )
+    if parsed.most_records is None:
         for name in ("policy", "distributor", "strictMaxWait"):
             if name.lower() in options:
                 raise ConfigError(
                     f"The option {name} says how the levels share maxRecordsPerTrigger, which is not given: without a "
-                    "limit all that waits is read. Set it, or remove the other."
+                    "limit all that waits is read. Set it or targetTriggerTime, or remove the other."
                 )
     if parsed.policy != "strict" and "strictmaxwait" in options:
         raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")

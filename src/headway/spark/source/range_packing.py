@@ -44,7 +44,7 @@ def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) ->
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What the user says of tasks: the fewest, the most records of one, and whether ranges can be split for them."""
+    """The user's bounds for tasks: the fewest, the most records of one, and whether ranges can be split for them."""
 
     least: int | None = None
     most_records: int | None = None

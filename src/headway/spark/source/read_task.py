@@ -1,12 +1,13 @@
 """The work of Spark's tasks: the records of a group of ranges, as Arrow batches."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetched_ahead, name_of
 from headway.records import TopicPartition
@@ -24,23 +25,28 @@ def input_partitions(wanted: Sequence[Range], tasks: int, *, split: bool) -> lis
     return [InputPartition(group) for group in range_packing.divide(wanted, tasks, split=split)]
 
 
-def read(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one group of ranges."""
+def read(
+    options: Options, asked: StructType, partition: InputPartition, keys: Collection[bytes] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the columns that are asked for of the records of one group of ranges; with `keys`, of these keys alone."""
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
-    schema = to_arrow_schema(columns.schema(options.include_headers), timezone="UTC")
+    schema = to_arrow_schema(asked, timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
     reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
     without_time: dict[TopicPartition, _WithoutTime] = {}
     try:
         with one_sentence(), GcPause(), reader:
-            for source, records in reader.read(wanted):
+            for source, found in reader.read(wanted):
+                records = found if keys is None else [record for record in found if record.key() in keys]
+                if not records:
+                    continue
                 batch = columns.record_batch(records, source, schema)
-                if batch.column("timestamp").null_count:
+                if "timestamp" in schema.names and batch.column("timestamp").null_count:
                     without_time.setdefault(source, _WithoutTime()).add(batch.column("timestamp"), records)
                 yield batch
     finally:
-        for source, found in without_time.items():
-            log.warning("In %s %s", name_of(source), found)
+        for source, untimed in without_time.items():
+            log.warning("In %s %s", name_of(source), untimed)
 
 
 @dataclass(slots=True)

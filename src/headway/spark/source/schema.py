@@ -1,6 +1,6 @@
 """The columns of `format("headway")`: those of Spark's own Kafka source, and `level`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Message
 from headway.records import TopicPartition, headers_of
 
@@ -26,8 +27,22 @@ EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-def schema(include_headers: bool) -> StructType:
-    """Return the columns; `topic` is the topic that was subscribed to, for records of every level."""
+_OWN_NAMES = "headway.topicsUnderOwnNames"  # in the metadata of `level`, which Spark keeps through projections
+
+
+def has_level_topics(columns: StructType) -> bool:
+    """Return whether the Kafka topic of a row has its level at the end, as in `orders-2`.
+
+    Not for rows that were read without the option `levels`: there the topic is Kafka's, and the level a priority.
+    """
+    return "level" in columns.names and not columns["level"].metadata.get(_OWN_NAMES, False)
+
+
+def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:
+    """Return the columns; `topic` is the topic that was subscribed to, for records of every level.
+
+    Without `level_topics` topics have their own names in Kafka, as `has_level_topics` tells of the columns then.
+    """
     columns = (
         StructType()
         .add("key", BinaryType())
@@ -40,29 +55,39 @@ def schema(include_headers: bool) -> StructType:
     )
     if include_headers:
         columns = columns.add("headers", ArrayType(_HEADER))
-    return columns.add("level", IntegerType())
+    return columns.add("level", IntegerType(), metadata=None if level_topics else {_OWN_NAMES: True})
+
+
+def projection(asked: StructType, include_headers: bool) -> StructType:
+    """Return the columns of `.schema(…)`; raise `ConfigError` for one that the source does not have in this type."""
+    known = {each.name: each for each in schema(include_headers=True)}
+    if not asked.fields:
+        raise ConfigError("The schema has no columns. Name some of the source's, or leave out .schema(…) for all.")
+    if include_headers and "headers" not in asked.fieldNames():
+        raise ConfigError(
+            "The option includeHeaders is true, and the schema has no column headers. Remove one of them."
+        )
+    for each in asked:
+        if each.name not in known:
+            raise ConfigError(f"The schema has a column {each.name}; the headway source has {', '.join(known)}.")
+        own = known[each.name].dataType
+        if each.dataType != own:
+            raise ConfigError(
+                f"The schema has the column {each.name} as {each.dataType.simpleString()}; the headway source reads it "
+                f"as {own.simpleString()}. Correct the schema, and cast the column behind it."
+            )
+    return asked
 
 
 def record_batch(messages: Sequence[Message], partition: TopicPartition, columns: pa.Schema) -> pa.RecordBatch:
     """Return the records of one partition as Arrow columns of the given schema."""
-    # Each column is a `map` over a method of the message: no Python code runs for a record.
-    stamps = list(map(Message.timestamp, messages))
-    arrays = {
-        "key": pa.array(map(Message.key, messages), pa.binary()),
-        "value": pa.array(map(Message.value, messages), pa.binary()),
-        "topic": pa.repeat(pa.scalar(partition.topic), len(messages)),
-        "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), len(messages)),
-        "offset": _offsets(messages),
-        "timestamp": _timestamps(list(map(itemgetter(1), stamps)), columns.field("timestamp").type),
-        "timestampType": _timestamp_types(stamps),
-        "level": pa.repeat(pa.scalar(partition.level, pa.int32()), len(messages)),
-    }
-    if "headers" in columns.names:
-        arrays["headers"] = _headers(messages, columns.field("headers").type)
-    return pa.RecordBatch.from_arrays([arrays[name] for name in columns.names], schema=columns)
+    return pa.RecordBatch.from_arrays(
+        [_MAKERS[each.name](messages, partition, each.type) for each in columns], schema=columns
+    )
 
 
-def _timestamps(stamps: list[int], type: pa.DataType) -> pa.Array:
+def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
+    stamps = list(map(itemgetter(1), map(Message.timestamp, messages)))
     milliseconds = pa.array(stamps, pa.int64())
     extent = pc.min_max(milliseconds).as_py()
     if extent["min"] < EARLIEST_MS or extent["max"] > LATEST_MS:
@@ -78,7 +103,8 @@ def _offsets(messages: Sequence[Message]) -> pa.Array:
     return pa.array(map(Message.offset, messages), pa.int64())
 
 
-def _timestamp_types(stamps: Sequence[tuple[int, int]]) -> pa.Array:
+def _timestamp_types(messages: Sequence[Message]) -> pa.Array:
+    stamps = list(map(Message.timestamp, messages))
     # Kafka's own numbers are -1 for none, 0 for the creation's and 1 for the log's; librdkafka's are one more.
     kinds = set(map(itemgetter(0), stamps))
     if len(kinds) == 1:  # nearly always: a topic's timestamps are of one kind
@@ -94,3 +120,19 @@ def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
 def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None:
     headers = headers_of(message)
     return [{"key": key, "value": value} for key, value in headers] if headers else None
+
+
+_Maker = Callable[[Sequence[Message], TopicPartition, pa.DataType], pa.Array]
+
+# Each column is a `map` over a method of the message: no Python code runs for a record.
+_MAKERS: Mapping[str, _Maker] = {
+    "key": lambda messages, _, kind: pa.array(map(Message.key, messages), kind),
+    "value": lambda messages, _, kind: pa.array(map(Message.value, messages), kind),
+    "topic": lambda messages, at, kind: pa.repeat(pa.scalar(at.topic, kind), len(messages)),
+    "partition": lambda messages, at, kind: pa.repeat(pa.scalar(at.partition, kind), len(messages)),
+    "offset": lambda messages, _, kind: _offsets(messages),
+    "timestamp": lambda messages, _, kind: _timestamps(messages, kind),
+    "timestampType": lambda messages, _, kind: _timestamp_types(messages),
+    "headers": lambda messages, _, kind: _headers(messages, kind),
+    "level": lambda messages, at, kind: pa.repeat(pa.scalar(at.level, kind), len(messages)),
+}

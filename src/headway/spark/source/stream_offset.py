@@ -19,7 +19,7 @@ class StreamOffset:
     read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same on any
     machine and with any options, so each task gets the same rows.
     `begun` is the micro-batch's start, if it is a query's first: Spark's log has no offset before it, and Spark asks
-    anew.
+    anew. `limit` is the one that followed from targetTriggerTime, with which a query that starts again goes on.
     """
 
     offsets: Offsets
@@ -27,6 +27,7 @@ class StreamOffset:
     tasks: int = field(default=1, compare=False)
     split: bool = field(default=False, compare=False)
     begun: Offsets | None = field(default=None, compare=False)
+    limit: int | None = field(default=None, compare=False)
 
     def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
         """Return whether both offsets of a partition belong to the same topic, as far as is known."""
@@ -42,6 +43,8 @@ class StreamOffset:
         form["tasks"] = self.tasks
         if self.split:
             form["split"] = True
+        if self.limit is not None:
+            form["limit"] = self.limit
         return form if self.begun is None else {**form, "begun": to_json(self.begun)}
 
     @classmethod
@@ -58,7 +61,7 @@ class StreamOffset:
             )
         offsets = from_json(form["offsets"], naming)
         begun = from_json(form["begun"], naming) if "begun" in form else None
-        return cls(offsets, form["topicIds"], form["tasks"], form.get("split", False), begun)
+        return cls(offsets, form["topicIds"], form["tasks"], form.get("split", False), begun, form.get("limit"))
 
 
 def naming_of(form: Mapping[str, Any], naming: TopicNaming) -> TopicNaming:

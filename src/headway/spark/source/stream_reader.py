@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
 
 from headway.errors import ConfigError
 from headway.spark.session.error_messages import one_sentence
@@ -22,8 +23,9 @@ from headway.spark.source.stream_offset import StreamOffset, naming_of
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader that plans micro-batches by priority, and reads them."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
+    def __init__(self, options: Options | ConfigError, asked: StructType) -> None:
+        self._parsed = options
+        self._asked = asked
         # Spark sends this object to its tasks, so the planner is made only where it is needed, on the driver.
         self._planner: BatchPlanner | None = None
 
@@ -33,8 +35,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the option maxRecordsPerTrigger."""
-        most = self._options.max_records
+        """Return the limit of the options maxRecordsPerTrigger and targetTriggerTime."""
+        with one_sentence():
+            most = self._options.most_records
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -52,9 +55,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().next(StreamOffset.from_json(start, self._options.naming), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the topics' ends at the last call of `latestOffset`; Spark shows them beside the progress."""
-        seen = None if self._planner is None else self._planner.seen
-        return None if seen is None else seen.to_json()
+        """Return the topics' ends at the last call of `latestOffset`; Spark shows them beside the progress.
+
+        With them are the seconds for which the oldest record of each level waits that the micro-batch leaves behind.
+        """
+        planner = self._planner
+        if planner is None or planner.seen is None:
+            return None
+        waits = {str(level): round(seconds, 1) for level, seconds in planner.waits.items()}
+        return {**planner.seen.to_json(), "oldestWaitSeconds": waits}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the ranges of a micro-batch, a group for each task."""
@@ -65,15 +74,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""
-        return read_task.read(self._options, partition)
+        return read_task.read(self._options, self._asked, partition)
 
     def stop(self) -> None:
         """Close the connections to Kafka."""
         if self._planner is not None:
             self._planner.close()
 
-    def _plan(self) -> BatchPlanner:
+    @property
+    def _options(self) -> Options:
         # Not in the constructor: PySpark would replace an error there by another one.
+        if isinstance(self._parsed, ConfigError):
+            raise self._parsed
+        return self._parsed
+
+    def _plan(self) -> BatchPlanner:
+        if self._options.timestamp_lateness is not None:
+            raise ConfigError("The option timestampLateness is for spark.read; filters bound no stream. Remove it.")
         if self._options.end is not None:
             raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
         if self._planner is None:

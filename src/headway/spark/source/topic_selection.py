@@ -4,16 +4,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.core.levels.naming import MOST_LEVELS, level_topic
-from headway.declarations import shown
+from headway.core.levels.naming import level_topic
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.reading.catalog import Catalog, TopicLevels
 from headway.kafka.reading.topic_naming import TopicNaming
-from headway.spark.option_parsing import json_object
+from headway.spark.option_parsing import json_object, topic_priorities
 
 NAMES = ("subscribe", "subscribePattern", "assign", "priorities")
 _ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
-_PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def parse_selection(options: Mapping[str, str]) -> Selection:
         assigned = _assigned(value)
         return Selection(topics=tuple(assigned), assigned=assigned)
     if given[0] == "priorities":
-        priorities = _priorities(value)
+        priorities = topic_priorities(value)
         return Selection(topics=tuple(priorities), priorities=priorities)
     return Selection(pattern=_pattern(value))
 
@@ -91,19 +89,6 @@ def _assigned(value: str) -> dict[str, tuple[int, ...]]:
     if not any(form.values()):
         raise ConfigError(f"The option assign is {value!r}, which names no partition. Name some, as {_ASSIGN_EXAMPLE}.")
     return {topic: tuple(partitions) for topic, partitions in form.items()}
-
-
-def _priorities(value: str) -> dict[str, int]:
-    form = json_object("priorities", value, _PRIORITIES_EXAMPLE)
-    for topic, level in form.items():
-        if type(level) is not int or not 0 <= level < MOST_LEVELS:
-            raise ConfigError(
-                f"The option priorities gives {topic} the level {shown(level)}; it must be a whole number from 0, the "
-                f"lowest, to {MOST_LEVELS - 1}."
-            )
-    if not form:
-        raise ConfigError(f"The option priorities names no topic. Name some, as {_PRIORITIES_EXAMPLE}.")
-    return dict(form)
 
 
 def _matching(pattern: str, kafka_topics: Mapping[str, int], levels: int | None) -> list[str]:

@@ -1,8 +1,10 @@
 """A batch that a stage has received, and its rows that are not put out yet."""
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from headway.runtime.gc_pause import GcPause
 from headway.spark.stage.input_row import Columns, InputRow, shrunk, source_of
@@ -14,7 +16,9 @@ _COLUMN_BYTES = 1_000  # of a column of a batch, even with few rows
 class StageRow:
     """A row in the engine, which orders rows by their `offset` and `raw_key`."""
 
-    __slots__ = ("batch", "index", "is_out", "offset", "raw_key", "row", "started")
+    __slots__ = ("batch", "index", "is_out", "offset", "priority", "raw_key", "row", "started")
+
+    priority: float  # where rows have one
 
     def __init__(self, batch: "InputBatch", index: int, offset: int, key: Hashable, row: InputRow) -> None:
         self.batch = batch
@@ -35,16 +39,24 @@ class StageRow:
 class InputBatch:
     """The rows of a batch, from the offset `first` on; `left` of them are not put out yet."""
 
-    def __init__(self, record_batch: pa.RecordBatch, first: int, keys: Iterable[Hashable]) -> None:
+    def __init__(
+        self, record_batch: pa.RecordBatch, first: int, keys: Iterable[Hashable], *, level_topics: bool = True
+    ) -> None:
         self.first = first
         self._records = record_batch
-        self._columns = Columns(record_batch)
+        self._columns = Columns(record_batch, level_topics=level_topics)
         columns = self._columns
         with GcPause():
             self.rows = [
                 StageRow(self, index, first + index, key, InputRow(columns, index)) for index, key in enumerate(keys)
             ]
         self.left = len(self.rows)
+
+    def set_priorities(self, name: str) -> None:
+        """Give each row its priority, which is in this column; null and NaN are the lowest."""
+        column = pc.fill_null(self._records.column(self.names.index(name)).cast(pa.float64(), safe=False), -math.inf)
+        for row, priority in zip(self.rows, column.to_pylist(), strict=True):
+            row.priority = -math.inf if math.isnan(priority) else priority
 
     @property
     def size(self) -> int:
@@ -55,6 +67,10 @@ class InputBatch:
     def names(self) -> list[str]:
         """The names of the columns."""
         return self._columns.names
+
+    def column(self, name: str) -> pa.Array | None:
+        """Return a column of the rows that are left, and maybe of others; None if there is none of this name."""
+        return self._records.column(self.names.index(name)) if name in self.names else None
 
     def put_out(self, rows: Sequence[StageRow]) -> list[pa.Array]:
         """Return the columns of these rows, and count the rows as put out."""

@@ -4,12 +4,15 @@ Rows tend to be wide, and handlers read little of them. One timestamp costs 5 µ
 stage does for a row.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Row
+
+from headway.history import Origin
+from headway.spark.stage import row_record
 
 _VALUE_OVERHEAD = 56  # bytes of a Python value beside its Arrow form, and of its place in a list
 
@@ -18,15 +21,19 @@ class Columns(dict[str, Any]):
     """The columns of a batch as Python values, made on first use; `KeyError` for a missing column.
 
     `size` is the bytes of the batch and of the values made so far. With `indices`, the batch has one row for each of
-    these indices, and the values are found by them.
+    these indices, and the values are found by them. `level_topics` says whether the Kafka topic of a row has its level
+    at the end.
     """
 
-    def __init__(self, batch: pa.RecordBatch, indices: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, indices: Iterable[int] | None = None, *, level_topics: bool = True
+    ) -> None:
         super().__init__()
         self._batch = batch
         self._places = None if indices is None else {index: place for place, index in enumerate(indices)}
         self.names: list[str] = batch.schema.names
         self.size: int = batch.nbytes
+        self.level_topics = level_topics
 
     def __missing__(self, name: str) -> Any:
         if name not in self.names:
@@ -52,6 +59,9 @@ class InputRow:
     A timestamp is in the session's time zone, or in UTC if Python does not know that zone. A value that Python cannot
     represent, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is
     Spark's `Row` with all columns.
+
+    Of a row from `format("headway")` these names of a `ConsumerRecord` can be read, too, if no column has them:
+    `kafka_topic`, `origin`, `raw_key` and `raw_value`.
     """
 
     __slots__ = ("_columns", "_index")
@@ -64,6 +74,8 @@ class InputRow:
         try:
             values = self._columns[name]
         except KeyError:
+            if (of_record := _OF_RECORDS.get(name)) and (value := of_record(self)) is not None:
+                return value
             raise AttributeError(f"The row has no column {name}. It has {', '.join(self._columns.names)}.") from None
         return values[self._index]
 
@@ -74,6 +86,10 @@ class InputRow:
         """Return all columns by their names."""
         return {name: self[name] for name in self._columns.names}
 
+    def record_origin(self) -> Origin | None:
+        """Return the place at which the row's record was first sent; None without topic, partition and offset."""
+        return row_record.origin_of(self._columns, self._index)
+
     def __reduce__(self) -> str | tuple[Any, ...]:
         return Row(**self.asDict()).__reduce__()
 
@@ -81,12 +97,30 @@ class InputRow:
         return f"InputRow of {', '.join(self._columns.names)}"  # not its contents: they can be secret
 
 
+def _column(name: str) -> Callable[[InputRow], Any]:
+    return lambda row: row[name] if name in row._columns.names else None
+
+
+_OF_RECORDS: Mapping[str, Callable[[InputRow], Any]] = {
+    "kafka_topic": lambda row: row_record.kafka_topic_of(row._columns, row._index),
+    "origin": InputRow.record_origin,
+    "raw_key": _column("key"),
+    "raw_value": _column("value"),
+}
+
+
 def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
     """Let these rows, which handlers may be reading, read from a batch with only these rows; return its columns."""
-    columns = Columns(batch, [row._index for row in rows])
+    level_topics = not rows or rows[0]._columns.level_topics
+    columns = Columns(batch, [row._index for row in rows], level_topics=level_topics)
     for row in rows:
         row._columns = columns  # its index stays, so that a reader has both of the old batch or both of the new one
     return columns
+
+
+def place_of(row: InputRow) -> tuple[Columns, int]:
+    """Return the columns of a row, and the index by which they know it."""
+    return row._columns, row._index
 
 
 def source_of(row: InputRow) -> str | None:

@@ -15,10 +15,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headway.core.user_errors import kind_of
-from headway.spark.stage.result_type import ResultType, clean, text_of
+from headway.dead_letters import name_and_text
+from headway.spark.stage.result_type import ResultType, clean
 
-Kind = Literal["ok", "failed", "parked"]
+Kind = Literal["ok", "failed", "parked", "later", "expired"]
+AGAIN_AT = "again_at"
+"""The column with the time at which a row comes again, if it is `later`."""
 
 ERROR = StructType(
     [
@@ -29,9 +31,12 @@ ERROR = StructType(
 )
 
 
-def outcome_columns(result: DataType) -> StructType:
-    """Return the columns that a stage adds to a row; `result` is the type of its handler's results."""
-    return StructType(
+def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
+    """Return the columns that a stage adds to a row; `result` is the type of its handler's results.
+
+    With `later` rows may come again.
+    """
+    columns = StructType(
         [
             StructField("result", result),
             StructField("outcome", StringType(), nullable=False),
@@ -39,13 +44,18 @@ def outcome_columns(result: DataType) -> StructType:
             StructField("error", ERROR),
             StructField("started", TimestampType()),
             StructField("done", TimestampType()),
+            StructField("history", StringType()),
         ]
     )
+    return columns.add(AGAIN_AT, TimestampType()) if later else columns
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a row; `started` and `done`, in seconds since the epoch, are its last attempt's."""
+    """The outcome of a row; `started` and `done`, in seconds since the epoch, are its last attempt's.
+
+    `history` is the header by which its record is known where it goes. `again_at` is when it comes again.
+    """
 
     kind: Kind
     attempts: int = 0
@@ -54,11 +64,14 @@ class Outcome:
     error: tuple[str | None, str | None, str] | None = None
     started: float | None = None
     done: float | None = None
+    history: str | None = None
+    again_at: float | None = None
 
 
 def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
     """Return an error in the form of the column `error`."""
-    return clean(kind_of(error)), text_of(error), clean(reason)
+    exception, message = name_and_text(error)
+    return clean(exception), clean(message), clean(reason)
 
 
 class OutcomeColumns:
@@ -71,7 +84,7 @@ class OutcomeColumns:
     def arrays(self, outcomes: Sequence[Outcome]) -> list[pa.Array]:
         """Return the arrays of all added columns for these outcomes."""
         results = self._results.column([outcome.result for outcome in outcomes])
-        _, kind, attempts, error, started, done = self._types
+        _, kind, attempts, error, started, done, history, *again_at = self._types
         return [
             results,
             pa.array([outcome.kind for outcome in outcomes], kind),
@@ -79,6 +92,8 @@ class OutcomeColumns:
             pa.array([outcome.error for outcome in outcomes], error),
             _timestamps([outcome.started for outcome in outcomes], started),
             _timestamps([outcome.done for outcome in outcomes], done),
+            pa.array([outcome.history for outcome in outcomes], history),
+            *(_timestamps([outcome.again_at for outcome in outcomes], each) for each in again_at),
         ]
 
 

@@ -5,25 +5,39 @@ tasks of a write. Of two transactions one could keep the first answer and the ot
 receipts and dead letters, or in neither. A row's records are made of its outcome here, in its own task.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import BinaryType, StringType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType
 
 from headway.core.delay.schedule import HEADER
 from headway.core.levels.naming import MOST_LEVELS, is_topic_name
 from headway.dead_letters import PREFIX
+from headway.declarations import check_choice
 from headway.errors import ConfigError
 from headway.expiry import HEADER as EXPIRES
+from headway.history import HEADER as HISTORY
+from headway.parallel.run_parts import OnExpired
+from headway.spark.source.schema import has_level_topics
+from headway.spark.stage.outcomes import AGAIN_AT
 
 _HEADERS = "array<struct<key: string, value: binary>>"
-_OF_OUTCOMES = ("outcome", "attempts", "error", "done")
+_OF_OUTCOMES = ("outcome", "attempts", "error", "done", "history")
+_OF_RECORDS = ("topic", "partition", "key", "value", "headers")
+
+
+Given = Column | str | Callable[[Column], Column]
+"""A column by its name, an expression, or with `each` a function from an element to an expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """A record made of each row whose outcome is `ok`; columns are given by their names or as expressions.
+
+    With `each` there are several records of a row, or none: one for each element of an array, in their order. Then
+    other columns may be functions of the element, as `value=lambda line: line["text"]`.
 
     Args:
         topic: The target: with a `level` the Kafka topic of that level, else this topic.
@@ -33,19 +47,26 @@ class Output:
         headers: An array of structs of `key` and `value`.
         due: The time at which a relay delivers the record; null is now.
         where: The condition for the record, as an expression in SQL or of Spark's; None for always.
+        each: The array of whose elements records are made, as `result` of a handler that returns a list; null is an
+            empty one.
     """
 
     topic: str
-    value: Column | str
-    key: Column | str | None = None
-    level: Column | str | None = None
-    headers: Column | str | None = None
-    due: Column | str | None = None
-    where: Column | str | None = None
+    value: Given
+    key: Given | None = None
+    level: Given | None = None
+    headers: Given | None = None
+    due: Given | None = None
+    where: Given | None = None
+    each: Column | str | None = None
 
 
 def outputs(
-    outcomes: DataFrame, *records: Output, dead_letter_topic: str, identity: Column | str | None = None
+    outcomes: DataFrame,
+    *records: Output,
+    dead_letter_topic: str,
+    identity: Column | str | None = None,
+    on_expired: OnExpired = "drop",
 ) -> DataFrame:
     """Return the records made of the rows of `parallel_map`, as rows for `format("headway")`.
 
@@ -55,6 +76,10 @@ def outputs(
     handlers answer when they are called again. This needs the same rows in the same tasks again: shuffle nothing from
     `parallel_map` to the sink.
 
+    A row that is `later` becomes its own record again, for its own topic and partition. A relay (`headway relay`)
+    delivers that when it is due, with the attempts so far in a header. A row that is `expired` becomes nothing, or with
+    `on_expired="dead_letter"` a dead letter.
+
     `identity` tells the sink which row it is when a restart calls its handler again: a string, binary or a whole
     number, different for each row. By default it is made of the source's columns topic, level, partition and offset, if
     they exist. Without an identity, the sink refuses a restart in which a handler answers otherwise, with advice.
@@ -62,9 +87,10 @@ def outputs(
     Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s dead
     letters. So `headway dead` shows them and sends them again. They use the source's columns as far as these exist.
 
-    Raises `ConfigError` for rows without an outcome, for a key or value that is neither binary nor a string, and for a
-    topic name that Kafka does not accept.
+    Raises `ConfigError` for rows without an outcome, or that may come again and lack the columns of their records; for
+    a key or value that is neither binary nor a string, and for a topic name that Kafka does not accept.
     """
+    check_choice("on_expired", on_expired, ("drop", "dead_letter"))
     for name in _OF_OUTCOMES:
         if name not in outcomes.columns:
             raise ConfigError(f"The rows have no column {name}, which parallel_map adds. Make outputs of its rows.")
@@ -73,14 +99,22 @@ def outputs(
             raise ConfigError(
                 f"Kafka takes no topic named {topic!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
             )
-    has_due = any(record.due is not None for record in records)
-    reasons = [reason for record in records for reason in _reasons(record)]
+    comes_again = AGAIN_AT in outcomes.columns
+    if comes_again:
+        check_comes_again(outcomes)
+    has_due = comes_again or any(record.due is not None for record in records)
+    parts = [_Part(outcomes, record, has_due=has_due) for record in records]
+    reasons = [reason for part in parts for reason in part.each_reason(_reasons)]
     wrong = sf.when(sf.col("outcome") == "ok", sf.coalesce(sf.lit(None).cast("string"), *reasons))
-    letter = _struct(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), has_due=has_due)
-    made = sf.array(*(_struct(outcomes, record, has_due=has_due) for record in records)) if records else sf.array()
-    each = sf.when((sf.col("outcome") == "ok") & wrong.isNull(), sf.filter(made, sf.isnotnull)).otherwise(
-        sf.array(letter)
-    )
+    letter = _struct(_Part(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), has_due=has_due), None)
+    made = sf.concat(*(part.array(_struct) for part in parts)) if parts else sf.array()
+    each = sf.when((sf.col("outcome") == "ok") & wrong.isNull(), sf.filter(made, sf.isnotnull))
+    if comes_again:
+        is_later = (sf.col("outcome") == "later") & sf.col("history").isNotNull()
+        each = each.when(is_later, sf.array(_again(outcomes)))
+    if on_expired == "drop":
+        each = each.when(sf.col("outcome") == "expired", sf.filter(sf.array(letter), lambda _: sf.lit(False)))
+    each = each.otherwise(sf.array(letter))
     known_by = _identity(outcomes) if identity is None else _column(identity)
     if known_by is None:
         return outcomes.select(sf.explode(each).alias("record")).select("record.*")
@@ -89,61 +123,145 @@ def outputs(
     return exploded.select("record.*", "identity", sf.isnull("record").alias("skip"))
 
 
+def check_comes_again(df: DataFrame) -> None:
+    """Raise `ConfigError` for rows of which no record can be made that comes again."""
+    for name in _OF_RECORDS:
+        if name not in df.columns:
+            how = "read with includeHeaders=true, and keep" if name == "headers" else "keep"
+            raise ConfigError(
+                f"The rows have no column {name}, and may come again later: for that they need the columns of their "
+                f'record, {", ".join(_OF_RECORDS)}, as format("headway") gives them. So {how} these.'
+            )
+
+
+def _again(outcomes: DataFrame) -> Column:
+    """Return the record of a row that comes again, as a struct."""
+    own = sf.filter(_headers(outcomes), lambda header: header["key"] != HISTORY)
+    history = sf.struct(sf.lit(HISTORY).alias("key"), sf.encode("history", "UTF-8").alias("value"))
+    return sf.struct(
+        _kafka_topic(outcomes).alias("topic"),
+        sf.col("key").cast("binary").alias("key"),
+        sf.col("value").cast("binary").alias("value"),
+        sf.concat(own, sf.array(history)).cast(_HEADERS).alias("headers"),
+        sf.col(AGAIN_AT).alias("due"),
+        sf.col("partition").cast("int").alias("partition"),
+    )
+
+
+def _headers(outcomes: DataFrame) -> Column:
+    """Return the row's own headers; none without the column."""
+    none = sf.array().cast(_HEADERS)
+    return sf.coalesce(sf.col("headers").cast(_HEADERS), none) if "headers" in outcomes.columns else none
+
+
 def _identity(outcomes: DataFrame) -> Column | None:
     if not {"topic", "partition", "offset"} <= set(outcomes.columns):
         return None
     return sf.concat_ws("/", *(name for name in ("topic", "level", "partition", "offset") if name in outcomes.columns))
 
 
-def _struct(outcomes: DataFrame, record: Output, *, has_due: bool) -> Column:
+class _Part:
+    """The records that an `Output` makes of a row: one, or one for each element of an array."""
+
+    def __init__(self, outcomes: DataFrame, record: Output, *, has_due: bool) -> None:
+        self.outcomes = outcomes
+        self.record = record
+        self.has_due = has_due
+        self._elements: Column | None = None
+        if record.each is None:
+            for name in (field.name for field in fields(record)):
+                if callable(given := getattr(record, name)) and not isinstance(given, Column):
+                    raise ConfigError(
+                        f"The {name} of the output to {record.topic} is a function, and there are no elements. Say "
+                        "each='result' for a record of each element of the result, or give a column."
+                    )
+            return
+        elements = _column(record.each)
+        kind = outcomes.select(elements).schema[0].dataType
+        if not isinstance(kind, ArrayType):
+            raise ConfigError(
+                f"The each of the output to {record.topic} is {kind.simpleString()}; it must be an array. Let the "
+                "handler return a list, with a schema such as array<string>."
+            )
+        self._elements = sf.coalesce(elements, sf.array().cast(kind))
+
+    def array(self, make: Callable[["_Part", Column | None], Column]) -> Column:
+        """Return what `make` makes, of each element or once, as an array."""
+        if self._elements is None:
+            return sf.array(make(self, None))
+        return sf.transform(self._elements, lambda element: make(self, element))
+
+    def each_reason(self, make: Callable[["_Part", Column | None], Sequence[Column]]) -> Sequence[Column]:
+        """Return the texts that `make` makes; of the elements the first one that is not null."""
+        if self._elements is None:
+            return make(self, None)
+        found = sf.transform(self._elements, lambda element: sf.coalesce(_no_text(), *make(self, element)))
+        return [sf.try_element_at(sf.filter(found, sf.isnotnull), sf.lit(1))]
+
+    def kind(self, given: Given) -> DataType:
+        """Return the type of a column."""
+        kind = self.outcomes.select(self.array(lambda _, element: _given(given, element))).schema[0].dataType
+        return kind.elementType  # type: ignore[attr-defined, no-any-return]
+
+
+def _no_text() -> Column:
+    return sf.lit(None).cast("string")
+
+
+def _struct(part: _Part, element: Column | None) -> Column:
     """Return the record as a struct; null if its condition is false."""
+    record = part.record
     topic = sf.lit(record.topic)
     if record.level is not None:
-        topic = sf.concat(sf.lit(f"{record.topic}-"), _level(record.level).cast("string"))
-    fields = [
+        topic = sf.concat(sf.lit(f"{record.topic}-"), _level(record.level, element).cast("string"))
+    made = [
         topic.alias("topic"),
-        _bytes(outcomes, record, "key", record.key).alias("key"),
-        _bytes(outcomes, record, "value", record.value).alias("value"),
-        _or_null(record.headers).cast(_HEADERS).alias("headers"),
+        _bytes(part, "key", record.key, element).alias("key"),
+        _bytes(part, "value", record.value, element).alias("value"),
+        _or_null(record.headers, element).cast(_HEADERS).alias("headers"),
     ]
-    if has_due:
-        fields.append(_or_null(record.due).try_cast("timestamp").alias("due"))
-    return _where(record, sf.struct(*fields))
+    if part.has_due:
+        made.append(_or_null(record.due, element).try_cast("timestamp").alias("due"))
+    if AGAIN_AT in part.outcomes.columns:
+        made.append(sf.lit(None).cast("int").alias("partition"))
+    return _where(record, element, sf.struct(*made))
 
 
-def _where(record: Output, column: Column) -> Column:
+def _where(record: Output, element: Column | None, column: Column) -> Column:
     """Return the column if the record's condition holds, else null."""
     if record.where is None:
         return column
-    return sf.when(sf.expr(record.where) if isinstance(record.where, str) else record.where, column)
+    where = sf.expr(record.where) if isinstance(record.where, str) else _given(record.where, element)
+    return sf.when(where, column)
 
 
-def _level(level: Column | str) -> Column:
-    return _column(level).try_cast("int")
+def _level(level: Given, element: Column | None) -> Column:
+    return _given(level, element).try_cast("int")
 
 
-def _reasons(record: Output) -> list[Column]:
+def _reasons(part: _Part, element: Column | None) -> list[Column]:
     """Return the reasons why a record cannot be written, as texts that are null if it can."""
+    record = part.record
     reasons = []
     if record.level is not None:
-        level = _level(record.level)
+        level = _level(record.level, element)
         no_level = f"its output to {record.topic} has no level: the column is null or no whole number"
         reasons.append(sf.when(level.isNull(), no_level))
         shown = sf.concat(sf.lit(f"its output to {record.topic} has the level "), level.cast("string"))
         reasons.append(sf.when(~level.between(0, MOST_LEVELS - 1), shown))
     if record.headers is not None:
-        headers = _or_null(record.headers).cast(_HEADERS)
+        headers = _or_null(record.headers, element).cast(_HEADERS)
         reasons.append(
             sf.when(sf.exists(headers, _has_no_name), f"a header of its output to {record.topic} has no name")
         )
     if record.due is not None:
-        due = _column(record.due)
+        due = _given(record.due, element)
         no_time = f"its output to {record.topic} is due at what is no time"
         reasons.append(sf.when(due.isNotNull() & due.try_cast("timestamp").isNull(), no_time))
     if record.headers is not None and record.due is not None:
         taken = f"a header of its output to {record.topic} is named {HEADER}, which is ours"
         reasons.append(sf.when(sf.exists(headers, lambda header: header["key"] == HEADER), taken))
-    return [_where(record, reason) for reason in reasons]
+    return [_where(record, element, reason) for reason in reasons]
 
 
 def _has_no_name(header: Column) -> Column:
@@ -151,24 +269,32 @@ def _has_no_name(header: Column) -> Column:
     return header.isNotNull() & (header["key"].isNull() | header["key"].contains("\0"))
 
 
-def _bytes(outcomes: DataFrame, record: Output, name: str, column: Column | str | None) -> Column:
-    if column is None:
+def _bytes(part: _Part, name: str, given: Given | None, element: Column | None) -> Column:
+    if given is None:
         return sf.lit(None).cast("binary")
-    kind = outcomes.select(_column(column)).schema[0].dataType
+    kind = part.kind(given)
     if not isinstance(kind, BinaryType | StringType):
         raise ConfigError(
-            f"The {name} of the output to {record.topic} is {kind.simpleString()}; it must be binary or a string. Cast "
-            "it, or make JSON of it with to_json."
+            f"The {name} of the output to {part.record.topic} is {kind.simpleString()}; it must be binary or a string. "
+            "Cast it, or make JSON of it with to_json."
         )
-    return _column(column).cast("binary")
+    return _given(given, element).cast("binary")
 
 
 def _column(column: Column | str) -> Column:
     return sf.col(column) if isinstance(column, str) else column
 
 
-def _or_null(column: Column | str | None) -> Column:
-    return sf.lit(None) if column is None else _column(column)
+def _given(given: Given, element: Column | None) -> Column:
+    """Return a column of the row or, by a function, of the element."""
+    if isinstance(given, Column | str):
+        return _column(given)
+    assert element is not None  # noqa: S101 - for the type checker: it is checked beforehand
+    return given(element)
+
+
+def _or_null(given: Given | None, element: Column | None) -> Column:
+    return sf.lit(None) if given is None else _given(given, element)
 
 
 def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
@@ -179,27 +305,47 @@ def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
         "message": sf.coalesce("error.message", wrong),
         "reason": sf.coalesce("error.reason", sf.when(wrong.isNotNull(), "what came of it cannot be written")),
         "attempts": sf.col("attempts"),
+        "first.time": sf.get_json_object("history", "$.first.at"),
         "last.time": sf.unix_millis("done"),
-        **({"topic": _kafka_topic(columns)} if "topic" in columns else {}),
+        "first.exception": _if_tried_before("$.first.exception"),
+        "first.message": _if_tried_before("$.first.message"),
+        **({"expires": _expiry(outcomes)} if "headers" in columns else {}),
+        **({"topic": _kafka_topic(outcomes)} if "topic" in columns else {}),
         **{name: sf.col(name) for name in ("partition", "offset") if name in columns},
         **({"timestamp": sf.unix_millis("timestamp")} if "timestamp" in columns else {}),
     }
-    told = sf.filter(sf.array(*(_header(name, value) for name, value in story.items())), _is_known)
-    own = sf.filter(sf.coalesce("headers", sf.array().cast(_HEADERS)), _is_own) if "headers" in columns else None
+    # The letter keeps the origin of its record, as a history for its own topic.
+    begin, end = sf.lit(f'{{"topic":"{topic}","origin":'), sf.lit("}")
+    history = sf.concat(begin, sf.get_json_object("history", "$.origin"), end)
+    headers = [*(_header(PREFIX + name, value) for name, value in story.items()), _header(HISTORY, history)]
+    told = sf.filter(sf.array(*headers), _is_known)
+    own = sf.filter(_headers(outcomes), _is_own)
     return Output(
         topic,
         value="value" if "value" in columns else sf.lit(None).cast("binary"),
         key="key" if "key" in columns else None,
-        headers=told if own is None else sf.concat(own, told),
+        headers=sf.concat(own, told),
     )
 
 
-def _kafka_topic(columns: set[str]) -> Column:
-    return sf.concat_ws("-", "topic", "level") if "level" in columns else sf.col("topic")
+def _kafka_topic(outcomes: DataFrame) -> Column:
+    return sf.concat_ws("-", "topic", "level") if has_level_topics(outcomes.schema) else sf.col("topic")
+
+
+def _if_tried_before(path: str) -> Column:
+    """Return a part of the history of a row that failed before its last attempt; else null."""
+    attempts = sf.get_json_object("history", "$.attempts").cast("int")
+    return sf.when(attempts > 1, sf.get_json_object("history", path))
+
+
+def _expiry(outcomes: DataFrame) -> Column:
+    return sf.try_element_at(sf.filter(_headers(outcomes), lambda header: header["key"] == EXPIRES), sf.lit(-1))[
+        "value"
+    ]
 
 
 def _header(name: str, value: Column) -> Column:
-    return sf.struct(sf.lit(PREFIX + name).alias("key"), sf.encode(value.cast("string"), "UTF-8").alias("value"))
+    return sf.struct(sf.lit(name).alias("key"), sf.encode(value.cast("string"), "UTF-8").alias("value"))
 
 
 def _is_known(header: Column) -> Column:
@@ -207,4 +353,4 @@ def _is_known(header: Column) -> Column:
 
 
 def _is_own(header: Column) -> Column:
-    return ~header["key"].startswith(PREFIX) & (header["key"] != EXPIRES)
+    return ~header["key"].startswith(PREFIX) & ~header["key"].isin(EXPIRES, HISTORY)

@@ -1,29 +1,45 @@
 """`parallel_map`: a handler for each row, thousands of them at a time, in order for each key."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, StructType, _parse_datatype_string
+from pyspark.sql.types import DataType, NumericType, StructType, TimestampType, _parse_datatype_string
 
 from headway.core.retry import Retries
-from headway.declarations import called, check_above_zero, check_kind, check_whole, is_generator_function, shown
+from headway.declarations import (
+    called,
+    check_above_zero,
+    check_flag,
+    check_function,
+    check_kind,
+    check_whole,
+    is_generator_function,
+    shown,
+)
 from headway.errors import ConfigError
 from headway.execution.handlers import with_context
+from headway.execution.lifespan import Lifespan, check_lifespan, check_lifespan_of
+from headway.parallel.batches import Batches
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.session_context import context_of
+from headway.spark.source.schema import has_level_topics
+from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.key_order import check_keys_stay_together
 from headway.spark.stage.outcomes import outcome_columns
+from headway.spark.stage.output_records import check_comes_again
+from headway.spark.stage.python_worker import kept, pickled
+from headway.spark.stage.rate_office import limit_for
 from headway.spark.stage.result_type import ResultType
 from headway.spark.stage.row_keys import is_key
-from headway.spark.stage.task import RowHandler, Settings, Stage
+from headway.spark.stage.settings import RowHandler, Settings, argument_names
+from headway.spark.stage.task import Stage
 
 _RETRIES = Retries(max_attempts=3)
-_KEPT_HANDLERS = 8
 
 
 def parallel_map(
@@ -35,6 +51,15 @@ def parallel_map(
     max_concurrency: int = 100,
     time_limit: float | None = None,
     retries: Retries = _RETRIES,
+    later: bool = False,
+    deadline: float | None = None,
+    batches: Batches | None = None,
+    adaptive: bool = False,
+    on_time_limit: Callable[[InputRow], Any] | None = None,
+    lifespan: Lifespan | None = None,
+    rate_limit: float | None = None,
+    expires_after: float | None = None,
+    priority: str | None = None,
 ) -> DataFrame:
     """Return each row of `df` with the result of `handler(row)`; for batch and streaming DataFrames.
 
@@ -43,10 +68,12 @@ def parallel_map(
     `format("headway")` are, unless it splits partitions; use `repartition_by_key` behind one that does. A micro-batch
     ends when all its rows are done, so the order holds across micro-batches.
 
-    The columns added are `result`, `outcome`, `attempts`, `error`, `started` and `done`. `outcome` is `ok`, `failed`,
-    or `parked`: a parked row was not handled, since an earlier row of its key failed in the same task. `error` has
-    `exception`, `message` and `reason`; `started` and `done` are the times of the last attempt. `outputs` makes
-    records of all rows, with dead letters for rows that are not ok.
+    The columns added are `result`, `outcome`, `attempts`, `error`, `started`, `done` and `history`. `outcome` is `ok`,
+    `failed`, or `parked`: a parked row was not handled, since an earlier row of its key failed in the same task. It is
+    `expired` for a row whose header said so before its handler was called. With `later` or a `deadline` it may be
+    `later`, and a column `again_at` has the time. `error` has `exception`, `message` and `reason`; `started` and `done`
+    are the times of the last attempt. `history` is the header that the row's record has where it goes. `outputs` makes
+    records of all rows: results, dead letters, and those that come again.
 
     No row fails its task, whatever its content. A result that is not of the schema's type makes its row a failed one,
     and so does a value that its handler reads and Python cannot represent.
@@ -64,35 +91,72 @@ def parallel_map(
         max_concurrency: How many rows each task handles at a time.
         time_limit: How many seconds a call may take; after that the attempt has failed.
         retries: The times and the number of attempts at a failed row.
+        later: Whether a handler may raise `RetryLater`; the row comes again after its delay, and attempts are counted
+            on. Rows of its key behind it go on meanwhile. The rows need the source's columns, `headers` among them.
+        deadline: The seconds that a task may take, from its beginning. What is not done by then is `later`: calls that
+            run are cancelled and count as attempts, and rows that have not begun come again at once. The rows of a key
+            come again in their order, and those of the next micro-batch do not wait for them. It implies `later`.
+        batches: The sizes of batches, as Batches(100, linger=0.1): the handler gets a list of rows of one key, or with
+            key=None of any, and a list of contexts if it takes one. It returns a list with a result for each row, or
+            one result for all; a `BatchError` names the rows that failed.
+        adaptive: Start with few calls at a time, grow up to `max_concurrency` while throughput grows, and shrink when
+            only the latency does; in each task anew.
+        on_time_limit: A function of the row, which gives the result of a row whose call exceeded the `time_limit`: the
+            row is then `ok`, and not tried again. It must be quick. If it raises, the attempt has failed with that.
+            A call that cannot be interrupted, or that runs at the deadline, is not asked about.
+        lifespan: What the calls in each Python worker share, as a database pool: a function that makes a context
+            manager, async or not. Calls find what it yields in `context.state`. It starts before the worker's first
+            row and ends with the worker's process, which has many tasks one after the other; a killed one ends nothing.
+        rate_limit: How many rows may start in a second in all tasks together, wherever they run; retries count. Tasks
+            ask the driver for starts, at a port of its own.
+        expires_after: The seconds after the timestamp of its record for which a row may be started; by default for
+            ever, or as the record's header says. What comes first counts. The rows need the source's column
+            `timestamp`.
+        priority: The column of numbers whose highest values start first, among the rows that a task has read; null is
+            the lowest. A row waits for earlier ones of its key nevertheless. The task reads as far ahead as its memory
+            allows.
 
     Raises `ConfigError` for arguments that are out of bounds, and with a key for a source that splits partitions.
     """
+    check_flag("later", later)
     settings = Settings(
         key=_key_columns(df, key),
         max_concurrency=max_concurrency,
         time_limit=time_limit,
         retries=retries,
-        columns=outcome_columns(_result_type(schema)),
+        columns=outcome_columns(_result_type(schema), later=later or deadline is not None),
+        level_topics=has_level_topics(df.schema),
+        later=later or deadline is not None,
+        deadline=deadline,
+        batches=batches,
+        adaptive=adaptive,
+        on_time_limit=on_time_limit,
+        expires_after=expires_after,
+        priority=priority,
     )
     _check(df, handler, settings)
     if settings.key:
         check_keys_stay_together(df)
-    run = _run_stage(cloudpickle.dumps(handler), settings)  # type: ignore[no-untyped-call]
+    if lifespan is not None:
+        check_lifespan(lifespan, has_settings=False)
+        check_lifespan_of(lifespan, handler)
+    if rate_limit is not None:
+        check_above_zero("rate_limit", rate_limit)
+        context = context_of(
+            df.sparkSession, "rate_limit", "Divide the rate by your tasks, and limit it in the handler."
+        )
+        settings = replace(settings, rate=limit_for(float(rate_limit), context))
+    run = _run_stage(pickled(handler, lifespan), settings)
     return df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]))
 
 
-def _run_stage(handler: bytes, settings: Settings) -> Any:
+def _run_stage(form: bytes, settings: Settings) -> Any:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with one_sentence():
-            yield from Stage(_unpickled(handler), settings).run(batches)
+            here = kept(form)
+            yield from Stage(here.handler, settings, here.shared).run(batches)
 
     return run
-
-
-@lru_cache(maxsize=_KEPT_HANDLERS)
-def _unpickled(handler: bytes) -> RowHandler:
-    """Return the handler, the same one for all tasks of this Python worker. Its bytes come from the driver."""
-    return cloudpickle.loads(handler)  # type: ignore[no-any-return]
 
 
 def _result_type(schema: object) -> DataType:
@@ -112,10 +176,7 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
         raise ConfigError(f"The key is {shown(key)}; it must be the name of a column, several, or None for no order.")
     names = (key,) if isinstance(key, str) else tuple(key or ())
     for name in names:
-        if name not in df.columns:
-            near = get_close_matches(name, df.columns, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(df.columns)}."
-            raise ConfigError(f"The DataFrame has no column {name} for the key. {hint}")
+        _check_column(df, "key", name)
         kind = df.schema[name].dataType
         if not is_key(kind):
             raise ConfigError(
@@ -125,13 +186,49 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
     return names
 
 
+def _check_column(df: DataFrame, use: str, name: str) -> None:
+    if name not in df.columns:
+        near = get_close_matches(name, df.columns, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(df.columns)}."
+        raise ConfigError(f"The DataFrame has no column {name} for the {use}. {hint}")
+
+
+def _check_priority(df: DataFrame, name: str) -> None:
+    if not isinstance(name, str):
+        raise ConfigError(f"The priority is {shown(name)}; it must be the name of a column, or None.")
+    _check_column(df, "priority", name)
+    kind = df.schema[name].dataType
+    if not isinstance(kind, NumericType):
+        raise ConfigError(f"The column {name} is {kind.simpleString()}, and a priority is a number. Cast it.")
+
+
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     ResultType(settings.columns["result"].dataType)
     check_whole("max_concurrency", settings.max_concurrency, 1)
     check_kind("retries", settings.retries, Retries, "a Retries, as Retries(max_attempts=5)")
     if settings.time_limit is not None:
         check_above_zero("time_limit", settings.time_limit)
-    with_context(handler, "row")  # it raises for one that cannot be called
+    if settings.deadline is not None:
+        check_above_zero("deadline", settings.deadline)
+    if settings.later:
+        check_comes_again(df)
+    check_flag("adaptive", settings.adaptive)
+    if settings.priority is not None:
+        _check_priority(df, settings.priority)
+    if settings.expires_after is not None:
+        check_above_zero("expires_after", settings.expires_after)
+        if not ("timestamp" in df.columns and isinstance(df.schema["timestamp"].dataType, TimestampType)):
+            raise ConfigError(
+                "expires_after counts from the timestamp of each row's record, and the DataFrame has no column "
+                'timestamp with times, as format("headway") gives it. Keep that, or leave expires_after out.'
+            )
+    if settings.on_time_limit is not None:
+        check_function("on_time_limit", settings.on_time_limit, ("row",), "It returns a result.")
+        if settings.time_limit is None:
+            raise ConfigError("on_time_limit is given, and no time_limit that a call could exceed. Give that, too.")
+    if settings.batches is not None:
+        check_kind("batches", settings.batches, Batches, "Batches, as Batches(100)")
+    with_context(handler, *argument_names(settings))  # it raises for one that cannot be called
     if is_generator_function(handler):
         raise ConfigError(f"The handler {called(handler)} yields, and each row has one outcome. Return a list instead.")
     for name in settings.columns.names:

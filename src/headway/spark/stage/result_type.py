@@ -48,6 +48,7 @@ class ResultType:
                 "one, as a string, and cast it in Spark."
             ) from error
         self._refusal = f"The handler returned what is no {kind.simpleString()}"
+        self._is_struct = isinstance(kind, StructType)
         self._plain = _plain_form(kind)
         self._prepare = _preparation(kind)
         self._may_lack = _has_required(self._arrow_type)
@@ -62,6 +63,8 @@ class ResultType:
         # A conversion by Arrow takes some microseconds, which most results do not need.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
             return plain, _size(plain)
+        if self._is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
+            result = {name: _as_dict(getattr(result, name)) for name in fields}
         array = self._converted([self._prepare(result) if self._prepare else result])
         size: int = array.get_total_buffer_size()
         if size > _MOST_BYTES:
@@ -94,6 +97,11 @@ def text_of(error: BaseException) -> str:
 def clean(text: str) -> str:
     """Return the text without lone surrogates, which file names can have and Arrow does not accept."""
     return text.encode(errors="replace").decode()
+
+
+def _as_dict(value: Any) -> Any:
+    """Return a mapping of any kind as the dict that Arrow reads as a map; any other value as it is."""
+    return dict(value) if isinstance(value, Mapping) and type(value) is not dict else value
 
 
 def _is_array(result: Any) -> bool:

@@ -3,6 +3,9 @@
 Python interrupts a thread only between two steps of its own code, and a coroutine only where it waits. A call that
 never returns from a library, or that swallows each interruption, would keep its task from ending. So its row is given
 up after some multiples of the time limit: the row fails for good, and never runs twice at a time.
+
+At the deadline of a task its calls are left at once, whatever they do. Their rows come again later, while a call that
+cannot be interrupted may still run.
 """
 
 import asyncio
@@ -12,40 +15,46 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headway.core.retry import FatalError
-from headway.errors import HandlerError
+from headway.errors import HandlerError, TimeLimitError
 
 _TIMES = 3  # a call may take so many times its time limit
 LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine
 MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
+MOST_LEFT = 1_000  # the same, with those that were left at a deadline
 
 stuck: set[Any] = set()  # the works, of all tasks of this process, that are given up and whose calls have not ended
 
 
 class _Call(NamedTuple):
+    job: Sequence[Any]
     began: float
     task: "asyncio.Task[Any] | None"
 
 
 class RunningCalls:
-    """The calls that a stage runs, by their works; without a time limit it watches none.
+    """The calls that a stage runs, by the first work of their jobs; without a limit or a deadline it watches none.
 
-    Invariant: `end` reports a call that was given up, once; a call that has ended is never given up.
+    Invariant: `end` reports a call that was given up or left, once; a call that has ended is never given up.
     """
 
-    def __init__(self, time_limit: float | None) -> None:
+    def __init__(self, time_limit: float | None, deadline: float | None = None) -> None:
         self._limit = time_limit
+        self._watches = bool(time_limit or deadline)
+        self._at_deadline = (
+            f"The handler had not ended at the deadline, {deadline:g} s after its task began." if deadline else ""
+        )
         self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _Call] = {}
         self._ending = threading.Lock()  # a call that has not ended does not begin again either
 
-    def begin(self, work: Any, task: "asyncio.Task[Any] | None" = None) -> None:
+    def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
         """Note that a call begins, in the `task` of a coroutine."""
-        if self._limit:
-            self._running[work] = _Call(time.monotonic(), task)
+        if self._watches:
+            self._running[job[0]] = _Call(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
         """Return whether the call's result counts: not if the call was given up."""
-        if not self._limit:
+        if not self._watches:
             return True
         with self._ending:
             self._running.pop(work, None)  # it may have been interrupted before it was noted
@@ -56,11 +65,33 @@ class RunningCalls:
 
     def overdue(self) -> Sequence[Any]:
         """Return the works whose calls have far exceeded their time limit."""
+        if not self._limit:
+            return []
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
-    def give_up(self, work: Any) -> FatalError | None:
-        """Return the error of an overdue call, and stop waiting for it; return None if it has ended.
+    def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError]]:
+        """Stop waiting for all calls, cancel those of coroutines, and return their jobs with their error.
+
+        Raises `HandlerError` if more calls of this process are left than a service that hangs now and then explains.
+        """
+        with self._ending:
+            left = dict(self._running)
+            self._running.clear()
+            stuck.update(left)
+        for work, call in left.items():
+            if call.task:
+                call.task.get_loop().call_soon_threadsafe(_cancel, call.task, work)
+        if len(stuck) > MOST_LEFT:
+            raise HandlerError(
+                f"{len(stuck)} calls of handlers were left at the deadlines of their tasks in one of Spark's Python "
+                "workers, and none of them has ended. Let what they wait for have a time limit of its own, as sockets "
+                "and clients do."
+            )
+        return [(call.job, TimeLimitError(self._at_deadline)) for call in left.values()]
+
+    def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
+        """Return the job and the error of an overdue call, and stop waiting for it; return None if it has ended.
 
         Raises `HandlerError` if so many calls are given up in this process that no single row is to blame.
         """
@@ -78,7 +109,7 @@ class RunningCalls:
                 f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Let whatever they wait "
                 "for have a time limit of its own, as sockets and clients do."
             )
-        return FatalError(
+        return call.job, FatalError(
             f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted: after "
             f"{self._patience:g} s its row is given up, while the call may still run. Let what it waits for have a "
             "time limit of its own."
@@ -93,3 +124,9 @@ class RunningCalls:
             f"{rows[0] if rows else 'a row'}. Wait with await for whatever takes time, or make the handler a plain "
             "function, which runs on a thread."
         )
+
+
+def _cancel(task: "asyncio.Task[Any]", work: Any) -> None:
+    """Cancel a task in its loop; if it ends together with the run, nobody else says that its call has ended."""
+    task.add_done_callback(lambda _: stuck.discard(work))
+    task.cancel()

@@ -4,51 +4,62 @@ The engine and the executors are those of the `ParallelConsumer`. Spark's batche
 rows passed on take the place of commits. Invariants:
 - One row of each key is handled at a time, in the order of the rows; no row runs behind a failed one of its key.
 - Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
-  call that does not end, if there is a time limit.
+  call that does not end, if there is a time limit or a deadline.
+- After the deadline no call begins, and none is waited for. Rows of a key that come again later are put out in their
+  order, and each is due no earlier than the one before it.
 - The rows that are not put out yet keep less memory than the limit plus one batch. So do their results, with the
   results of running calls. A few rows of a large batch do not keep all of it.
 """
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql.types import StructType
 
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE
+from headway.core.engine.work import Failure
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.retry import FatalError, Retries, RetryLater
+from headway.core.retry import FatalError, RetryLater
+from headway.core.user_errors import text_of
 from headway.declarations import is_coroutine_function
-from headway.execution.context import Context
+from headway.delay.due_time import due_at
+from headway.errors import ConfigError, ExpiredError, TimeLimitError
+from headway.execution.context import Context, wall_time
 from headway.execution.dispatch import Dispatch
-from headway.execution.event_loop import EventLoop, run_whatever_is_raised
-from headway.execution.handlers import Handlers, with_context
+from headway.execution.event_loop import EventLoop
+from headway.execution.handlers import Handlers, failures_of, with_context
 from headway.execution.jobs import Job
+from headway.execution.lifespan import with_state
 from headway.execution.threads import Threads
 from headway.parallel.control_loop import Executor
 from headway.records import TopicPartition
-from headway.runtime.precise_loop import precise_event_loop
 from headway.runtime.wakeup import Wakeup
+from headway.spark.stage.batch_results import results_of_batch
+from headway.spark.stage.deadline import Due, retries_until
+from headway.spark.stage.handler_loop import answers, handler_loop
 from headway.spark.stage.input_batch import InputBatch, StageRow
-from headway.spark.stage.input_row import InputRow
-from headway.spark.stage.outcomes import Outcome, OutcomeColumns, failure
+from headway.spark.stage.outcomes import Outcome, OutcomeColumns
+from headway.spark.stage.outcomes import failure as _failure
+from headway.spark.stage.python_worker import Shared
+from headway.spark.stage.rate_grants import GrantedConcurrency
+from headway.spark.stage.rate_office import RateClient
 from headway.spark.stage.result_type import ResultType
+from headway.spark.stage.row_history import brought_along, failure_after, history_after
 from headway.spark.stage.row_keys import row_keys
 from headway.spark.stage.running_calls import RunningCalls
+from headway.spark.stage.settings import RowHandler, Settings, argument_names
 
 log = logging.getLogger(__name__)
-
-RowHandler = Callable[[InputRow, Context], Any] | Callable[[InputRow], Any]
 
 _ROWS = TopicPartition("rows", partition=0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
@@ -58,38 +69,36 @@ RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it 
 _UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothing about the memory it keeps
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds; nothing wakes the task when room becomes free
-LOOP_ANSWERS_WITHIN = 10.0  # seconds
+_SHORTEST_WAIT = 0.01  # seconds; after the deadline, for calls that are about to begin and will see it
 _NEVER = 2**62
 
-_PARKED: Any = object()
+_NOT_CALLED: Any = object()
 _BEHIND = "a row of its key failed before it"
+_NOT_BEGUN = "it had not begun at the deadline"
+_LATER = "it is tried again later"
+_EXPIRED = "it expired before it was started"
 _NOT_LATER = (
-    "The handler raised RetryLater, for which a ParallelConsumer schedules its record; a row has no topic to come from "
-    "again. Raise RetriableError, or schedule it with the sink's column due."
+    "The handler raised RetryLater, and parallel_map was not told that rows may come again. Say later=True and write "
+    "its rows with outputs, or raise RetriableError."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The parameters by which a stage handles its rows."""
-
-    key: tuple[str, ...]
-    max_concurrency: int
-    time_limit: float | None
-    retries: Retries
-    columns: StructType  # the columns that the stage adds
 
 
 class Stage:
     """The handling of one task's rows."""
 
-    def __init__(self, handler: RowHandler, settings: Settings) -> None:
-        self._handler = with_context(handler, "row")
+    def __init__(self, handler: RowHandler, settings: Settings, shared: Shared | None = None) -> None:
+        self._handler = with_context(handler, *argument_names(settings))
+        self._shared = shared
+        if shared:
+            shared.check()
+            self._handler = with_state(self._handler, shared.state, in_batches=settings.batches is not None)
         self._settings = settings
         self._results = ResultType(settings.columns["result"].dataType)
         self._columns = OutcomeColumns(settings.columns, self._results)
         self._wake = Wakeup()
-        buffer = self._buffer = max(_LEAST_BUFFER, 2 * settings.max_concurrency)
+        # With a priority all is read that there is memory for, and never waited for.
+        buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
+        self._refill_below = -1 if settings.priority else buffer // 2
         names = (
             (lambda rows: [ALONE] * len(rows)) if not settings.key else lambda rows: map(attrgetter("raw_key"), rows)
         )
@@ -100,14 +109,24 @@ class Stage:
             size_of=lambda _: 1,
             retry_share=settings.retries.share,
             commits=False,
+            rank_of=attrgetter("priority") if settings.priority else None,
         )
         self._engine.assign(_ROWS, OffsetMap(0))
-        self._dispatch = Dispatch(
-            self._engine, settings.retries, Concurrency(settings.max_concurrency), self._wake, levels=1
+        deadline = settings.deadline
+        self._until = math.inf if deadline is None else time.monotonic() + deadline
+        retries = settings.retries if deadline is None else retries_until(settings.retries, self._until)
+        self._rate: RateClient | None = None
+        self._granted = GrantedConcurrency(
+            settings.max_concurrency, adaptive=settings.adaptive, ready=self._ready, ask=self._ask
         )
-        self._running = RunningCalls(settings.time_limit)
+        admission = (
+            self._granted if settings.rate else Concurrency(settings.max_concurrency, adaptive=settings.adaptive)
+        )
+        self._dispatch = Dispatch(self._engine, retries, admission, self._wake, levels=1)
+        self._running = RunningCalls(settings.time_limit, deadline)
         self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
+        self._returned: dict[Hashable, float] = {}  # lanes whose rows come again, with the time of the last of them
         self._batches: dict[InputBatch, None] = {}  # the batches with rows that are not put out yet
         self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
         self._result_bytes = 0  # of these outcomes
@@ -117,8 +136,19 @@ class Stage:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their outcomes, in the order in which they are done."""
-        self._dispatch.begin(self._executor.start, letters=self)
+        batches_of = self._settings.batches
+        if batches_of:
+            self._engine.let_batches_fill(batches_of.least, batches_of.linger)
+        self._dispatch.begin(
+            self._executor.start,
+            letters=self,
+            schedules=Schedules(self._schedule) if self._settings.later else None,
+            take_job=partial(self._engine.take_batch, batches_of.max_size) if batches_of else None,
+            keeps_expired=True,
+        )
         try:
+            if self._settings.rate:
+                self._rate = RateClient(self._settings.rate, self._grant, self._dispatch.give_up)
             for batch in batches:
                 self._receive(batch)
                 yield from self._emit(at_least=_AT_A_TIME)
@@ -130,6 +160,8 @@ class Stage:
                 self._await(_AT_A_TIME)
         finally:
             self._dispatch.abandon()
+            if self._rate:
+                self._rate.close()
             self._executor.close(0.0)
             self._wake.close()
 
@@ -138,11 +170,20 @@ class Stage:
     def _receive(self, records: pa.RecordBatch) -> None:
         if not records.num_rows:
             return
-        batch = InputBatch(records, self._received, row_keys(records, self._settings.key))
+        keys = row_keys(records, self._settings.key)
+        batch = InputBatch(records, self._received, keys, level_topics=self._settings.level_topics)
+        if self._settings.priority:
+            batch.set_priorities(self._settings.priority)
         self._batches[batch] = None
         self._received += records.num_rows
+        now = time.monotonic()
+        brought = brought_along(batch, now, self._settings.expires_after)
+        if any(each.not_after < math.inf for each in brought.values()):
+            self._dispatch.let_expire()
         with self._dispatch.lock:
-            self._engine.receive(_ROWS, batch.rows, time.monotonic())
+            self._engine.receive(_ROWS, batch.rows, now, brought=brought)
+        if self._is_over():
+            self._return_the_rest()
         self._dispatch.feed()
 
     def _has_room(self) -> bool:
@@ -157,73 +198,220 @@ class Stage:
     def _bytes_kept(self) -> int:
         return sum(batch.size for batch in self._batches)
 
+    # The rate of all tasks together
+
+    def _ready(self, now: float) -> int:
+        due = self._engine.next_wake()
+        return sum(self._engine.ready) + (due is not None and due <= now)
+
+    def _ask(self, starts: int) -> None:
+        if self._rate:
+            self._rate.ask(starts)
+
+    def _grant(self, starts: int) -> None:
+        with self._dispatch.lock:
+            self._granted.grant(starts)
+        self._dispatch.feed()
+
     # Handling
 
     def _make_executor(self) -> Executor:
-        done = self._done
+        settings = self._settings
+        limits = [limit for limit in (settings.time_limit, settings.deadline) if limit is not None]
+        in_batches = settings.batches is not None
         if is_coroutine_function(self._handler):
-            calls = Handlers(
-                self._call_async, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False
-            )
-            return EventLoop(calls, _loop(), self._settings.time_limit)
-        calls = Handlers(self._call, done, self._raised, self._dispatch.give_up, self._handler, in_batches=False)
-        return Threads(calls, self._settings.max_concurrency, self._settings.time_limit)
+            calls = self._calls(self._call_async, in_batches=in_batches)
+            return EventLoop(calls, handler_loop(), min(limits, default=None))
+        return Threads(
+            self._calls(self._call, in_batches=in_batches), settings.max_concurrency, min(limits, default=None)
+        )
+
+    def _calls(self, call: Callable[[Job], Any], *, in_batches: bool) -> Handlers:
+        return Handlers(call, self._done, self._raised, self._dispatch.give_up, self._handler, in_batches)
 
     async def _call_async(self, job: Job) -> Any:
-        row = self._begin(job, asyncio.current_task())
-        return await self._handler(row.row, Context(job[0])) if row else _PARKED
+        return await self._handle(job) if self._begin(job, asyncio.current_task()) else _NOT_CALLED
 
     def _call(self, job: Job) -> Any:
-        return self._handler(row.row, Context(job[0])) if (row := self._begin(job)) else _PARKED
+        return self._handle(job) if self._begin(job) else _NOT_CALLED
 
-    def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> StageRow | None:
-        """Return the row to handle; None if an earlier row of its key has failed."""
-        work: Any = job[0]
-        self._running.begin(work, task)
-        if work.lane in self._failed_lanes:
-            return None
-        row: StageRow = work.record
-        row.started = time.time()
-        return row
+    def _handle(self, job: Job) -> Any:
+        works: Any = job
+        if self._settings.batches is None:
+            return self._handler(works[0].record.row, Context(works[0]))
+        return self._handler([work.record.row for work in works], [Context(work) for work in works])
+
+    def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> bool:
+        """Return whether to call the handler: not after the deadline, nor behind a row that failed or comes again."""
+        self._running.begin(job, task)
+        lane = job[0].lane
+        if lane in self._failed_lanes or lane in self._returned or self._dispatch.ending:
+            return False
+        works: Any = job
+        now = time.time()
+        for work in works:
+            work.record.started = now
+        return True
 
     def _done(self, job: Job, result: Any) -> Job | None:
-        work: Any = job[0]
-        if not self._running.end(work):
+        if not self._running.end(job[0]):
             return None
-        row: StageRow = work.record
-        if result is _PARKED:
-            self._put(row, Outcome("parked", error=(None, None, _BEHIND)))
-            return self._dispatch.done(work)
+        if result is _NOT_CALLED:
+            for work in job:
+                self._put_unhandled(work)
+            return self._dispatch.settle_job(job)
+        if self._settings.batches is None:
+            return (
+                self._dispatch.done(job[0])
+                if (refused := self._check(job[0], result)) is None
+                else self._fail(job, refused)
+            )
+        try:
+            results = results_of_batch(result, len(job))
+        except ValueError as error:
+            return self._fail(job, FatalError(str(error)))
+        return self._settle(
+            job,
+            {work: refused for work, each in zip(job, results, strict=True) if (refused := self._check(work, each))},
+        )
+
+    def _check(self, work: Any, result: Any) -> FatalError | None:
+        """Put out a row that is done; return the error of a result that is not of its type."""
         try:
             checked, size = self._results.checked(result)
         except Exception as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
-            return self._dispatch.settle_job((work,), FatalError(self._results.refusal(error)))
+            return FatalError(self._results.refusal(error))
+        row: StageRow = work.record
         self._put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
-        return self._dispatch.done(work)
+        return None
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
         if not self._running.end(job[0]):
             return None
-        return self._dispatch.settle_job(job, FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error)
+        if self._settings.batches is None:
+            return self._fail(job, error)
+        failures = failures_of(job, error)
+        done = [work for work in job if work not in failures]
+        for work in done:
+            self._check(work, None)
+        return self._settle(job, failures)
+
+    def _fail(self, job: Job, error: BaseException) -> Job | None:
+        return self._settle(job, dict.fromkeys(job, error))
+
+    def _settle(self, job: Job, failures: Mapping[Any, BaseException]) -> Job | None:
+        """Note the works of a job as failed with these errors, and the others as done."""
+        if self._settings.on_time_limit:
+            failures = self._without_late_ones(failures)
+        failed = [
+            (
+                work,
+                FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) and not self._settings.later else error,
+            )
+            for work, error in failures.items()
+        ]
+        return self._dispatch.settle([(work, ()) for work in job if work not in failures], failed)
+
+    def _without_late_ones(self, failures: Mapping[Any, BaseException]) -> Mapping[Any, BaseException]:
+        """Put out the rows whose calls took too long with the result that the user's function gives; return the others.
+
+        A row for which the function fails has failed with its error.
+        """
+        left: dict[Any, BaseException] = {}
+        for work, error in failures.items():
+            refused: BaseException | None = error
+            if issubclass(type(error), TimeLimitError) and not self._is_over():
+                try:
+                    refused = self._check(work, self._settings.on_time_limit(work.record.row))  # type: ignore[misc]
+                except BaseException as raised:
+                    refused = raised
+            if refused is not None:
+                left[work] = refused
+        return left
+
+    # The deadline
+
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self._until
+
+    def _return_the_rest(self) -> None:
+        """Let no call begin any more, leave those that run, and put out all rows that are here, to come again later."""
+        self._dispatch.end()
+        for job, error in self._running.leave():
+            self._dispatch.settle_later(job, error)
+        while works := self._take_all():
+            for work in works:
+                self._put_unhandled(work)
+
+    def _take_all(self) -> Sequence[Any]:
+        with self._dispatch.lock:
+            works = self._engine.take(_AT_A_TIME, math.inf)
+            for work in works:
+                self._engine.finish(work, time.monotonic())
+        return works
+
+    def _put_unhandled(self, work: Any) -> None:
+        """Put out a row whose handler is not called."""
+        row: StageRow = work.record
+        failure: Failure | None = work.failure
+        history = history_after(row.row, failure)
+        attempts = work.attempt - 1
+        if work.lane in self._failed_lanes:
+            self._put(row, Outcome("parked", attempts, error=(None, None, _BEHIND), history=history))
+        elif work.not_after <= time.monotonic():
+            self._put(row, Outcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
+        else:
+            error = _failure(failure.error, _NOT_BEGUN) if failure else (None, None, _NOT_BEGUN)
+            again_at = self._again_at(work, time.time())
+            self._put(row, Outcome("later", attempts, error=error, history=history, again_at=again_at))
+
+    def _again_at(self, work: Any, at: float) -> float:
+        """Return when a row comes again: not before the one of its key that came out before it."""
+        if work.lane is ALONE:
+            return at
+        at = self._returned[work.lane] = max(at, self._returned.get(work.lane, at))
+        return at
+
+    def _schedule(self, work: Any, error: BaseException, delay: Any) -> None:
+        """Put out a row that is to be tried again later; the engine takes this for storing its schedule."""
+        row: StageRow = work.record
+        if isinstance(delay, Due):
+            again_at, failure = (
+                self._again_at(work, wall_time(delay.at)),
+                failure_after(work, error, untried=delay.untried),
+            )
+        else:
+            try:
+                again_at, failure = due_at(delay, time.time()) / 1000, failure_after(work, error)
+            except BaseException as refused:  # of the delay's own code, too
+                self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
+                return
+        told, history = _failure(error, _LATER), history_after(row.row, failure)
+        self._put(row, Outcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at))
+        self._dispatch.stored(work)
 
     def _give_up_overdue(self) -> None:
         """Fail the rows whose calls do not end."""
         if not self._running.overdue():
             return
-        if isinstance(self._executor, EventLoop) and not _answers(_loop()):
-            raise self._running.holding_up(_loop())
+        if isinstance(self._executor, EventLoop) and not answers(handler_loop()):
+            raise self._running.holding_up(handler_loop())
         for work in self._running.overdue():  # the loop may have ended some meanwhile, when it went on
-            if error := self._running.give_up(work):
+            if given_up := self._running.give_up(work):
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
-                self._dispatch.settle_later((work,), error)
+                self._dispatch.settle_later(*given_up)
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """Put out a row that has failed for good; the engine takes this for storing its dead letter."""
-        if work.lane is not ALONE:
-            self._failed_lanes.add(work.lane)
         row: StageRow = work.record
-        self._put(row, Outcome("failed", work.attempt, None, 0, failure(error, reason), row.started, time.time()))
+        if issubclass(type(error), ExpiredError):
+            self._put_unhandled(work)
+        else:
+            if work.lane is not ALONE:
+                self._failed_lanes.add(work.lane)
+            told, history = _failure(error, reason), history_after(row.row, failure_after(work, error))
+            self._put(row, Outcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
         self._dispatch.stored(work)
 
     def _put(self, row: StageRow, outcome: Outcome) -> None:
@@ -247,12 +435,16 @@ class Stage:
         now = time.monotonic()
         self._wake_at = min(outcomes, self._received - self._emitted)
         with self._dispatch.lock:
-            self._dispatch.alarm(0, self._buffer // 2)
+            self._dispatch.alarm(0, self._refill_below)
         if len(self._outcomes) < self._wake_at:
             due = self._dispatch.next_change(now) or now + _LONGEST_WAIT
-            self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT)))
+            self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT, max(self._until - now, _SHORTEST_WAIT))))
         if self._dispatch.failure:
             raise self._dispatch.failure
+        if self._shared:
+            self._shared.check()
+        if self._is_over():
+            self._return_the_rest()
         self._give_up_overdue()
         self._dispatch.feed()
 
@@ -292,17 +484,8 @@ class Stage:
         return pa.RecordBatch.from_arrays([*rows, *added], names=[*batch.names, *self._settings.columns.names])
 
 
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this Python worker. It outlives tasks, and so do connections that were made in it."""
-    loop = precise_event_loop()
-    serve = partial(run_whatever_is_raised, loop, loop.create_future())
-    threading.Thread(target=serve, name="headway-event-loop", daemon=True).start()
-    return loop
+class Schedules:
+    """The store of rows to be tried again later, as the dispatch knows it."""
 
-
-def _answers(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop still runs callbacks."""
-    answered = threading.Event()
-    loop.call_soon_threadsafe(answered.set)
-    return answered.wait(LOOP_ANSWERS_WITHIN)
+    def __init__(self, send: Callable[[Any, BaseException, Any], None]) -> None:
+        self.send = send

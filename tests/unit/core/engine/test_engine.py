@@ -215,6 +215,18 @@ def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_r
     assert all(done[partition] > 1000 for partition in parts[4:])
 
 
+def test_a_flood_of_all_partitions_fills_the_room_and_one_of_some_leaves_the_others_their_parts() -> None:
+    parts = [TopicPartition("orders", partition=number) for number in range(4)]
+    for flooded, held in ((4, 400), (1, 250), (2, 300)):
+        engine = engine_of(*parts, buffer=1000, room=400, size_of=lambda record: 1)
+        ends = dict.fromkeys(parts[:flooded], 0)
+        while not engine.paused().issuperset(ends):
+            for partition in ends.keys() - engine.paused():
+                engine.receive(partition, records(range(ends[partition], ends[partition] + 1)), NOW)
+                ends[partition] += 1
+        assert held <= engine.bytes_held[0] <= held + flooded
+
+
 def test_a_held_partition_starts_again_by_itself() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.PARTITION, buffer=10, room=100, size_of=lambda record: 1)
     engine.receive(ORDERS, records(range(120)), NOW)

@@ -1,5 +1,7 @@
 """Arrow batches as records: where each row goes, and what is refused."""
 
+import re
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -7,6 +9,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from headway.errors import DeliveryError
+from headway.expiry import expiry_header
+from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.rows import chunks
 
 PARTITIONS = {"orders": 3, "orders-0": 1, "orders-2": 4}
@@ -68,3 +72,42 @@ def test_large_rows_come_in_small_chunks_and_in_order() -> None:
 def test_a_row_without_a_place_is_one_sentence(columns: dict[str, Any], sentence: str) -> None:
     with pytest.raises(DeliveryError, match=sentence):
         rows(batch(value=[b"x", b"y"], **columns))
+
+
+TOMORROW = datetime(2030, 1, 2, tzinfo=UTC)
+
+
+def test_a_row_that_expires_has_the_header_that_says_so_and_its_digest_does_not() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    headers = pa.array([[{"key": "a", "value": b"1"}], None, None], kind)
+    expires = pa.array([TOMORROW, TOMORROW, None], pa.timestamp("us", "UTC"))
+    found = rows(batch(value=[b"x"] * 3, headers=headers, expires=expires), topic="orders")
+    header = expiry_header(round(TOMORROW.timestamp() * 1000))
+    assert [row[-1] for row in found] == [[("a", b"1"), header], [header], None]
+    digests = [RowsDigest(), RowsDigest()]
+    for digest, columns in zip(digests, ({"expires": expires}, {}), strict=True):
+        list(chunks(batch(value=[b"x"] * 3, headers=headers, **columns), "orders", lambda name: 3, digest=digest))
+    assert digests[0].what == digests[1].what
+
+
+@pytest.mark.parametrize(
+    ("expires", "due", "sentence"),
+    [
+        (
+            datetime(1969, 12, 31, tzinfo=UTC),
+            None,
+            "Row 2 of its task expires -86400000 ms after 1970; it must be after",
+        ),
+        (
+            TOMORROW,
+            TOMORROW,
+            "Row 2 of its task expires 1893542400000 ms after 1970 and is due at 1893542400000: it would",
+        ),
+    ],
+)
+def test_a_row_whose_expiry_cannot_be_is_one_sentence(expires: datetime, due: datetime | None, sentence: str) -> None:
+    columns = {
+        name: pa.array([None, at], pa.timestamp("us", "UTC")) for name, at in (("expires", expires), ("due", due))
+    }
+    with pytest.raises(DeliveryError, match=re.escape(sentence)):
+        rows(batch(value=[b"x", b"y"], **columns), topic="orders")

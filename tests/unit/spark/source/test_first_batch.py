@@ -12,6 +12,7 @@ from headway.kafka.reading.topic_naming import TopicNaming
 from headway.records import TopicPartition
 from headway.spark.source import batch_planner
 from headway.spark.source.options import parse
+from headway.spark.source.schema import schema
 from headway.spark.source.stream_offset import StreamOffset
 from headway.spark.source.stream_reader import StreamReader
 
@@ -50,7 +51,7 @@ def growing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reader(start: str) -> StreamReader:
     options = {"kafka.bootstrap.servers": "nowhere", "subscribe": "orders", "levels": "1", "startingOffsets": start}
-    return StreamReader(parse(options))
+    return StreamReader(parse(options), schema(include_headers=False))
 
 
 def read(by: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:

@@ -1,6 +1,7 @@
 """Stages and workers on Spark that cannot work are refused where they are declared, before anything runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,6 +33,16 @@ def yields(row: Any) -> Iterator[int]:
     yield 1
 
 
+@contextmanager
+def of_settings(settings: dict[str, Any]) -> Iterator[None]:
+    yield
+
+
+@asynccontextmanager
+async def awaited() -> AsyncIterator[None]:
+    yield
+
+
 def declare(handler: Any = handle, schema: Any = IntegerType(), key: Any = "key", **options: Any) -> Any:  # noqa: B008
     return parallel_map(Frame(), handler, schema, key=key, **options)  # type: ignore[arg-type]
 
@@ -51,6 +62,15 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(time_limit="1m"), "time_limit is '1m'; it must be above 0 and finite, or left out"),
     (lambda: declare(retries=3), "retries is 3; it must be a Retries, as Retries(max_attempts=5)"),
     (lambda: declare(retries=None), "retries is None; it must be a Retries"),
+    (lambda: declare(rate_limit=0), "rate_limit is 0; it must be above 0 and finite, or left out"),
+    (lambda: declare(expires_after=-1), "expires_after is -1; it must be above 0 and finite, or left out"),
+    (lambda: declare(expires_after=60), "the DataFrame has no column timestamp with times"),
+    (lambda: declare(priority=5), "The priority is 5; it must be the name of a column, or None"),
+    (lambda: declare(priority="kye"), "The DataFrame has no column kye for the priority. Did you mean key?"),
+    (lambda: declare(priority="key"), "The column key is string, and a priority is a number. Cast it"),
+    (lambda: declare(lifespan=5), "lifespan is 5; it must be a function that makes a context manager"),
+    (lambda: declare(lifespan=of_settings), "of_settings, which cannot be called with (). There are no settings of a"),
+    (lambda: declare(lifespan=awaited), "The lifespan awaited is async, and the handler handle is a plain function"),
     (lambda: workers(handle), "name it as module:handler"),
     (lambda: workers(n=0), "n is 0; it must be at least 1"),
     (lambda: workers(n="2"), "n is '2'; it must be a whole number, at least 1"),

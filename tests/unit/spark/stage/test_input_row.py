@@ -9,7 +9,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import Row
 
-from headway.spark.stage.input_row import Columns, InputRow
+from headway.history import HEADER, History, Origin
+from headway.spark.stage.input_row import Columns, InputRow, shrunk
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 BATCH = pa.RecordBatch.from_pydict({"key": ["a", "b"], "due": [DUE, DUE], "names": [[1], None]})
@@ -57,3 +58,64 @@ def test_a_copy_is_a_row_of_spark_that_does_without_the_batch(of: Any) -> None:
 def test_its_repr_names_the_columns_and_tells_nothing_of_what_is_in_them() -> None:
     _, (row, _) = rows()
     assert repr(row) == "InputRow of key, due, names"
+
+
+RECORDS = pa.RecordBatch.from_pylist(
+    [
+        {"topic": "orders", "level": 2, "partition": 1, "offset": 7, "key": b"k", "value": b"v", "headers": None},
+        {
+            "topic": "orders",
+            "level": 2,
+            "partition": 1,
+            "offset": 8,
+            "key": None,
+            "value": b"w",
+            "headers": [{"key": HEADER, "value": History("orders-2", Origin("orders-2", 0, 3)).header()[1]}],
+        },
+    ]
+)
+
+
+def test_a_row_of_the_source_has_what_a_record_has() -> None:
+    _, (first, second) = rows(RECORDS)
+    assert (first.kafka_topic, first.raw_key, first.raw_value) == ("orders-2", b"k", b"v")
+    assert str(first.origin) == "orders-2-1-7"
+    assert second.origin == second.record_origin() == Origin("orders-2", 0, 3)
+
+
+def test_without_levels_the_topic_is_kafkas_own_whatever_its_priority() -> None:
+    columns = Columns(RECORDS, level_topics=False)
+    assert str(InputRow(columns, 0).origin) == "orders-1-7"
+    left = [InputRow(columns, 0)]
+    shrunk(RECORDS.slice(0, 1), left)
+    assert left[0].kafka_topic == "orders"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"topic": ["orders"], "partition": [None], "offset": [1]},
+        {"topic": [1], "partition": [1], "offset": [1]},
+        {"topic": ["orders"], "partition": [1], "offset": ["1"]},
+        {"topic": [["orders"]], "partition": [-1], "offset": [1], "headers": [7]},
+        {"topic": ["orders"], "partition": [1]},
+    ],
+)
+def test_columns_that_are_no_records_give_no_origin(columns: dict[str, Any]) -> None:
+    _, (row,) = rows(pa.RecordBatch.from_pydict(columns))
+    assert row.record_origin() is None
+    with pytest.raises(AttributeError, match="no column origin"):
+        _ = row.origin
+
+
+@pytest.mark.parametrize("headers", [[5], [[None]], [[{"key": None, "value": b""}]], [[{"name": HEADER}]]])
+def test_headers_that_are_none_leave_a_row_its_own_place(headers: list[Any]) -> None:
+    columns = {"topic": ["orders"], "partition": [0], "offset": [1], "headers": headers}
+    _, (row,) = rows(pa.RecordBatch.from_pydict(columns))
+    assert row.origin == Origin("orders", 0, 1)
+
+
+def test_a_column_of_the_users_comes_before_what_a_record_has() -> None:
+    columns = {"topic": ["flights"], "partition": [0], "offset": [1], "origin": ["JFK"]}
+    _, (row,) = rows(pa.RecordBatch.from_pydict(columns))
+    assert (row.origin, str(row.record_origin())) == ("JFK", "flights-0-1")

@@ -37,7 +37,8 @@ from headway.core.retry import Retries
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.outcomes import Outcome, OutcomeColumns, outcome_columns
 from headway.spark.stage.result_type import ResultType
-from headway.spark.stage.task import Settings, Stage
+from headway.spark.stage.settings import Settings
+from headway.spark.stage.task import Stage
 
 Pair = namedtuple("Pair", "a b")
 

@@ -14,10 +14,11 @@ from pyspark.sql.types import IntegerType
 from headway import Context
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import HandlerError
-from headway.spark.stage import running_calls, task
+from headway.spark.stage import handler_loop, running_calls
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.outcomes import outcome_columns
-from headway.spark.stage.task import RowHandler, Settings, Stage
+from headway.spark.stage.settings import RowHandler, Settings
+from headway.spark.stage.task import Stage
 
 SETTINGS = Settings(
     key=("key",),
@@ -126,7 +127,7 @@ def test_a_coroutine_that_swallows_its_time_limit_is_given_up(release: threading
 def test_a_coroutine_that_holds_up_its_loop_is_a_sentence_that_names_its_row(
     release: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "LOOP_ANSWERS_WITHIN", 0.2)
+    monkeypatch.setattr(handler_loop, "LOOP_ANSWERS_WITHIN", 0.2)
 
     async def call(row: InputRow, context: Context) -> int:
         if row.number == 3:

@@ -35,7 +35,8 @@ from headway.core.retry import Retries, fixed_backoff
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.result_type import ResultType
-from headway.spark.stage.task import RowHandler, Settings, Stage
+from headway.spark.stage.settings import RowHandler, Settings
+from headway.spark.stage.task import Stage
 from tests.contract.parallel import odd_handlers
 
 REQUIRED = StructType([StructField("a", IntegerType(), nullable=False), StructField("b", StringType())])
@@ -266,7 +267,9 @@ def test_a_handler_cannot_put_a_row_off() -> None:
 
     [row] = outcomes(call, ["a"])
     assert (row["outcome"], row["attempts"]) == ("failed", 1)
-    assert row["error"]["message"].startswith("The handler raised RetryLater, for which a ParallelConsumer")
+    assert row["error"]["message"].startswith(
+        "The handler raised RetryLater, and parallel_map was not told that rows may come again."
+    )
 
 
 def test_rows_are_read_on_when_what_filled_the_room_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

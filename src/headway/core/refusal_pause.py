@@ -1,4 +1,4 @@
-"""A circuit breaker for calls that are refused as a whole, such as writing to a topic without the right to.
+"""A growing pause for calls that are refused as a whole, such as writing to a topic without the right to.
 
 Invariants: nothing is tried while a back-off lasts, and a back-off doubles with each refusal in a row, up to a bound.
 Refusals of calls that were under way together count as one. A warning is due at the first of them, and then seldom.
@@ -12,13 +12,13 @@ _WARN_EVERY = 10.0
 _IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal later than that after a back-off counts as a first one
 
 
-class CircuitBreaker:
+class RefusalPause:
     """A gate that keeps calls back while they are refused, at most for `longest`; times are in seconds.
 
-    >>> breaker = CircuitBreaker()
-    >>> breaker.refused(100.0, chance=1.0), breaker.allows(100.1), breaker.allows(100.2)
+    >>> pause = RefusalPause()
+    >>> pause.refused(100.0, chance=1.0), pause.allows(100.1), pause.allows(100.2)
     (True, False, True)
-    >>> breaker.refused(100.2, chance=1.0), breaker.allows(100.5), breaker.allows(100.7)
+    >>> pause.refused(100.2, chance=1.0), pause.allows(100.5), pause.allows(100.7)
     (False, False, True)
     """
 

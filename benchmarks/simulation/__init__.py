@@ -1,0 +1,1 @@
+"""Simulations that benchmarks use, where no machine is large enough."""

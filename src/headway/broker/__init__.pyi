@@ -1,0 +1,7 @@
+from headway.broker.local_broker import LocalBroker
+from headway.broker.node import Node
+
+__all__ = [
+    "LocalBroker",
+    "Node",
+]

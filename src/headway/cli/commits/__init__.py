@@ -1,0 +1,1 @@
+"""Commits of groups, as `headway offsets` copies and sets them."""

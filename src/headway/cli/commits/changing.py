@@ -1,0 +1,273 @@
+"""`headway offsets copy` and `headway offsets reset`: the commits of groups without members, moved and set."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from headway.cli.commits.plans import Change, Committed, chosen, copies, level_groups, level_of, refuse_to_replace
+from headway.cli.display.json_lines import echo_json, json_option
+from headway.cli.display.tables import Column, show_table
+from headway.cli.display.terminal import count
+from headway.cli.display.texts import Moment
+from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
+from headway.core.levels.naming import MOST_LEVELS, groups_of, how_to_create, level_group, level_topic
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.binding.capi import Partition
+from headway.kafka.reading.group_inspector import GroupInspector
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be committed.")
+
+
+class TopicOfLevel(click.ParamType[tuple[str, int | None]]):
+    """A topic, and its level behind a `=` if it is given one."""
+
+    name = "TOPIC[=LEVEL]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
+        topic, equals, level = str(value).partition("=")
+        if not topic or (equals and not level.isdecimal()):
+            self.fail(f"{value!r} is no topic, nor a topic with its level as emails=2.", param, ctx)
+        return topic, int(level) if equals else None
+
+
+class Inspectors:
+    """An onlooker for each group that is asked about, until the end of the block."""
+
+    def __init__(self, connection: ConnectionSettings) -> None:
+        self._config = connection.config
+        self._open: dict[str, GroupInspector] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Inspectors":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __getitem__(self, group: str) -> GroupInspector:
+        if group not in self._open:
+            self._open[group] = self._stack.enter_context(GroupInspector(self._config, group))
+        return self._open[group]
+
+    def committed(self, group: str, partitions: Collection[Partition] | None = None) -> Committed:
+        """Return what a group has committed, of these partitions or of all."""
+        inspector = self[group]
+        return inspector.committed(inspector.partitions() if partitions is None else partitions)
+
+    def require_empty(self, groups: Iterable[str]) -> None:
+        """Raise `KafkaError` for a group that has members: they would go on from what they know, and commit it."""
+        for group in groups:
+            if members := self[group].member_count():
+                raise KafkaError(
+                    f"The group {group} has {count(members, 'member')}, which would commit over it. Stop "
+                    f"{'it' if members == 1 else 'them'} first; nothing was changed."
+                )
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--from-levels", is_flag=True, help="SOURCE has a group for each level: SOURCE-0, SOURCE-1, …")
+@click.option("--to-levels", is_flag=True, help="TARGET has one: each topic goes to the group of its level.")
+@click.option(
+    "--topic", "topics", type=TopicOfLevel(), multiple=True, help="Only of this Kafka topic; emails=2 says its level."
+)
+@click.option("--overwrite", is_flag=True, help="Also replace commits that TARGET has.")
+@_DRY_RUN
+@json_option("partition")
+@kafka_options
+def copy(
+    source: str,
+    target: str,
+    from_levels: bool,
+    to_levels: bool,
+    topics: Sequence[tuple[str, int | None]],
+    overwrite: bool,
+    dry_run: bool,
+    as_json: bool,
+    connection: ConnectionSettings,
+) -> None:
+    """Give the group TARGET the commits of the group SOURCE, with their offset maps.
+
+    SOURCE keeps its own. Stop the members of both groups first: with members a group is refused. Where TARGET has
+    another commit already, nothing at all is copied without --overwrite.
+
+    A group of Headway's either reads all levels itself, or has a group for each. Between the two ways the commits move
+    with --to-levels and --from-levels. Level topics, as orders-2, tell their level; for others say it.
+
+    \b
+      headway offsets copy tasks tasks --to-levels --topic emails=2 --topic reports=0 --dry-run
+      headway offsets copy tasks tasks --to-levels --topic emails=2 --topic reports=0
+      headway offsets copy tasks tasks --from-levels
+      headway offsets copy billing billing-new
+    """
+    connection.admin().topics()  # a broker that does not answer is reported here
+    given = dict(topics)
+    with Inspectors(connection) as groups:
+        of_levels = level_groups(source, groups[source].groups()) if from_levels else {}
+        sources = list(of_levels) if from_levels else [source]
+        committed = {name: groups.committed(name) for name in sources}
+        found = chosen(committed, of_levels, given)
+        if not found:
+            raise KafkaError(_nothing_found(source, from_levels, given))
+        there = {topic for of_group in committed.values() for topic, _ in of_group}
+        if left_out := sorted(there.difference(topic for topic, _ in found)):
+            click.echo(f"Left out, as --topic asks for others: {', '.join(left_out)}.", err=True)
+
+        def target_of(topic: str) -> str:
+            return level_group(target, level_of(topic, given)) if to_levels else target
+
+        changes = copies(found, target_of, groups.committed)
+        if not changes:
+            raise ConfigError(
+                f"The commits of {source} are in {target} by themselves: name two groups, or say --to-levels or "
+                "--from-levels."
+            )
+        if not overwrite:
+            refuse_to_replace(changes)
+        _carry_out(groups, changes, dry_run=dry_run, as_json=as_json)
+
+
+def _nothing_found(source: str, from_levels: bool, given: Mapping[str, int | None]) -> str:
+    of_which = f" of {' or '.join(given)}" if given else ""
+    who = f"No group {source}-0, {source}-1, …" if from_levels else f"The group {source}"
+    has = "has" if from_levels else "has not"
+    return f"{who} {has} committed anything{of_which}. `headway offsets show` says what a group has."
+
+
+@click.command()
+@click.argument("group")
+@click.option("--earliest", is_flag=True, help="To the first record that each partition holds.")
+@click.option("--latest", is_flag=True, help="To the end: only what comes later is read.")
+@click.option("--offset", type=click.IntRange(min=0), help="To this offset, or the nearest one that there is.")
+@click.option("--time", "since", type=Moment(), help="To the first record of that time or later: 2026-05-01, 12h.")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only of this topic, committed of or not.")
+@click.option("--partition", "numbers", type=click.IntRange(min=0), multiple=True, help="Only this partition.")
+@click.option(
+    "--levels",
+    type=click.IntRange(1, MOST_LEVELS),
+    help="The groups GROUP-0 to GROUP-(N-1), and topics by level.",
+)
+@_DRY_RUN
+@json_option("partition")
+@kafka_options
+def reset(
+    group: str,
+    earliest: bool,
+    latest: bool,
+    offset: int | None,
+    since: int | None,
+    topics: Sequence[str],
+    numbers: Sequence[int],
+    levels: int | None,
+    dry_run: bool,
+    as_json: bool,
+    connection: ConnectionSettings,
+) -> None:
+    """Set where a group goes on, in all partitions of its topics.
+
+    Stop its members first: with members a group is refused. Offset maps go with the commits that they belong to, so
+    what was done behind the new place is done again. A group without commits takes the topics that --topic names.
+
+    \b
+      headway offsets reset billing --time 12h --dry-run
+      headway offsets reset billing --levels 3 --topic orders --earliest
+      headway offsets reset billing --topic orders-2 --partition 0 --offset 1500
+    """
+    if [earliest, latest, offset is not None, since is not None].count(True) != 1:
+        raise click.UsageError("Say where to go on with one of --earliest, --latest, --offset and --time.")
+    kafka_topics = connection.admin().topics()
+    with Inspectors(connection) as groups:
+        changes: list[Change] = []
+        for level, name in enumerate(groups_of(group, levels, per_level=True)):
+            wanted = list(topics) if levels is None else [level_topic(topic, level) for topic in topics]
+            before = groups.committed(name)
+            partitions = _partitions(wanted or sorted({topic for topic, _ in before}), kafka_topics, numbers)
+            places = _places(groups[name], partitions, earliest=earliest, latest=latest, offset=offset, since=since)
+            changes += [Change(name, name, each, before.get(each), at, b"") for each, at in places.items()]
+        if not changes:
+            raise KafkaError(f"The group {group} has committed nothing. Say of which topics with --topic.")
+        _carry_out(groups, changes, dry_run=dry_run, as_json=as_json)
+
+
+def _partitions(topics: Iterable[str], there: Mapping[str, int], numbers: Collection[int]) -> list[Partition]:
+    """Return the partitions of topics, or those of these numbers; raises `KafkaError` for one that is not there."""
+    found: list[Partition] = []
+    for topic in topics:
+        size = there.get(topic, 0)
+        if not size:
+            raise KafkaError(f"Kafka has no topic {topic}. {how_to_create(topic)}")
+        if missing := [number for number in numbers if number >= size]:
+            raise KafkaError(f"The topic {topic} has no partition {missing[0]}; they are 0 to {size - 1}.")
+        found += [(topic, number) for number in (sorted(set(numbers)) or range(size))]
+    return found
+
+
+def _places(
+    inspector: GroupInspector,
+    partitions: Collection[Partition],
+    *,
+    earliest: bool,
+    latest: bool,
+    offset: int | None,
+    since: int | None,
+) -> dict[Partition, int]:
+    if earliest:
+        return inspector.starts(partitions)
+    ends = inspector.ends(partitions)
+    if latest:
+        return ends
+    if since is not None:
+        return {each: inspector.offset_at(each, since, end) for each, end in ends.items()}
+    starts = inspector.starts(partitions)
+    return {each: min(max(offset or 0, starts[each]), end) for each, end in ends.items() if each in starts}
+
+
+def _carry_out(groups: Inspectors, changes: Sequence[Change], *, dry_run: bool, as_json: bool) -> None:
+    """Show the changes, and make them, each group's at once."""
+    names = dict.fromkeys(name for change in changes for name in (change.source, change.target))
+    groups.require_empty(names)
+    if not dry_run:
+        by_target: dict[str, dict[Partition, tuple[int, bytes]]] = {}
+        for change in changes:
+            by_target.setdefault(change.target, {})[change.partition] = change.offset, change.metadata
+        for target, offsets in by_target.items():
+            groups[target].commit(offsets)
+    show = _show_json if as_json else _show
+    show(changes, dry_run)
+    verb = "would be made" if dry_run else "made"
+    same = sum(not change.changes_anything for change in changes)
+    unchanged = f", {same:,} as before" if same else ""
+    click.echo(f"headway: {count(len(changes), 'commit')} {verb}{unchanged}.", err=True)
+
+
+def _show(changes: Sequence[Change], dry_run: bool) -> None:
+    columns = [Column("group", overflow="fold"), Column("topic", overflow="fold")]
+    columns += [Column(name, justify="right") for name in ("partition", "before", "after")]
+    columns += [Column("from", overflow="fold")]
+    rows = [
+        [
+            *(change.target, change.partition[0], str(change.partition[1])),
+            *("-" if change.before is None else f"{change.before[0]:,}", f"{change.offset:,}"),
+            change.source if change.source != change.target else "",
+        ]
+        for change in changes
+    ]
+    show_table(columns, rows)
+
+
+def _show_json(changes: Sequence[Change], dry_run: bool) -> None:
+    for change in changes:
+        echo_json(
+            {
+                "group": change.target,
+                "topic": change.partition[0],
+                "partition": change.partition[1],
+                "before": None if change.before is None else change.before[0],
+                "after": change.offset,
+                "from": change.source,
+                "made": not dry_run,
+            }
+        )

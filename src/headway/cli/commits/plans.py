@@ -1,0 +1,110 @@
+"""The plan of a change of commits: which group gets which, and why that must not be."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from headway.core.levels.naming import level_group
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.binding.capi import Partition
+
+Commit = tuple[int, bytes]
+Committed = Mapping[Partition, Commit]
+
+
+class Change(NamedTuple):
+    """A commit to be made: of `offset` with its metadata, in the place of `before`, None if there was none."""
+
+    source: str
+    target: str
+    partition: Partition
+    before: Commit | None
+    offset: int
+    metadata: bytes
+
+    @property
+    def changes_anything(self) -> bool:
+        """True if the target has not this commit already."""
+        return self.before != (self.offset, self.metadata)
+
+
+def level_of(topic: str, given: Mapping[str, int | None]) -> int:
+    """Return the level of a Kafka topic: the given one, or that of its name as a level topic.
+
+    >>> level_of("emails", {"emails": 2}), level_of("orders-1", {})
+    (2, 1)
+
+    Raises `ConfigError` for a topic without a level.
+    """
+    level = given.get(topic)
+    if level is not None:
+        return level
+    name, _, number = topic.rpartition("-")
+    if name and number.isdecimal():
+        return int(number)
+    raise ConfigError(f"The level of {topic} is not known. Say it, as --topic {topic}=2, or leave out --to-levels.")
+
+
+def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
+    """Return the groups of a group's levels among those that there are, each with its level.
+
+    >>> level_groups("tasks", ["tasks", "tasks-0", "tasks-10", "tasks-x", "other-1"])
+    {'tasks-0': 0, 'tasks-10': 10}
+    """
+    found = {name: name.removeprefix(f"{base}-") for name in groups if name.startswith(f"{base}-")}
+    numbers = {name: int(number) for name, number in found.items() if number.isdecimal()}
+    in_order = sorted(numbers.items(), key=itemgetter(1))
+    return {name: level for name, level in in_order if level_group(base, level) == name}
+
+
+def chosen(
+    commits: Mapping[str, Committed], of_levels: Mapping[str, int], given: Mapping[str, int | None]
+) -> dict[Partition, tuple[str, Commit]]:
+    """Return the commit of each partition of the given topics, or of all, with the group that has it.
+
+    Raises `ConfigError` if the groups of two levels have commits of one partition, and no level is given for its topic.
+    """
+    found: dict[Partition, tuple[str, Commit]] = {}
+    for group, of_group in commits.items():
+        for partition, commit in of_group.items():
+            topic = partition[0]
+            if given and topic not in given:
+                continue
+            if group in of_levels and given.get(topic) not in (None, of_levels[group]):
+                continue
+            if partition in found:
+                raise ConfigError(
+                    f"Both {found[partition][0]} and {group} have commits of {topic}. Say of which level they are, as "
+                    f"--topic {topic}={of_levels[group]}."
+                )
+            found[partition] = group, commit
+    return found
+
+
+def copies(
+    found: Mapping[Partition, tuple[str, Commit]],
+    target_of: Callable[[str], str],
+    there: Callable[[str, Sequence[Partition]], Committed],
+) -> list[Change]:
+    """Return the commits that make targets have what was found; `there` returns what a group has already."""
+    by_target: dict[str, list[Partition]] = {}
+    for partition in sorted(found):
+        by_target.setdefault(target_of(partition[0]), []).append(partition)
+    changes: list[Change] = []
+    for target, partitions in by_target.items():
+        before = there(target, partitions)
+        for partition in partitions:
+            source, (offset, metadata) = found[partition]
+            changes.append(Change(source, target, partition, before.get(partition), offset, metadata))
+    return [change for change in changes if change.source != change.target]
+
+
+def refuse_to_replace(changes: Iterable[Change]) -> None:
+    """Raise `KafkaError` for a change that would replace another commit."""
+    for change in changes:
+        if change.before is not None and change.changes_anything:
+            topic, number = change.partition
+            raise KafkaError(
+                f"The group {change.target} has committed offset {change.before[0]:,} of partition {number} of {topic} "
+                f"already, and {change.source} has {change.offset:,}. Nothing was copied. --overwrite replaces it."
+            )

@@ -1,0 +1,1 @@
+"""Schedules, as `headway schedule` makes and changes them."""

@@ -1,0 +1,156 @@
+"""Lines that fit themselves: the lines that pay for the delays of late, and when to change to them.
+
+A line costs a topic, and saves writes. Its price is a tenth of a write per record. So the cost of a ladder is how often
+a record is written on average, and a tenth for each line.
+
+Invariants:
+- The shortest line stays, since it bounds what waits in memory.
+- There are never more lines with topics than allowed, unless there were more before; then none is added.
+- A change that nothing forces lowers the cost for the delays that it was chosen for. So for delays that stay the same
+  lines come to rest, and never go to and fro.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from headway.core.delay.ladder import Ladder
+from headway.core.untrusted import LATEST
+
+PRICE = 0.1
+"""The writes per record that a line has to save."""
+
+GAIN = 0.35
+"""The cost that a change has to save: more than the price of some lines, so that small swings change nothing."""
+
+URGENT_GAIN = 2.0
+"""The cost for which lines change again at once, and not only when the latest change has settled."""
+
+_MOST_POPULAR = 16
+_MAY_ENTER_LATER = 50  # as in a ladder
+_LEAVES_EARLIER = 100
+
+
+@dataclass(frozen=True)
+class LinesNow:
+    """The lines as they are, in milliseconds each.
+
+    Args:
+        ladder: The lines in use that have topics, ascending.
+        with_topics: All lines with topics, also those that are only emptied.
+        barred: Lines that must not be used for now, as their topics are about to be deleted.
+        idle: Lines to which nothing was written for long.
+    """
+
+    ladder: tuple[int, ...]
+    with_topics: frozenset[int]
+    barred: frozenset[int] = field(default_factory=frozenset)
+    idle: frozenset[int] = field(default_factory=frozenset)
+
+
+def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
+    """Return the lines to use for a histogram of delays: those in use, unless others pay.
+
+    Args:
+        now: The lines as they are.
+        delays: Delays in milliseconds, with weights.
+        most: How many lines may have topics.
+        settled: Whether the latest change was long ago. If it was not, only a large gain changes anything.
+    """
+    search = _Search(now, delays, most)
+    before = search.trimmed(now.ladder)
+    if before != now.ladder:
+        return search.best(before) if delays else before
+    if not delays:
+        return before
+    best = search.best(before)
+    if search.cost(before) - search.cost(best) >= (GAIN if settled else URGENT_GAIN):
+        return best
+    return search.without_idle(before) if settled else before
+
+
+class _Search:
+    """A search, step by step, for lines of less cost."""
+
+    def __init__(self, now: LinesNow, delays: Mapping[int, float], most: int) -> None:
+        self._now = now
+        self._most = most
+        self._total = sum(delays.values())
+        self._delays = list(delays.items())
+        self._costs: dict[tuple[int, ...], float] = {}
+        self._candidates = sorted(_candidates(now, delays))
+
+    def cost(self, lines: tuple[int, ...]) -> float:
+        """Return what lines cost: writes per record, and the price of the lines."""
+        known = self._costs.get(lines)
+        if known is None:
+            known = self._costs[lines] = self._writes(lines) + PRICE * len(lines)
+        return known
+
+    def _writes(self, lines: tuple[int, ...]) -> float:
+        """Return the moves per record, as `Ladder.writes` counts them."""
+        if not self._total:
+            return 0.0
+        stays = [(line - _MAY_ENTER_LATER, max(1, line - _LEAVES_EARLIER)) for line in reversed(lines)]
+        moves = 0.0
+        for delay, weight in self._delays:
+            left = delay
+            for enters, stay in stays:
+                if left >= enters:
+                    times = (left - enters) // stay + 1
+                    moves += weight * times
+                    left -= times * stay
+        return moves / self._total
+
+    def trimmed(self, lines: tuple[int, ...]) -> tuple[int, ...]:
+        """Return as many lines as are allowed, without barred ones: those go first that cost least."""
+        lines = tuple(line for line in lines if line == lines[0] or line not in self._now.barred)
+        while len(lines) > self._most:
+            lines = min(self._fewer(lines), key=self.cost)
+        return lines
+
+    def best(self, lines: tuple[int, ...]) -> tuple[int, ...]:
+        """Return lines of which none pays to add, drop or replace."""
+        while True:
+            step = min(self._steps(lines), key=self.cost, default=lines)
+            if self.cost(step) >= self.cost(lines) - 1e-9:
+                step = min(self._replaced(lines), key=self.cost, default=lines)
+            if self.cost(step) >= self.cost(lines) - 1e-9:
+                return lines
+            lines = step
+
+    def without_idle(self, lines: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the lines without those that nothing uses and that save nothing."""
+        for line in self._now.idle.intersection(lines[1:]):
+            fewer = tuple(each for each in lines if each != line)
+            if self.cost(fewer) < self.cost(lines):
+                lines = fewer
+        return lines
+
+    def _steps(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield from self._fewer(lines)
+        yield from self._more(lines)
+
+    def _fewer(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        return (lines[:place] + lines[place + 1 :] for place in range(1, len(lines)))
+
+    def _more(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        longer = (tuple(sorted((*lines, line))) for line in self._candidates if line not in lines)
+        return (each for each in longer if self._is_allowed(each))
+
+    def _replaced(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        return (each for fewer in self._fewer(lines) for each in self._more(fewer) if each != lines)
+
+    def _is_allowed(self, lines: Collection[int]) -> bool:
+        topics, now = self._now.with_topics.union(lines), self._now.with_topics
+        return len(lines) <= self._most and (len(topics) <= self._most or topics == now)
+
+
+def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
+    """Return the lines that may be used: those that are there, doubled ones, and the most frequent delays."""
+    shortest, longest = now.ladder[0], max(delays, default=0)
+    popular = sorted(delays, key=delays.__getitem__, reverse=True)[:_MOST_POPULAR]
+    doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + _MAY_ENTER_LATER}
+    # A delay of the very line enters it.
+    return {
+        line for line in {*now.with_topics, *doubled, *popular} if shortest < line <= LATEST and line not in now.barred
+    }

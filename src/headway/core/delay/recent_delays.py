@@ -1,0 +1,135 @@
+"""The delays that came in lately: a histogram that forgets, of bounded size, with its stored form."""
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import msgspec
+
+from headway.core.delay.ladder import MEMORY, Ladder, rounded, time_in
+from headway.core.delay.line_window import Fetched
+from headway.core.delay.schedule import Schedule
+from headway.core.untrusted import LATEST, Time, read_json
+from headway.errors import UnreadableError
+
+HALF_LIFE = 3_600_000
+"""The milliseconds after which a delay counts half."""
+
+_MOST_BUCKETS = 128
+_LEAST_WEIGHT = 1e-6
+_MOST_WEIGHT = 1e12
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    """The stored form: when it was stored, and pairs of a delay in milliseconds and its weight."""
+
+    at: Time
+    delays: list[tuple[Time, float]]
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(_Stored)
+
+
+class RecentDelays:
+    """Delays in milliseconds with their weights: records, of which those of an hour ago count half.
+
+    The time never runs back: an earlier `now` counts as the latest one.
+    """
+
+    def __init__(self, now: int = 0) -> None:
+        self._at = now
+        self._weights: defaultdict[int, float] = defaultdict(float)
+
+    def add(self, delays: Iterable[int], now: int) -> None:
+        """Count delays that came in now."""
+        self._forget(now)
+        for delay in delays:
+            self._weights[rounded(min(max(0, delay), LATEST))] += 1.0
+        if len(self._weights) > 2 * _MOST_BUCKETS:
+            self._merge()
+
+    def merge(self, other: Self, now: int) -> None:
+        """Count what another one has counted, too."""
+        self._forget(now)
+        for delay, weight in other.weights(self._at).items():
+            self._weights[delay] += weight
+        if len(self._weights) > 2 * _MOST_BUCKETS:
+            self._merge()
+
+    def weights(self, now: int) -> dict[int, float]:
+        """Return each delay's weight as it is now."""
+        self._forget(now)
+        return dict(self._weights)
+
+    def _forget(self, now: int) -> None:
+        if now <= self._at:
+            return
+        fade = 0.5 ** ((now - self._at) / HALF_LIFE)
+        self._at = now
+        faded = ((delay, weight * fade) for delay, weight in self._weights.items())
+        self._weights = defaultdict(float, {each: weight for each, weight in faded if weight > _LEAST_WEIGHT})
+
+    def _merge(self) -> None:
+        """Keep the heaviest buckets; each other one counts for the next shorter that is kept."""
+        heaviest = sorted(self._weights, key=self._weights.__getitem__, reverse=True)[:_MOST_BUCKETS]
+        kept = sorted(heaviest)
+        merged: defaultdict[int, float] = defaultdict(float)
+        for delay, weight in self._weights.items():
+            merged[kept[max(0, bisect_right(kept, delay) - 1)]] += weight
+        self._weights = merged
+
+    def encode(self, now: int) -> bytes:
+        """Return the stored form."""
+        self._forget(now)
+        if len(self._weights) > _MOST_BUCKETS:
+            self._merge()
+        return _encode(_Stored(self._at, [(delay, round(each, 6)) for delay, each in sorted(self._weights.items())]))
+
+    @classmethod
+    def decode(cls, value: bytes) -> Self:
+        """Return delays from their stored form; raise `UnreadableError` if it is malformed."""
+        stored = read_json(value, _decoder, "The delays of the records that came in")
+        if len(stored.delays) > 2 * _MOST_BUCKETS or any(not 0 < weight <= _MOST_WEIGHT for _, weight in stored.delays):
+            raise UnreadableError("The delays of the records that came in cannot be read: too many, or no weights.")
+        recent = cls(stored.at)
+        for delay, weight in stored.delays:
+            recent._weights[delay] += weight
+        return recent
+
+
+def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    """Return the sum of histograms."""
+    total: defaultdict[int, float] = defaultdict(float)
+    for each in histograms:
+        for delay, weight in each.items():
+            total[delay] += weight
+    return dict(total)
+
+
+def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
+    """Return the delays of those fetched records of a line that came in, and were not moved there.
+
+    A moved record was in a line before that is no shorter. So it was scheduled for at least the time in this line ago.
+    Half of that leaves room for clocks that differ. A schedule that was changed is counted when it is moved.
+    """
+    latest = time_in(ladder.lines[0] if line == MEMORY else line) / 2
+    found: list[int] = []
+    for record in records:
+        schedule: Schedule | Any = record.schedule
+        if isinstance(schedule, Schedule) and not schedule.generation and record.appended - schedule.at < latest:
+            found.append(schedule.due - schedule.at)
+    return found
+
+
+def is_like(weights: Mapping[int, float], before: Mapping[int, float], ladder: Ladder, most: float) -> bool:
+    """Return whether records are written about as often as before: each share differs by at most `most` writes."""
+    now, then = _shares(weights, ladder), _shares(before, ladder)
+    return math.fsum(abs(now.get(each, 0.0) - then.get(each, 0.0)) for each in {*now, *then}) <= most
+
+
+def _shares(weights: Mapping[int, float], ladder: Ladder) -> dict[int, float]:
+    total = math.fsum(weights.values()) or 1.0
+    return {delay: ladder.writes(delay) * weight / total for delay, weight in weights.items()}

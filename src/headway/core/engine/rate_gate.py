@@ -1,0 +1,254 @@
+"""The limit on how many works of each tenant, or of each key, start per second.
+
+A work that could run goes through the gate first. There each name has a token bucket. A work that gets a permit is
+ready, and its start is charged to the bucket. A work without one waits in its bucket, and takes no slot.
+
+Invariants:
+- Over any stretch of time no more works of a name start than the rate allows, plus one burst: one work, and a twentieth
+  of a second's worth. With levels it is a burst for each: a permit that waits for a slot keeps back no higher level.
+- A name with a permit to give keeps none of its works waiting, once `release_due` was called.
+- A bucket without debt, permits and works is forgotten, as it equals one that was never made.
+- A record that expired, or that has only to be stored elsewhere, needs no permit.
+
+The time of the gate is that of its last call that has one; an earlier time lets no more through.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Generic, TypeVar
+
+from headway.core.engine.assignment import Assignment
+from headway.core.engine.work import Work
+from headway.core.engine.work_states import WorkState
+
+_BURST = 0.05  # seconds' worth of the rate, beside one work: a wake-up that comes late by so much costs no start
+_OLDEST_EACH = 4  # of the works that wait for one bucket, each fourth permit is for the oldest, of whatever level
+
+_WAITING = WorkState.WAITING
+
+R = TypeVar("R")
+
+
+class Bucket(Generic[R]):
+    """The bucket of one name: what it has started lately, and its works that wait for a permit."""
+
+    __slots__ = ("at", "debt", "due", "is_listed", "name", "passed", "permits", "waiting")
+
+    def __init__(self, name: Hashable, levels: int, now: float) -> None:
+        self.name = name
+        self.debt = 0.0  # works that started, less what the rate has allowed since, as of `at`
+        self.at = now
+        self.permits = [0] * levels  # given to works that have not started
+        self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # by level, each a heap by order of arrival
+        self.passed = 0  # works that waited before
+        self.due = math.inf  # the time of its entry among the gate's
+        self.is_listed = False  # among those that may be forgotten
+
+
+class RateGate(Generic[R]):
+    """The gate for one kind of name.
+
+    Args:
+        rate: The works of one name that may start in a second.
+        name_of: Returns the name of a work, or None if it has no limit.
+        levels: The number of levels.
+        onward: Takes a work that has its permit.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        name_of: Callable[[Work[R]], Hashable | None],
+        levels: int,
+        onward: Callable[[Work[R]], None],
+    ) -> None:
+        self._limit = rate
+        self._rate = rate  # this engine's share of it
+        self._name_of = name_of
+        self._levels = levels
+        self._onward = onward
+        self._now = -math.inf
+        self._buckets: dict[Hashable, Bucket[R]] = {}
+        self._permits: dict[Work[R], Bucket[R]] = {}  # of works that have not started
+        self._orders = count()
+        self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap: when a bucket may give the next permit
+        self._idle: list[tuple[float, int, Bucket[R]]] = []  # a heap: when a bucket may be forgotten
+
+    @property
+    def remembered(self) -> int:
+        """The number of names with a bucket."""
+        return len(self._buckets)
+
+    def waiting(self) -> list[Work[R]]:
+        """Return the works that wait for a permit, in no particular order."""
+        heaps = (heap for bucket in self._buckets.values() for heap in bucket.waiting.values())
+        return [work for heap in heaps for _, work in heap]
+
+    def release(self, work: Work[R]) -> None:
+        """Let a work through, or let it wait for its permit."""
+        name = None if work.outcome or work.not_after <= self._now else self._name_of(work)
+        if name is None:
+            self._onward(work)
+            return
+        bucket = self._bucket(name)
+        level = work.assignment.level
+        if level not in bucket.waiting and self._permit_at(bucket, level) <= self._now:
+            self._pass(work, bucket)
+            return
+        work.state = _WAITING
+        heappush(bucket.waiting.setdefault(level, []), (work.order, work))
+        self._plan(bucket)
+
+    def release_due(self, now: float) -> None:
+        """Let the works through whose permits have come."""
+        self._now = max(self._now, now)
+        entries = self._entries
+        while entries and entries[0][0] <= self._now:
+            at, _, bucket = heappop(entries)
+            if bucket.due == at:
+                bucket.due = math.inf
+                self._give_permits(bucket)
+                self._plan_or_list(bucket)
+        self._forget()
+
+    def start(self, works: Iterable[Work[R]], now: float) -> None:
+        """Charge works that start now, those too that came along in a batch without a permit."""
+        self._now = max(self._now, now)
+        for work in works:
+            bucket = self._permits.pop(work, None)
+            if bucket is not None:
+                bucket.permits[work.assignment.level] -= 1
+            if not work.outcome and work.not_after > self._now:
+                if bucket is None:
+                    if (name := self._name_of(work)) is None:
+                        continue
+                    bucket = self._bucket(name)
+                bucket.debt = self._debt(bucket) + 1
+                bucket.at = self._now
+            if bucket is not None:
+                self._plan_or_list(bucket)
+
+    def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
+        """Take out the works of an assignment, and return those that wait here; the others give their permits back."""
+        for work in [work for work in self._permits if work.assignment is assignment]:
+            bucket = self._permits.pop(work)
+            bucket.permits[assignment.level] -= 1
+            self._plan_or_list(bucket)
+        dropped: list[Work[R]] = []
+        for bucket in self._buckets.values():
+            if heap := bucket.waiting.get(assignment.level):
+                dropped += (work for _, work in heap if work.assignment is assignment)
+                left = [each for each in heap if each[1].assignment is not assignment]
+                self._replace_waiting(bucket, assignment.level, left)
+        return dropped
+
+    def share(self, share: float, now: float) -> None:
+        """Have this share of each name's rate from now on, from 0 for none to 1 for all of it."""
+        self._now = max(self._now, now)
+        for bucket in self._buckets.values():
+            bucket.debt, bucket.at = self._debt(bucket), self._now
+        self._rate = self._limit * share
+        self._entries.clear()
+        self._idle.clear()
+        for bucket in self._buckets.values():
+            bucket.due, bucket.is_listed = math.inf, False
+            self._plan_or_list(bucket)
+
+    def next_time(self) -> float | None:
+        """Return when the next work may get its permit, if only time hinders it."""
+        return self._entries[0][0] if self._entries else None
+
+    def _bucket(self, name: Hashable) -> Bucket[R]:
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = Bucket(name, self._levels, self._now)
+        return bucket
+
+    def _debt(self, bucket: Bucket[R]) -> float:
+        # Without a debt nothing is to be multiplied: the first bucket may be from before any time was known.
+        return max(0.0, bucket.debt - self._rate * (self._now - bucket.at)) if bucket.debt else 0.0
+
+    def _permit_at(self, bucket: Bucket[R], level: int) -> float:
+        """Return when a work of this level may get a permit; permits of lower levels keep it from none."""
+        left = _BURST * self._rate - sum(bucket.permits[level:])
+        if not self._rate or left < 0:
+            return math.inf
+        return bucket.at if bucket.debt <= left else bucket.at + (bucket.debt - left) / self._rate
+
+    def _pass(self, work: Work[R], bucket: Bucket[R]) -> None:
+        bucket.permits[work.assignment.level] += 1
+        self._permits[work] = bucket
+        self._onward(work)
+
+    def _give_permits(self, bucket: Bucket[R]) -> None:
+        while bucket.waiting and (level := self._next_level(bucket)) is not None:
+            work = bucket.waiting[level][0][1]
+            heappop(bucket.waiting[level])
+            if not bucket.waiting[level]:
+                del bucket.waiting[level]
+            if work.not_after <= self._now:
+                self._onward(work)
+                continue
+            bucket.passed += 1
+            self._pass(work, bucket)
+
+    def _next_level(self, bucket: Bucket[R]) -> int | None:
+        """Return the level of the next work, the highest or in its turn that of the oldest; None if all must wait."""
+        levels = sorted(bucket.waiting, reverse=True)
+        if bucket.passed % _OLDEST_EACH == _OLDEST_EACH - 1:
+            oldest = min(levels, key=lambda level: bucket.waiting[level][0][0])
+            levels.insert(0, oldest)
+        for level in levels:
+            if self._permit_at(bucket, level) <= self._now or bucket.waiting[level][0][1].not_after <= self._now:
+                return level
+        return None
+
+    def _plan_or_list(self, bucket: Bucket[R]) -> None:
+        if bucket.waiting:
+            self._plan(bucket)
+        elif not bucket.is_listed and not any(bucket.permits):
+            self._list(bucket)
+
+    def _plan(self, bucket: Bucket[R]) -> None:
+        """Have an entry for the time of the bucket's next permit, or for an earlier one, which is moved when it comes.
+
+        A permit that was given and waits for its slot may hinder the next: then its start makes the entry.
+        """
+        at = self._permit_at(bucket, max(bucket.waiting))
+        if at < bucket.due:
+            bucket.due = at
+            heappush(self._entries, (at, next(self._orders), bucket))
+
+    def _list(self, bucket: Bucket[R]) -> None:
+        at = self._full_at(bucket)
+        if at < math.inf:
+            bucket.is_listed = True
+            heappush(self._idle, (at, next(self._orders), bucket))
+
+    def _full_at(self, bucket: Bucket[R]) -> float:
+        """Return when the bucket has no debt any more; without a rate that is never, until it is shared anew."""
+        if not bucket.debt:
+            return self._now
+        return bucket.at + bucket.debt / self._rate if self._rate else math.inf
+
+    def _forget(self) -> None:
+        idle = self._idle
+        while idle and idle[0][0] <= self._now:
+            bucket = heappop(idle)[2]
+            bucket.is_listed = False
+            if bucket.waiting or any(bucket.permits):
+                continue
+            if self._full_at(bucket) > self._now:  # it had works meanwhile
+                self._list(bucket)
+            else:
+                del self._buckets[bucket.name]
+
+    def _replace_waiting(self, bucket: Bucket[R], level: int, heap: list[tuple[int, Work[R]]]) -> None:
+        heapify(heap)
+        if heap:
+            bucket.waiting[level] = heap
+        else:
+            del bucket.waiting[level]
+        self._plan_or_list(bucket)

@@ -1,0 +1,85 @@
+"""The topics that one member of a group reads: those of one level, or of several."""
+
+from collections.abc import Mapping, Sequence
+
+from headway.core.levels.naming import LevelSubscription
+from headway.errors import ConfigError
+
+
+class GroupSubscription:
+    """The subscriptions of a member's levels, and the levels of their Kafka topics.
+
+    Invariant: no Kafka topic is of two levels. Level topics have their level at the end of their names, and a topic
+    under its own name is given one level.
+    """
+
+    def __init__(self, by_level: Mapping[int, LevelSubscription]) -> None:
+        self._by_level = dict(by_level)
+        self.topics = [topic for each in by_level.values() for topic in each.topics]
+        """The Kafka topics and patterns of all levels."""
+        self._of_suffix = {each.suffix: level for level, each in by_level.items() if each.topics and each.suffix}
+        self._given = {topic: level for level, each in by_level.items() if not each.suffix for topic in each.topics}
+        self._only = next(iter(by_level)) if len(by_level) == 1 else None
+
+    @classmethod
+    def of(cls, levels: Sequence[int], subscriptions: Sequence[LevelSubscription]) -> "GroupSubscription":
+        """Return the subscription of the member that reads these levels, given those of all levels.
+
+        Raises `ConfigError` for a pattern among the topics that are given to several levels of one member.
+        """
+        by_level = {level: subscriptions[level] for level in levels}
+        patterns = [topic for each in by_level.values() if not each.suffix for topic in each.topics if topic[:1] == "^"]
+        if patterns and len(levels) > 1:
+            raise ConfigError(
+                f"The pattern {patterns[0]!r} is given to a level, and one group reads all levels: two patterns could "
+                "match one topic. Name the topics, or set group.per.level to true."
+            )
+        return cls(by_level)
+
+    @classmethod
+    def nothing(cls, levels: Sequence[int]) -> "GroupSubscription":
+        """Return the subscription of a member that reads nothing yet."""
+        return cls({level: LevelSubscription([], "") for level in levels})
+
+    def kafka_topic(self, topic: str, level: int) -> str:
+        """Return the Kafka topic of a topic at this level."""
+        return self._by_level[level].kafka_topic(topic)
+
+    @property
+    def has_level_topics(self) -> bool:
+        """True if the topics have their level at the end of their names."""
+        return bool(self._of_suffix)
+
+    def reads(self, topic: str, level: int) -> bool:
+        """Return whether this level can have the topic."""
+        return level in self._by_level and self._by_level[level].reads(topic)
+
+    def address(self, kafka_topic: str) -> tuple[str, int]:
+        """Return the topic and the level of a Kafka topic that is read.
+
+        >>> levels = {0: LevelSubscription(["orders-0"], "-0"), 1: LevelSubscription(["orders-1"], "-1")}
+        >>> GroupSubscription(levels).address("orders-1")
+        ('orders', 1)
+        """
+        if self._only is not None:
+            return kafka_topic.removesuffix(self._by_level[self._only].suffix), self._only
+        topic, hyphen, number = kafka_topic.rpartition("-")
+        level = self._of_suffix.get(hyphen + number)
+        return (kafka_topic, self._given.get(kafka_topic, 0)) if level is None else (topic, level)
+
+    def level_of(self, kafka_topic: str | None) -> int | None:
+        """Return the level that a problem with this topic concerns; None if it concerns all levels of the member."""
+        if self._only is not None:
+            return self._only
+        known = kafka_topic is not None and (kafka_topic in self._given or kafka_topic in self.topics)
+        return self.address(kafka_topic)[1] if known and kafka_topic else None
+
+    def keeps_addresses_of(self, other: "GroupSubscription") -> bool:
+        """Return whether all Kafka topics of another subscription have the same addresses in this one."""
+        if self._only is not None or self._of_suffix:
+            return self._suffixes == other._suffixes
+        return other._suffixes == {""} and other._given.items() <= self._given.items()
+
+    @property
+    def _suffixes(self) -> set[str]:
+        return {each.suffix for each in self._by_level.values() if each.topics}

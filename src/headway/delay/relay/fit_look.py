@@ -1,0 +1,259 @@
+"""A look at the lines, as they lie in Kafka, and what follows: lines are added, put out of use, retired, deleted.
+
+All that is known from one look to the next is stored in the ladder's topic. So another relay goes on where one has
+ended, and two that look at the same time do the same.
+"""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from headway.core.delay.ladder import MEMORY, Ladder, writes_per_record
+from headway.core.delay.line_fitting import LinesNow, fitted
+from headway.core.delay.line_retirement import FitState, Seen, Waits, advanced, idle
+from headway.core.delay.recent_delays import RecentDelays, is_like, sum_of
+from headway.delay.fit_records import FIT_KEY, delays_from, fit_state_from
+from headway.delay.topics import (
+    LADDER_KEY,
+    Layout,
+    TopicNames,
+    create_lines,
+    encode_ladder,
+    layout_seen_by,
+    store_in_ladder,
+)
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
+from headway.kafka.reading.compacted import TopicReader
+from headway.kafka.reading.group_inspector import GroupInspector
+
+log = logging.getLogger(__name__)
+
+SETTLES_IN = 900_000
+"""The milliseconds after a change of the lines in which only a large gain changes them again."""
+
+KNOWN_IN = 900_000
+"""The milliseconds after which every scheduler knows that a line is out of use."""
+
+UNREAD_FOR = 120_000
+"""The milliseconds for which nobody reads a line before it is deleted."""
+
+_SAME = 0.05  # writes per record
+_FEW = 1000  # offsets of a line, which may be markers of transactions
+
+
+class _Fitted(NamedTuple):
+    """The latest search for lines, and its result."""
+
+    lines: LinesNow
+    delays: Mapping[int, float]
+    ladder: Ladder
+    settled: bool
+    chosen: tuple[int, ...]
+
+
+class Looked(NamedTuple):
+    """The stored delays of the partitions for which they were asked."""
+
+    restored: Mapping[int, RecentDelays]
+
+
+class FitLook:
+    """The look at the lines of a scheduler; used by one thread.
+
+    Args:
+        config: Settings of librdkafka.
+        names: The scheduler's.
+        most: How many lines may have topics.
+        retire_after: The seconds for which nothing is written to a line before it may retire.
+        applies: Whether to change the lines, and not only to log which would pay.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], names: TopicNames, most: int, retire_after: float, *, applies: bool
+    ) -> None:
+        self._config = config
+        self._names = names
+        self._most = most
+        self._applies = applies
+        self._waits = Waits(round(retire_after * 1000), KNOWN_IN, UNREAD_FOR)
+        self._reader: TopicReader | None = None
+        self._inspector: GroupInspector | None = None
+        self._stored_at = -1.0
+        self._proposed: tuple[int, ...] = ()
+        self._last: _Fitted | None = None
+
+    def look(
+        self,
+        now: int,
+        values: Mapping[str, bytes],
+        own: Mapping[int, Mapping[int, float]],
+        wanted: Collection[int],
+        *,
+        leads: bool,
+    ) -> Looked:
+        """Store these values in the ladder's topic; if this relay leads, look at the lines and change what is due.
+
+        Args:
+            now: The brokers' time in milliseconds.
+            values: Delays to store, by their keys.
+            own: The recent delays of this relay's partitions, which may be newer than the stored ones.
+            wanted: The partitions of which to return the stored delays.
+            leads: Whether this relay decides about the lines.
+
+        Raises `HeadwayError`; the next look begins with new clients then.
+        """
+        if not (values or wanted or leads):
+            return Looked({})
+        try:
+            if values:
+                store_in_ladder(self._config, self._names, values)
+            reader = self._reader = self._reader or TopicReader(self._config)
+            layout = layout_seen_by(reader, self._names.name, "Write")
+            if layout is None:
+                return Looked({})
+            stored = self._stored(reader)
+            delays = delays_from(self._names.ladder, stored, layout.partitions)
+            if leads:
+                weights = {number: each.weights(now) for number, each in delays.items()}
+                self._decide(reader, layout, self._state(stored), sum_of([*{**weights, **own}.values()]), now)
+            return Looked({number: delays.get(number, RecentDelays(now)) for number in wanted})
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the clients; another look makes new ones."""
+        reader, inspector, self._reader, self._inspector = self._reader, self._inspector, None, None
+        for client in (reader, inspector):
+            if client:
+                client.close()
+
+    def _stored(self, reader: TopicReader) -> dict[str, bytes]:
+        return reader.compacted(self._names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
+
+    def _state(self, stored: Mapping[str, bytes]) -> FitState:
+        return fit_state_from(self._names.ladder, stored.get(FIT_KEY))
+
+    # What follows
+
+    def _decide(
+        self, reader: TopicReader, layout: Layout, before: FitState, delays: Mapping[int, float], now: int
+    ) -> None:
+        lines = sorted({*layout.lines, *layout.unread} - {MEMORY})
+        ends = self._ends(reader, lines, layout.partitions)
+        in_use = layout.usable.lines
+        seen = Seen(in_use, ends, self._empty(reader, set(ends).difference(in_use), layout.partitions))
+        state, to_delete = advanced(before, seen, self._waits, now)
+        lines_now = LinesNow(in_use, frozenset(lines), state.retiring, idle(state, self._waits, now))
+        chosen = self._fitted(lines_now, delays, settled=now - before.changed >= SETTLES_IN)
+        if not self._applies:
+            self._report(in_use, chosen, delays)
+            return
+        if chosen != layout.ladder.lines:
+            create_lines(reader.admin, self._names, [line for line in chosen if line not in ends], layout.partitions)
+            changed = FitState(now if chosen != in_use else before.changed, state.lines)
+            self._store(changed, Ladder(chosen))
+            if chosen != in_use:
+                log.info("%s", self._said("are fitted", in_use, chosen, delays))
+        elif self._is_news(before, state):
+            self._store(state)
+        for line in to_delete:
+            self._delete(line, state.lines[line].retires, now)
+
+    def _fitted(self, lines: LinesNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
+        """Return the lines to use. Nothing is searched where all is as it was: that would take the relay's time."""
+        last = self._last
+        if (
+            last
+            and last.lines == lines
+            and last.settled == settled
+            and is_like(delays, last.delays, last.ladder, _SAME)
+        ):
+            return last.chosen
+        chosen = fitted(lines, delays, self._most, settled=settled)
+        self._last = _Fitted(lines, delays, Ladder(lines.ladder), settled, chosen)
+        return chosen
+
+    def _report(self, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> None:
+        if chosen not in (in_use, self._proposed):
+            log.info("%s `--fit auto` puts them in use.", self._said("would fit better", in_use, chosen, delays))
+        self._proposed = chosen
+
+    def _said(self, what: str, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> str:
+        before, after = Ladder(in_use), Ladder(chosen)
+        writes = (
+            f" Records are written {writes_per_record(after, delays):.1f} times each, and were "
+            f"{writes_per_record(before, delays):.1f} times."
+            if delays
+            else ""
+        )
+        return f"The lines of {self._names.name} {what}: {after}, instead of {before}.{writes}"
+
+    def _store(self, state: FitState, ladder: Ladder | None = None) -> None:
+        values = {} if ladder is None else {LADDER_KEY: encode_ladder(ladder)}
+        store_in_ladder(self._config, self._names, {**values, FIT_KEY: state.encode()})
+        self._stored_at = time.monotonic()
+
+    def _is_news(self, before: FitState, state: FitState) -> bool:
+        """Return whether to store a state: a line has entered another step, or the last time is long ago."""
+        if _steps(before) != _steps(state):
+            return True
+        is_long_ago = time.monotonic() - self._stored_at >= min(600.0, self._waits.unused / 12_000)
+        return is_long_ago and before != state
+
+    def _delete(self, line: int, retires: int, now: int) -> None:
+        """Delete the topic of a line, unless anything is other than it was a moment ago."""
+        began = time.monotonic()
+        reader = self._reader or TopicReader(self._config)
+        layout, stored = layout_seen_by(reader, self._names.name, "Delete"), self._stored(reader)
+        use = self._state(stored).lines.get(line)
+        if layout is None or line in layout.ladder.lines or use is None or use.retires != retires:
+            return
+        ends = self._ends(reader, [line], layout.partitions)
+        if ends.get(line) != use.written or line not in self._empty(reader, [line], layout.partitions):
+            return
+        if now - retires + (time.monotonic() - began) * 1000 < self._waits.barred / 2:
+            reader.admin.delete([self._names.line(line)])
+            log.info("The line of %g s of %s is deleted: it was empty for long.", line / 1000, self._names.name)
+
+    # Where the logs begin and end
+
+    def _ends(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> dict[int, int]:
+        """Return the sum of the ends of each line's logs; only of lines whose partitions are all there."""
+        places = {line: self._places(line, partitions) for line in lines}
+        found = reader.bounds().ends([place for each in places.values() for place in each])
+        return {
+            line: sum(found[place] for place in each)
+            for line, each in places.items()
+            if all(place in found for place in each)
+        }
+
+    def _places(self, line: int, partitions: int) -> list[Partition]:
+        return [(self._names.line(line), number) for number in range(partitions)]
+
+    def _empty(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> set[int]:
+        """Return the lines in which nothing lies: no record, and no open transaction."""
+        places = {place: line for line in lines for place in self._places(line, partitions)}
+        starts, ends = reader.bounds().starts(places), reader.bounds().ends(places)
+        decided = reader.bounds(isolation="read_committed").ends(places)
+        return set(places.values()) - {
+            line
+            for place, line in places.items()
+            if not {place} <= starts.keys() & ends.keys()
+            or decided.get(place) != ends[place]
+            or self._has_records(place, starts[place], ends[place])
+        }
+
+    def _has_records(self, place: Partition, start: int, end: int) -> bool:
+        if start == end:
+            return False
+        if end - start > _FEW:
+            return True
+        inspector = self._inspector = self._inspector or GroupInspector(self._config, self._names.name)
+        return any(True for _ in inspector.read(place, start, end))
+
+
+def _steps(state: FitState) -> dict[int, tuple[int, int]]:
+    return {line: (use.out_of_use, use.retires) for line, use in state.lines.items()}

@@ -1,0 +1,141 @@
+"""The relay's part of lines that fit themselves: it counts the delays that come in, and has the lines looked at."""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import Any, Literal
+
+from headway.core.delay.ladder import MOST_LINES as MOST_OF_A_LADDER
+from headway.core.delay.ladder import Ladder
+from headway.core.delay.line_window import Fetched
+from headway.core.delay.recent_delays import RecentDelays, delays_of, is_like
+from headway.declarations import check_above_zero, check_whole
+from headway.delay.fit_records import delays_key
+from headway.delay.relay.fit_look import FitLook, Looked
+from headway.delay.topics import TopicNames
+from headway.errors import AuthorizationError, ConfigError, HeadwayError
+from headway.runtime.background import in_background
+
+log = logging.getLogger(__name__)
+
+FitMode = Literal["off", "report", "auto"]
+
+MOST_LINES = 16
+RETIRE_AFTER = 6 * 3600.0
+
+LOOK_EVERY = 5.0
+"""The seconds between two looks at the lines, while records come in."""
+
+LOOK_AT_REST_EVERY = 60.0
+"""The same while none come in."""
+
+_STORE_EVERY = 600.0
+_WARN_EVERY = 60.0
+_CLOSE_WITHIN = 5.0
+_SAME = 0.1  # writes per record
+
+
+class LineFitter:
+    """A counter of the delays that come in; while this relay has partition 0, it has a thread fit the lines.
+
+    Each relay stores the delays that came in to its partitions; the one with partition 0 adds them up and decides.
+
+    Args:
+        config: Settings of librdkafka.
+        names: The scheduler's.
+        mode: "report" logs which lines would pay, "auto" puts them in use.
+        most: How many lines may have topics.
+        retire_after: The seconds for which nothing is written to a line before it may retire.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], names: TopicNames, mode: FitMode, most: int, retire_after: float
+    ) -> None:
+        if mode not in ("off", "report", "auto"):
+            raise ConfigError(f"fit is {mode!r}; it must be 'off', 'report' or 'auto'.")
+        check_whole("max_lines", most, 2)
+        if most > MOST_OF_A_LADDER:
+            raise ConfigError(f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, as a ladder has no more.")
+        check_above_zero("retire_after", retire_after)
+        self._is_on = mode != "off"
+        self._look = FitLook(config, names, most, retire_after, applies=mode == "auto")
+        self._recent: dict[int, RecentDelays] = {}
+        self._restored: set[int] = set()  # the numbers whose stored delays are added
+        self._stored: dict[int, dict[int, float]] = {}
+        self._stored_at: dict[int, float] = {}
+        self._something_came = False
+        self._looking: Future[Looked] | None = None
+        self._look_at = self._warn_at = 0.0
+
+    def came(self, number: int, line: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
+        """Count the delays of fetched records that came in."""
+        if self._is_on:
+            self.add(number, delays_of(line, records, ladder), now)
+
+    def add(self, number: int, delays: Iterable[int], now: int) -> None:
+        """Count delays that came in to a partition."""
+        if self._is_on and (delays := list(delays)):
+            self._something_came = True
+            self._recent.setdefault(number, RecentDelays(now)).add(delays, now)
+
+    def turn(self, numbers: Collection[int], ladder: Ladder, now: int) -> None:
+        """Look at the lines now and then, on the thread; never wait."""
+        if not self._is_on:
+            return
+        if self._looking is not None:
+            if self._looking.done():
+                self._take(self._looking, now)
+                self._looking = None
+            return
+        at = time.monotonic()
+        if at < self._look_at or (not self._something_came and at < self._look_at + LOOK_AT_REST_EVERY):
+            return
+        self._look_at = at + LOOK_EVERY
+        self._something_came = False
+        for number in [each for each in self._recent if each not in numbers]:
+            del self._recent[number]
+            self._stored.pop(number, None)
+        self._restored.intersection_update(numbers)
+        own = {number: each.weights(now) for number, each in self._recent.items() if number in self._restored}
+        values = {delays_key(number): self._value(number, now) for number in own if self._differs(number, own, ladder)}
+        wanted = set(numbers).difference(self._restored)
+        self._looking = in_background(partial(self._look.look, now, values, own, wanted, leads=0 in numbers))
+
+    def _value(self, number: int, now: int) -> bytes:
+        return self._recent[number].encode(now)
+
+    def _differs(self, number: int, own: Mapping[int, dict[int, float]], ladder: Ladder) -> bool:
+        """Return whether to store the delays of a partition: others came, or it is long ago."""
+        at = time.monotonic()
+        before = self._stored.get(number)
+        if before and at < self._stored_at[number] + _STORE_EVERY and is_like(own[number], before, ladder, _SAME):
+            return False
+        self._stored[number], self._stored_at[number] = own[number], at
+        return True
+
+    def _take(self, looking: "Future[Looked]", now: int) -> None:
+        try:
+            looked = looking.result()
+        except AuthorizationError as error:
+            if time.monotonic() >= self._warn_at:
+                self._warn_at = time.monotonic() + _WARN_EVERY
+                log.warning("The lines are not fitted. %s", error)
+        except HeadwayError as error:
+            log.debug("The lines are not fitted now: %s", error)
+        except Exception:  # delivery goes on with the lines that are there
+            log.exception("The lines are not fitted now.")
+        else:
+            for number, stored in looked.restored.items():
+                recent = self._recent.setdefault(number, RecentDelays(now))
+                recent.merge(stored, now)
+            self._restored |= looked.restored.keys()
+
+    def close(self) -> None:
+        """End the look that is under way, or leave it to itself if brokers do not answer it."""
+        if self._looking is None:
+            self._look.close()
+            return
+        wait([self._looking], _CLOSE_WITHIN)
+        self._looking.add_done_callback(lambda _: self._look.close())

@@ -1,0 +1,288 @@
+"""What the handlers of a run share: it starts before the first record, and ends after the last handler."""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
+from typing import Any, Final, NamedTuple, Self
+
+import headway
+from headway.core.user_errors import description_of
+from headway.declarations import called, is_coroutine_function, runs_nothing_when_called, shown, takes
+from headway.errors import ConfigError, LifespanError
+from headway.execution.event_loop import LoopThread
+from headway.execution.handlers import WithContext, needs_no_context
+
+Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+
+Lifespan = Callable[[], Entered] | Callable[[dict[str, Any]], Entered]
+"""A function that makes a context manager, of the settings of the connection if it takes them."""
+
+
+class Consequences(NamedTuple):
+    """The sentences on what a failure means for what is handled."""
+
+    at_start: str = "No record was taken."
+    at_end: str = "All records that are done are committed."
+    of_an_early_end: str = "Records that are not done come again."
+
+
+_OF_RECORDS: Final = Consequences()
+
+SHUT_DOWN_WITHIN: Final = 10.0
+"""Seconds for the shut-down of what handlers share."""
+
+_GIVES_UP_WITHIN = 1.0  # seconds, after a cancellation, or for a start that is not waited for any more
+_LOOK_EVERY = 0.1
+_OURS = os.path.dirname(str(headway.__file__)) + os.sep
+_ADVICE = "Decorate a function that yields, with @asynccontextmanager or @contextmanager of contextlib."
+
+
+def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
+    """Raise `ConfigError` for what is no function that makes a context manager; of settings, if there are any."""
+    if not callable(lifespan):
+        raise ConfigError(
+            f"lifespan is {shown(lifespan)}; it must be a function that makes a context manager. {_ADVICE}"
+        )
+    if runs_nothing_when_called(lifespan):
+        raise ConfigError(f"lifespan is {called(lifespan)}, which makes no context manager. {_ADVICE}")
+    takes_nothing = takes(lifespan, 0, as_promised=True)
+    if not takes_nothing and not has_settings:
+        raise ConfigError(
+            f"lifespan is {called(lifespan)}, which cannot be called with (). There are no settings of a connection to "
+            "give it here: declare no parameter."
+        )
+    if not takes_nothing and not _takes_settings(lifespan):
+        raise ConfigError(
+            f"lifespan is {called(lifespan)}, which can be called neither with () nor with (settings). Declare no "
+            "parameter, or one."
+        )
+
+
+def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
+    """Raise `ConfigError` for an async lifespan of a plain function: it could not await what the lifespan yields."""
+    inner = inspect.unwrap(lifespan)
+    is_async = inspect.isasyncgenfunction(inner) or (isinstance(inner, type) and hasattr(inner, "__aenter__"))
+    if is_async and not is_coroutine_function(handler):
+        raise ConfigError(
+            f"The lifespan {called(lifespan)} is async, and the handler {called(handler)} is a plain function, which "
+            "runs on no event loop. Write the lifespan with @contextmanager, or the handler as an async def."
+        )
+
+
+def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
+    """Return the context manager of a lifespan; with None for the settings it gets none."""
+    gets_settings = settings is not None and _takes_settings(lifespan)
+    made: Entered = lifespan(dict(settings or {})) if gets_settings else lifespan()  # type: ignore[call-arg]
+    if not hasattr(type(made), "__aenter__") and not hasattr(type(made), "__enter__"):
+        raise ConfigError(f"It returned {shown(made)}, which is no context manager. {_ADVICE}")
+    return made
+
+
+def failed_at_start(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
+    """Return the error of a start-up that raised another."""
+    return _failed(lifespan, error, "failed at its start", then.at_start)
+
+
+def failed_at_end(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
+    """Return the error of a shut-down that raised another."""
+    return _failed(lifespan, error, "failed at its end", then.at_end)
+
+
+def _failed(lifespan: Lifespan, error: BaseException, how: str, then: str) -> LifespanError:
+    failure = LifespanError(f"The lifespan {called(lifespan)} {how}{_place(error)}: {description_of(error)}. {then}")
+    failure.__cause__ = error
+    return failure
+
+
+def _place(error: BaseException) -> str:
+    """Return the innermost place of an error that is neither in the standard library nor in a file of ours."""
+    standard = os.path.dirname(str(os.__file__)) + os.sep
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", _OURS, standard)) or "site-packages" in frame.filename
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def _takes_settings(lifespan: Callable[..., Any]) -> bool:
+    return takes(lifespan, 1, as_promised=True)
+
+
+class WithState(partial[Any]):
+    """A handler whose context gets the state; as a `partial` it shows what kind of function it calls."""
+
+    inner: WithContext  # the handler; a `partial` takes another one's function and arguments apart
+    state_of: Callable[[], Any]
+    in_batches: bool
+
+    def __new__(cls, handler: WithContext, state_of: Callable[[], Any], in_batches: bool) -> Self:
+        made = super().__new__(cls, handler)
+        made.inner, made.state_of, made.in_batches = handler, state_of, in_batches
+        return made
+
+    def __call__(self, record: Any, context: Any) -> Any:
+        state = self.state_of()
+        for each in context if self.in_batches else (context,):
+            each.state = state
+        return self.inner(record, context)
+
+
+def with_state(handler: WithContext, state_of: Callable[[], Any], *, in_batches: bool) -> WithContext:
+    """Return a handler whose context, or each of whose contexts, has the state."""
+    return handler if needs_no_context(handler) else WithState(handler, state_of, in_batches)
+
+
+class Life:
+    """The life of what handlers share in this process: on their event loop, or in a thread of its own.
+
+    An async handler's lifespan, async or not, runs as one task of the loop that runs the handlers. Any other has a
+    thread for itself: it starts and ends in the same one, which may be left if it does not end in time.
+    """
+
+    def __init__(
+        self, lifespan: Lifespan, settings: Mapping[str, Any] | None, then: Consequences = _OF_RECORDS
+    ) -> None:
+        self.state: Any = None
+        """What the lifespan yields."""
+        self.failure: LifespanError | None = None
+        """The error of the shut-down, if there was one."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the lifespan and the handlers."""
+        self._lifespan = lifespan
+        self._settings = settings
+        self._then = then
+        self._started: Future[Any] = Future()
+        self._ended: Future[None] | None = None
+        self._ending = threading.Event()
+        self._ending_in_loop: asyncio.Event | None = None
+        self._own_loop: LoopThread | None = None
+
+    def check(self, handler: Callable[..., Any]) -> None:
+        """Raise `ConfigError` if the lifespan does not go with a handler."""
+        check_lifespan_of(self._lifespan, handler)
+
+    def start(
+        self,
+        handler: Callable[..., Any],
+        owner_loop: asyncio.AbstractEventLoop | None,
+        is_stopping: Callable[[], bool],
+        give_up: Callable[[LifespanError], None],
+    ) -> None:
+        """Start, and wait until it has; raises `LifespanError` if it fails.
+
+        Without `owner_loop` an async handler's loop runs in a thread, until `close`. `give_up` is told when the
+        lifespan ends by itself. A run that is to stop does not wait for the start.
+        """
+        if is_coroutine_function(handler):
+            if owner_loop is None:
+                self._own_loop = LoopThread()
+            self.loop = owner_loop or self._own_loop.loop  # type: ignore[union-attr]
+            self._ended = asyncio.run_coroutine_threadsafe(self._live_in_loop(), self.loop)
+        else:
+            self._ended = Future()
+            threading.Thread(target=self._serve, args=[self._ended], name="headway-lifespan", daemon=True).start()
+        while not (self._started.done() or self._ended.done()):
+            wait([self._started, self._ended], _LOOK_EVERY, "FIRST_COMPLETED")
+            if is_stopping():
+                return
+        if not self._started.done():
+            raise failed_at_start(self._lifespan, _error_of(self._ended), self._then) from None
+        self.state = self._started.result()
+        self._ended.add_done_callback(lambda ended: self._tell_of_end(ended, give_up))
+
+    def _serve(self, ended: "Future[None]") -> None:
+        try:
+            self._live()
+        except BaseException as error:  # of a user's code, in a thread that nobody else looks at
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    def _live(self) -> None:
+        made = make(self._lifespan, self._settings)
+        if not hasattr(type(made), "__enter__"):
+            raise ConfigError("It is async, and the handler is a plain function. Write it with @contextmanager")
+        with made as state:  # type: ignore[union-attr]
+            self._started.set_result(state)
+            self._ending.wait()
+
+    async def _live_in_loop(self) -> None:
+        self._ending_in_loop = asyncio.Event()
+        if self._ending.is_set():
+            return
+        made = make(self._lifespan, self._settings)
+        if hasattr(type(made), "__aenter__"):
+            async with made as state:  # type: ignore[union-attr]
+                await self._wait_for_end(state)
+        else:
+            with made as state:  # type: ignore[union-attr]
+                await self._wait_for_end(state)
+
+    async def _wait_for_end(self, state: Any) -> None:
+        assert self._ending_in_loop is not None  # noqa: S101 - for the type checker
+        self._started.set_result(state)
+        await self._ending_in_loop.wait()
+
+    def _tell_of_end(self, ended: Future[None], give_up: Callable[[LifespanError], None]) -> None:
+        if self._ending.is_set() or ended.cancelled():
+            return
+        error = ended.exception() or RuntimeError("it returned")
+        give_up(_failed(self._lifespan, error, "ended while records were handled", self._then.of_an_early_end))
+
+    def close(self, timeout: float) -> None:
+        """Shut down, within `SHUT_DOWN_WITHIN` however short the `timeout` is: handlers have used it up."""
+        if self._ended is None:
+            return
+        ended_itself = self._ended.done()
+        self._ending.set()
+        if self.loop and self._ending_in_loop:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._ending_in_loop.set)
+        try:
+            if not ended_itself:
+                self._wait_for(self._ended)
+        finally:
+            if self._own_loop:
+                self._own_loop.close(_GIVES_UP_WITHIN)
+
+    def _wait_for(self, ended: Future[None]) -> None:
+        has_started = self._started.done()
+        if self.loop and not has_started:
+            ended.cancel()
+        wait([ended], SHUT_DOWN_WITHIN if has_started else _GIVES_UP_WITHIN)
+        if not ended.done() and has_started:
+            self.note(self.endless())
+        if not ended.done() and self.loop:
+            ended.cancel()
+        elif has_started and not ended.cancelled() and ended.done() and (error := ended.exception()):
+            self.note(failed_at_end(self._lifespan, error, self._then))
+
+    def for_process(self) -> tuple[Lifespan, Mapping[str, Any]]:
+        """Return what another process needs to make the same."""
+        return self._lifespan, (self._settings or {}) if _takes_settings(self._lifespan) else {}
+
+    def endless(self) -> LifespanError:
+        """Return the error of a shut-down that took too long."""
+        return LifespanError(
+            f"The lifespan {called(self._lifespan)} did not end within {SHUT_DOWN_WITHIN:g} s, and was left. "
+            f"{self._then.at_end} Give what it waits for a shorter time limit."
+        )
+
+    def note(self, failure: LifespanError | None) -> None:
+        """Keep the first failure of a shut-down, here or in another process."""
+        self.failure = self.failure or failure
+
+
+def _error_of(ended: Future[None]) -> BaseException:
+    try:
+        return ended.exception() or RuntimeError("it ended without a yield")
+    except CancelledError as error:
+        return error

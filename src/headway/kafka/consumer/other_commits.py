@@ -1,0 +1,144 @@
+"""Commits that a start would pass over: those that a group has in the other way of reading levels.
+
+A group can have a group for each level (`billing-0` …), or read all levels itself (`billing`). Who changes from one way
+to the other, or gives existing topics levels for the first time, has the commits in the other place. Without a look
+there, records would be handled again, or never.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+import confluent_kafka as ck
+
+from headway.config import OWN_KEYS, Config
+from headway.core.levels.group_subscription import GroupSubscription
+from headway.core.levels.naming import level_group
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.binding import capi
+from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.factory import make_client
+from headway.kafka.coordinator import ask_for_members_of, coordinator_client
+from headway.kafka.missing_rights import is_refusal
+from headway.kafka.reading.group_state import NO_GROUP, is_gone
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._group import ConsumerGroupDescription
+
+log = logging.getLogger(__name__)
+
+_ANSWERS_WITHIN = 5.0
+
+Committed = Mapping[Partition, tuple[int, bytes] | None]
+
+
+def topics_passed_over(missing: Collection[Partition], theirs: Committed, ours: Committed) -> list[str]:
+    """Return the topics of which another group has a commit for a missing partition, and ours has none at all.
+
+    >>> topics_passed_over([("emails", 0)], {("emails", 0): (7, b"")}, {("emails", 0): None, ("emails", 1): None})
+    ['emails']
+    >>> topics_passed_over([("emails", 0)], {("emails", 0): (7, b"")}, {("emails", 0): None, ("emails", 1): (3, b"")})
+    []
+    """
+    known = {topic for (topic, _), commit in ours.items() if commit is not None}
+    return sorted({each[0] for each in missing if theirs.get(each) is not None} - known)
+
+
+class OtherCommits:
+    """The look at the commits of the group that would read a partition in the other way.
+
+    Args:
+        config: The settings of the member, whose group has no commit.
+        base: The group's name as the user gave it.
+        per_level: True if the member's group is that of one level.
+        subscription: A function that returns what the member reads now.
+
+    Level topics in a group for each level, the default, are not looked at: most who have them never had another group,
+    and would need a right on it.
+    """
+
+    def __init__(
+        self, config: Config, base: str, *, per_level: bool, subscription: Callable[[], GroupSubscription]
+    ) -> None:
+        self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+        self._base = base
+        self._per_level = per_level
+        self._subscription = subscription
+        self._seen: set[str] = set()  # topics of which no commit is passed over
+
+    def check(self, missing: Collection[Partition], committed: Callable[[Collection[str]], Committed]) -> None:
+        """Raise `ConfigError` if a start at these partitions, which have no commit, would pass over commits.
+
+        `committed` returns what the member's own group has committed of all partitions of some topics. Raises
+        `KafkaError` if it is not known yet.
+        """
+        if self._per_level and self._subscription().has_level_topics:
+            return
+        by_group: dict[str, list[Partition]] = {}
+        for partition in missing:
+            if partition[0] not in self._seen:
+                by_group.setdefault(self._other_group(partition[0]), []).append(partition)
+        for group in self._existing(by_group):
+            partitions = by_group[group]
+            theirs = self._committed(group, partitions)
+            candidates = {topic for (topic, _), commit in theirs.items() if commit is not None}
+            if candidates and (passed := topics_passed_over(partitions, theirs, committed(candidates))):
+                raise ConfigError(self._sentence(group, passed))
+        self._seen.update(topic for topic, _ in missing)
+
+    def _level_of(self, topic: str) -> int:
+        return self._subscription().address(topic)[1]
+
+    def _other_group(self, topic: str) -> str:
+        return self._base if self._per_level else level_group(self._base, self._level_of(topic))
+
+    def _committed(self, group: str, partitions: Collection[Partition]) -> Committed:
+        client = make_client(ck.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
+        try:
+            return capi.committed(client, list(partitions), _ANSWERS_WITHIN)
+        finally:
+            client.close()
+
+    def _existing(self, groups: Collection[str]) -> list[str]:
+        """Return the groups that may have commits; one that may not be seen cannot be used, either."""
+        if not groups:
+            return []
+        client = coordinator_client(self._config)  # it, and its request, end with its last reference
+        deadline = time.monotonic() + _ANSWERS_WITHIN
+        answers = ask_for_members_of(client, groups)
+        return [group for group, asked in answers.items() if _exists(group, asked, deadline - time.monotonic())]
+
+    def _sentence(self, group: str, topics: Collection[str]) -> str:
+        names = " and ".join(topics)
+        own = level_group(self._base, self._level_of(next(iter(topics)))) if self._per_level else self._base
+        owner, other = ("level's group", "group") if self._per_level else ("group", "level's group")
+        if self._per_level:
+            of_levels = " ".join(f"--topic {topic}={self._level_of(topic)}" for topic in topics)
+            keep = f"group.per.level to false to read all levels in the group {group} as it is"
+            copy = f"{group} {self._base} --to-levels {of_levels}"
+        else:
+            keep = "group.per.level to true to go on with a group for each level"
+            copy = f"{self._base} {self._base} --from-levels"
+        chosen = " ".join(f"--topic {topic}" for topic in topics)
+        return (
+            f"The {other} {group} has commits of {names}, and the {owner} {own} has none: a start would pass over "
+            f"them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or begin anew with "
+            f"`headway offsets reset {own} {chosen} --earliest`."
+        )
+
+
+def _exists(group: str, asked: "Future[ConsumerGroupDescription]", timeout: float) -> bool:
+    try:
+        return not is_gone(asked.result(max(0.0, timeout)))
+    except TimeoutError:
+        raise KafkaError(f"The coordinator of the group {group} does not answer yet.") from None
+    except ck.KafkaException as error:
+        cause = error.args[0]
+        if cause.code() in NO_GROUP:
+            return False
+        if is_refusal(cause):
+            log.info("Whether the group %s has commits is not looked at: this client may not see it.", group)
+            return False
+        raise KafkaError(f"The group {group} could not be described: {cause.str().rstrip('.')}.") from error

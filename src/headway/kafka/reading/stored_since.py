@@ -1,0 +1,48 @@
+"""What was stored in topics since a moment, for a new group and for a reader."""
+
+from collections.abc import Iterator, Mapping
+
+import confluent_kafka as ck
+
+from headway.config import Config
+from headway.kafka.binding.factory import make_client
+from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.records import Message
+
+_AWAITED_FOR = 1.0  # seconds
+
+
+def commit_starts(config: Config, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Commit the offsets at which a group without members is to begin."""
+    client = make_client(ck.Consumer, {"log_level": 2, **config, "group.id": group, "enable.auto.commit": False})
+    try:
+        client.commit(
+            offsets=[ck.TopicPartition(*place, offset) for place, offset in offsets.items()], asynchronous=False
+        )
+    finally:
+        client.close()
+
+
+def read_between(
+    config: Config, starts: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]
+) -> Iterator[Message]:
+    """Yield what is readable from the starts to before the ends, one partition after the other."""
+    client = unjoined_consumer(
+        {"log_level": 2, **config, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    )
+    try:
+        for place, end in sorted(ends.items()):
+            if starts.get(place, 0) < end:
+                yield from _read(client, place, starts.get(place, 0), end)
+    finally:
+        client.close()
+
+
+def _read(client: ck.Consumer, place: tuple[str, int], start: int, end: int) -> Iterator[Message]:
+    client.assign([ck.TopicPartition(*place, start)])
+    while start < end:
+        for message in client.consume(500, _AWAITED_FOR):
+            if message.error() is not None:
+                return  # the end of the partition: what is left are markers of transactions
+            start = (message.offset() or 0) + 1
+            yield message

@@ -1,0 +1,122 @@
+"""One run of a pipeline: its session, its source, and the queries that it starts."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headway.connection_settings import connection_of
+
+Topics = str | Sequence[str] | Mapping[str, int]
+
+
+@dataclass(slots=True)
+class PipelineRun:
+    """The parameters of a run, as `headway pipeline run package.module:pipeline` hands them to the pipeline.
+
+    Args:
+        spark: The session.
+        kafka: librdkafka's settings.
+        topics: The topics to read; as a mapping, topics that exist already, each with its level.
+        levels: The number of levels.
+        directory: The directory for checkpoints and results.
+        once: Whether each query ends with what is there now; otherwise it goes on until it is stopped.
+        options: The options of the pipeline itself, as `--set name=value` gives them.
+        results_name: The name of the results in the directory.
+    """
+
+    spark: SparkSession
+    kafka: Mapping[str, Any] = field(repr=False)  # can hold secrets
+    topics: Topics
+    levels: int
+    directory: str
+    once: bool = True
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    results_name: str = "results"
+    kept: bool = False
+    _queries: list[StreamingQuery] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def results(self) -> str:
+        """The directory of the results, of which the report is made."""
+        return f"{self.directory}/{self.results_name}"
+
+    @property
+    def sink_options(self) -> dict[str, str]:
+        """The options that say where Kafka is, for `format("headway")` to write."""
+        return {f"kafka.{name}": str(value) for name, value in connection_of(self.kafka).items()}
+
+    def source(self, topics: Topics | None = None, **options: Any) -> DataFrame:
+        """Return the records of the topics by priority, as a stream from the first one on.
+
+        `topics` are others than those of the run, with as many levels. `options` are further ones of
+        `format("headway")`, or in place of those that are chosen here.
+        """
+        topics = self.topics if topics is None else topics
+        kafka = self.kafka if topics is self.topics else connection_of(self.kafka)
+        return source(self.spark, kafka, topics, self.levels, **options)
+
+    def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
+        """Start a query with a checkpoint of this name; if the run is `once`, wait for its end.
+
+        So a query that is started next reads all that this one has written.
+        """
+        query = triggered(writer.option("checkpointLocation", f"{self.directory}/checkpoint/{name}"), self.once).start()
+        self._queries.append(query)
+        if self.once:
+            query.awaitTermination()
+        return query
+
+    def keep(self, rows: DataFrame, name: str = "kept") -> StreamingQuery:
+        """Start a query that keeps rows as Parquet, for the report; wait for its end if the run is `once`.
+
+        The report needs the columns `level`, `produced_at`, `read_at` and `done_at`, as `stamped` makes the last two. A
+        micro-batch that comes again replaces its earlier files.
+        """
+        self.kept = True
+        return self.start(rows.writeStream.foreachBatch(parquet_writer(self.results)), name)
+
+    def wait(self) -> None:
+        """Wait until one of the queries has ended, then stop the others; raise the error of one that failed."""
+        try:
+            if not self.once and self._queries:
+                self.spark.streams.awaitAnyTermination()
+        finally:
+            for query in self._queries:
+                query.stop()
+
+
+Pipeline = Callable[[PipelineRun], Any]
+"""A function that starts the queries of a pipeline on a run."""
+
+
+def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels: int, **options: Any) -> DataFrame:
+    """Return the records of all levels, as a stream from the first record on; `kafka` is librdkafka's settings."""
+    if isinstance(topics, Mapping):
+        chosen: dict[str, Any] = {"priorities": json.dumps(dict(topics))}
+    else:
+        chosen = {"subscribe": topics if isinstance(topics, str) else ",".join(topics), "levels": levels}
+    return (
+        spark.readStream.format("headway")
+        .options(**{f"kafka.{name}": value for name, value in kafka.items()})
+        .options(**{**chosen, "startingOffsets": "earliest", "maxRecordsPerTrigger": 100_000, **options})
+        .load()
+    )
+
+
+def triggered(writer: DataStreamWriter, once: bool) -> DataStreamWriter:
+    """Return the writer of a query that ends with what is there now, or goes on each second."""
+    return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
+
+
+def parquet_writer(directory: str) -> Callable[[DataFrame, int], None]:
+    """Return a function for `foreachBatch`: it writes a micro-batch, and replaces its earlier files."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(f"{directory}/batch={batch}")
+
+    return write

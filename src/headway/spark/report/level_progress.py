@@ -1,0 +1,111 @@
+"""The progress of queries by level: a listener that prints a table for each micro-batch."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from headway.kafka.reading.topic_naming import TopicNaming
+from headway.spark.source.offset_json import from_json
+
+
+class LevelProgress(NamedTuple):
+    """One level of a micro-batch: the records it read, those it left, and for how long the oldest of these waits.
+
+    The wait is in seconds since the query saw the record, None if it is not known.
+    """
+
+    level: int
+    read: int
+    waiting: int
+    oldest_wait: float | None
+
+
+def by_level(source: Mapping[str, Any]) -> list[LevelProgress]:
+    """Return the levels of a source in a query's progress, highest first; none for a source that is not Headway's.
+
+    `source` is one of `sources` in `query.lastProgress`; offsets may be JSON or text.
+    """
+    start, end, latest = (_form(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
+    if "offsets" not in end or "topicIds" not in end:
+        return []
+    naming = TopicNaming(None, end["priorities"]) if "priorities" in end else TopicNaming(1)
+    reached = from_json(end["offsets"], naming)
+    begun = from_json(end.get("begun", start.get("offsets", {})), naming)
+    ends = from_json(latest.get("offsets", {}), naming)
+    read, waiting = Counter[int](), Counter[int]()
+    for at, stop in reached.items():
+        read[at.level] += max(0, stop - begun.get(at, stop))
+        waiting[at.level] += max(0, ends.get(at, stop) - stop)
+    waits = latest.get("oldestWaitSeconds", {})
+    return [
+        LevelProgress(level, read[level], waiting[level], waits.get(str(level), None if waiting[level] else 0.0))
+        for level in sorted(read, reverse=True)
+    ]
+
+
+def limit_of(source: Mapping[str, Any]) -> int | None:
+    """Return the limit of the micro-batch that followed from targetTriggerTime; None if there is none."""
+    limit = _form(source.get("endOffset")).get("limit")
+    return limit if isinstance(limit, int) else None
+
+
+def table(progress: Mapping[str, Any]) -> str:
+    """Return a query's progress as text for people: a line for the micro-batch, and one for each level."""
+    took = progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)) / 1000
+    name = progress.get("name") or progress.get("id")
+    sources = progress.get("sources", [])
+    levels = [by_level(source) for source in sources]
+    # Spark counts the rows of a frame as often as a `foreachBatch` function computes it.
+    rows = sum(each.read for own in levels for each in own) if any(levels) else progress.get("numInputRows", 0)
+    lines = [f"{name}, micro-batch {progress.get('batchId')}: {rows:,} records in {took:.1f} s"]
+    lines[0] += "".join(f", limit {limit:,}" for source in sources if (limit := limit_of(source)) is not None)
+    for each in chain.from_iterable(levels):
+        oldest = "" if not each.oldest_wait else f", the oldest for {each.oldest_wait:,.0f} s"
+        lines.append(f"  level {each.level}  {each.read:>11,} read  {each.waiting:>11,} waiting{oldest}")
+    return "\n".join(lines)
+
+
+class ProgressListener(StreamingQueryListener):
+    """A listener that writes how each micro-batch fared, by level: `spark.streams.addListener(ProgressListener())`.
+
+    `write` gets the text of each micro-batch with rows. It is called on a thread of Spark's.
+    """
+
+    def __init__(self, write: Callable[[str], Any] = print) -> None:
+        self._write = write
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Write the progress."""
+        if event.progress.numInputRows:
+            self._write(table(json.loads(event.progress.json)))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Write that a query has ended with an error."""
+        if event.exception:
+            self._write(f"{event.id} has ended: {event.exception.splitlines()[0]}")
+
+
+def _form(offset: Any) -> Mapping[str, Any]:
+    """Return an offset as JSON; an empty object for what is none, as other sources have."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            offset = None
+    return offset if isinstance(offset, dict) else {}

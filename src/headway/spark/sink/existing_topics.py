@@ -1,0 +1,73 @@
+"""The topics of rows where each level is a topic under its own name, as the option `priorities` says."""
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from headway.declarations import shown
+from headway.errors import DeliveryError
+
+NameOf = Callable[[int], str]
+"""Returns the name of the row at an index, for a sentence."""
+
+
+def existing_topics(
+    topics: pa.Array | None, levels: pa.Array | None, priorities: Mapping[str, int], name_of: NameOf
+) -> pa.Array:
+    """Return the Kafka topic of each row: its own topic, or that of its level.
+
+    Raises `DeliveryError` for a topic or level that `priorities` does not have, and for a row whose level is not the
+    priority of its topic.
+    """
+    if topics is None:
+        assert levels is not None  # noqa: S101 - the columns were checked
+        refuse_null("level", levels, name_of)
+        return _topics_of(levels, priorities, name_of)
+    refuse_null("topic", topics, name_of)
+    expected = _levels_of(topics, priorities, name_of)
+    if levels is not None and (index := first_true(pc.not_equal(levels.cast(pa.int64()), expected))) >= 0:
+        raise DeliveryError(
+            f"{name_of(index)} is for level {levels[index]} of {topics[index]}, to which the option priorities gives "
+            f"level {expected[index]}. Drop the column level, or correct the option."
+        )
+    return topics
+
+
+def _topics_of(levels: pa.Array, priorities: Mapping[str, int], name_of: NameOf) -> pa.Array:
+    found = pc.index_in(levels.cast(pa.int64()), pa.array(priorities.values(), pa.int64()))
+    if found.null_count:
+        index = first_true(pc.is_null(found))
+        raise DeliveryError(
+            f"{name_of(index)} is for level {levels[index]}, and the option priorities gives no topic this level. Add "
+            "one, or correct the column level."
+        )
+    return pa.array(priorities, pa.string()).take(found)
+
+
+def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf) -> pa.Array:
+    # In bytes, since Spark's text need not be UTF-8.
+    names = pa.array([name.encode() for name in priorities], pa.large_binary())
+    in_bytes = topics.cast(pa.binary() if pa.types.is_string(topics.type) else pa.large_binary())
+    found = pc.index_in(in_bytes.cast(pa.large_binary()), names)
+    if found.null_count:
+        index = first_true(pc.is_null(found))
+        topic = in_bytes[index].as_py().decode(errors="replace")
+        raise DeliveryError(
+            f"{name_of(index)} is for the topic {shown(topic)}, which the option priorities does not name. Add it "
+            "there, or correct the column topic."
+        )
+    return pa.array(priorities.values(), pa.int64()).take(found)
+
+
+def first_true(found: pa.Array) -> int:
+    """Return the index of the first true element, -1 if there is none."""
+    return int(pc.index(found, pa.scalar(True)).as_py())
+
+
+def refuse_null(name: str, column: pa.Array, name_of: NameOf) -> None:
+    """Raise `DeliveryError` for the first null of a column."""
+    if column.null_count:
+        raise DeliveryError(
+            f"{name_of(first_true(pc.is_null(column)))} has no {name}: it is null. Fill it in, or filter such rows out."
+        )

@@ -1,0 +1,35 @@
+"""Rows that expire: the column `expires`, as the header that consumers read."""
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+from headway.core.untrusted import LATEST
+from headway.errors import DeliveryError
+from headway.expiry import expiry_header
+from headway.kafka.producer.columnar import Columns
+
+
+def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int | None] | None) -> Columns:
+    """Return the records with the header of those that expire; times are in microseconds since the epoch.
+
+    Raises `DeliveryError` for a time out of bounds, and for a row that would have expired when it is due.
+    """
+    headers: list[Any] = []
+    rows = zip(expires, due or repeat(None), columns.headers or repeat(None), strict=False)
+    for index, (at, due_at, own) in enumerate(rows):
+        if at is None:
+            headers.append(own)
+            continue
+        if not 0 <= at // 1000 <= LATEST:
+            raise DeliveryError(
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970; it must be after 1970, and before the "
+                "year 10,000. Correct the column expires, or leave it null."
+            )
+        if due_at is not None and at <= due_at:
+            raise DeliveryError(
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970 and is due at {due_at // 1000}: it would "
+                "have expired by then. Give a later time in the column expires, or leave it null."
+            )
+        headers.append([*(own or ()), expiry_header(at // 1000)])
+    return columns._replace(headers=headers)

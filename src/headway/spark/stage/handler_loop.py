@@ -1,0 +1,26 @@
+"""The event loop of the coroutines of a Python worker, which outlives its tasks."""
+
+import asyncio
+import threading
+from functools import cache, partial
+
+from headway.execution.event_loop import run_whatever_is_raised
+from headway.runtime.precise_loop import precise_event_loop
+
+LOOP_ANSWERS_WITHIN = 10.0  # seconds
+
+
+@cache
+def handler_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of this Python worker. It outlives tasks, and so do connections that were made in it."""
+    loop = precise_event_loop()
+    serve = partial(run_whatever_is_raised, loop, loop.create_future())
+    threading.Thread(target=serve, name="headway-event-loop", daemon=True).start()
+    return loop
+
+
+def answers(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the loop still runs callbacks."""
+    answered = threading.Event()
+    loop.call_soon_threadsafe(answered.set)
+    return answered.wait(LOOP_ANSWERS_WITHIN)

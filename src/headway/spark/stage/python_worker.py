@@ -1,0 +1,146 @@
+"""The handlers that a Python worker of Spark keeps over its tasks, and what a lifespan makes for each.
+
+A Python worker is a process that Spark's daemon forks, and that has one task at a time. Spark gives it nothing by which
+to end anything: it leaves by `os._exit`, which calls no `atexit`, and with the program the daemon kills its process
+group. So what is kept here ends in `os._exit`, and the process leaves the group and looks for the daemon itself. A
+process that is killed ends nothing.
+"""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple, NoReturn
+
+from pyspark import TaskContext, cloudpickle
+
+from headway.declarations import is_coroutine_function
+from headway.errors import LifespanError
+from headway.execution.lifespan import SHUT_DOWN_WITHIN, Consequences, Life, Lifespan
+from headway.spark.stage.handler_loop import handler_loop
+from headway.spark.stage.settings import RowHandler
+
+log = logging.getLogger(__name__)
+
+MOST_KEPT = 8
+"""Handlers in a process; a further one takes the place of the one that was not used for longest."""
+
+_LOOK_FOR_DAEMON_EVERY = 1.0  # seconds
+_OF_ROWS = Consequences(
+    at_start="No row was handled.",
+    at_end="The results of all rows that are done are with Spark.",
+    of_an_early_end="Its task fails, and the next Python worker starts it anew.",
+)
+
+
+class Shared:
+    """The life of what a handler's calls share in this process. Raises `LifespanError` if it cannot be started."""
+
+    def __init__(self, lifespan: Lifespan, handler: RowHandler) -> None:
+        self.failure: LifespanError | None = None
+        """The error of a lifespan that ended by itself."""
+        self._life = Life(lifespan, None, _OF_ROWS)
+        loop = handler_loop() if is_coroutine_function(handler) else None
+        try:
+            self._life.start(handler, loop, lambda: False, self._fail)
+        except LifespanError:
+            self._life.close(0.0)
+            raise
+
+    def state(self) -> Any:
+        """Return what the lifespan yields."""
+        return self._life.state
+
+    def check(self) -> None:
+        """Raise the error of a lifespan that has ended by itself."""
+        if self.failure:
+            raise self.failure
+
+    def close(self) -> None:
+        """End it, within some seconds; log what it raises."""
+        self._life.close(0.0)
+        if self._life.failure:
+            log.error("%s", self._life.failure)
+
+    def _fail(self, failure: LifespanError) -> None:
+        self.failure = failure
+
+
+class Kept(NamedTuple):
+    """A handler as this process keeps it, and what its calls share, if it has a lifespan."""
+
+    handler: RowHandler
+    shared: Shared | None
+
+
+_kept: OrderedDict[bytes, Kept] = OrderedDict()
+_ending = threading.Lock()
+
+
+def pickled(handler: RowHandler, lifespan: Lifespan | None) -> bytes:
+    """Return both in one form for `kept`: so globals of the program are the same to them."""
+    return cloudpickle.dumps((handler, lifespan))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def kept(form: bytes) -> Kept:
+    """Return the handler and what it shares, the same for all tasks of this process. Its form comes from the driver.
+
+    Raises `LifespanError` for a lifespan that fails at its start.
+    """
+    found = _kept.get(form)
+    if found is None:
+        while len(_kept) >= MOST_KEPT:
+            _close(_kept.popitem(last=False)[1])
+        handler, lifespan = cloudpickle.loads(form)
+        if lifespan is not None and TaskContext.get() is not None:
+            _end_with_process()
+        found = _kept[form] = Kept(handler, None if lifespan is None else Shared(lifespan, handler))
+    _kept.move_to_end(form)
+    return found
+
+
+def end_all() -> None:
+    """End what all handlers share; a second caller waits for the first."""
+    with _ending:
+        # At once, so that all have the same few seconds.
+        closing = [
+            threading.Thread(target=_close, args=(_kept.popitem()[1],), name="headway-lifespan-end", daemon=True)
+            for _ in range(len(_kept))
+        ]
+        for thread in closing:
+            thread.start()
+        until = time.monotonic() + 2 * SHUT_DOWN_WITHIN
+        for thread in closing:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _close(one: Kept) -> None:
+    if one.shared:
+        one.shared.close()
+
+
+@cache
+def _end_with_process() -> None:
+    """Have `end_all` called when this process of Spark's leaves, or its daemon is gone."""
+    atexit.register(end_all)  # without a daemon the process ends as any other
+    os._exit = partial(_end_and_exit, os._exit, os.getpid())
+    daemon = os.getppid()
+    if os.getpgid(0) == daemon:
+        os.setpgid(0, 0)  # of a group's end a process would not know
+    threading.Thread(target=_leave_with, args=(daemon,), name="headway-spark-daemon", daemon=True).start()
+
+
+def _end_and_exit(exit_at_once: Callable[[int], NoReturn], owner: int, code: int) -> NoReturn:
+    if os.getpid() == owner:  # and not a fork of it
+        end_all()
+    exit_at_once(code)
+
+
+def _leave_with(daemon: int) -> None:
+    while os.getppid() == daemon:
+        time.sleep(_LOOK_FOR_DAEMON_EVERY)
+    os._exit(1)

@@ -1,0 +1,101 @@
+"""One rate over all tasks of a stage: tasks ask for starts, and are granted them in turn.
+
+Shares of the rate would be those of tasks whose number no task knows, and that come and go with each micro-batch. What
+a task with little to do has of them, no other could use.
+
+Invariant: over any stretch of time no more starts are granted than the rate allows, plus one burst of a tenth of a
+second (or one start).
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from headway.core.engine.concurrency import Concurrency
+
+T = TypeVar("T", bound=Hashable)
+
+_BURST = 0.1  # seconds' worth of the rate
+_GRAIN = 0.01  # grant so many seconds' worth at a time, or one start
+_ROUNDING = 1e-9
+
+
+class Grants(Generic[T]):
+    """The starts that a rate per second allows, for those who ask.
+
+    >>> grants = Grants(100, now=0.0)
+    >>> grants.ask("a", 50), grants.ask("b", 2), grants.due(now=0.0)
+    (None, None, [('a', 5), ('b', 2)])
+    >>> grants.ask("a", 50), grants.due(now=0.0), grants.due(now=0.0), grants.next_due()
+    (None, [('a', 3)], [], None)
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._burst = max(1.0, rate * _BURST)
+        self._left = self._burst
+        self._filled_at = now
+        self._asked: OrderedDict[T, int] = OrderedDict()
+
+    def ask(self, who: T, starts: int) -> None:
+        """Note how many starts someone wants, in place of what they asked for before."""
+        self._asked[who] = starts
+
+    def leave(self, who: T) -> None:
+        """Forget what someone asked for."""
+        self._asked.pop(who, None)
+
+    def due(self, now: float) -> Sequence[tuple[T, int]]:
+        """Return what is granted now, to those who have asked for longest; what was granted is no longer asked for."""
+        self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        granted: list[tuple[T, int]] = []
+        if not self._asked or self._left + _ROUNDING < self._least():
+            return granted
+        while self._asked and self._left + _ROUNDING >= 1:
+            part = max(1, int((self._left + _ROUNDING) / len(self._asked)))
+            who, wanted = self._asked.popitem(last=False)
+            granted.append((who, min(part, wanted)))
+            self._left -= min(part, wanted)
+        return granted
+
+    def next_due(self) -> float | None:
+        """Return when more can be granted; None if nobody asks."""
+        return self._filled_at + max(0.0, self._least() - self._left) / self._rate if self._asked else None
+
+    def _least(self) -> float:
+        """Return how many starts are granted at a time: one message costs as much as many of them."""
+        return max(1.0, min(self._rate * _GRAIN, sum(self._asked.values())))
+
+
+class GrantedConcurrency(Concurrency):
+    """A limit on works that run at a time, of which no more start than were granted.
+
+    `ready` tells how many works could start now, and `ask` asks for so many; `grant` takes the answer.
+    """
+
+    def __init__(self, most: int, *, adaptive: bool, ready: Callable[[float], int], ask: Callable[[int], None]) -> None:
+        super().__init__(most, adaptive=adaptive)
+        self.is_paced = True
+        self._ready = ready
+        self._ask = ask
+        self._granted = 0  # below 0 after a batch of more works than were granted
+        self._is_asking = False
+
+    def free(self, running: int, now: float) -> int:
+        """Return how many works may start now; ask for more starts if there are none for works that could start."""
+        free = super().free(running, now)
+        if free > 0 >= self._granted and not self._is_asking and (ready := self._ready(now)):
+            self._is_asking = True
+            self._ask(min(ready, self.limit) - self._granted)
+        return min(free, self._granted)
+
+    def started(self, count: int, running: int, now: float) -> None:
+        """Note that `count` works have started, and that `running` run now."""
+        super().started(count, running, now)
+        self._granted -= count
+
+    def grant(self, starts: int) -> None:
+        """Note the answer."""
+        self._is_asking = False
+        self._granted += starts

@@ -1,0 +1,168 @@
+"""The rate of a stage over a network: the driver grants starts, and each task holds a connection to it.
+
+Tasks come and go with micro-batches and executors, and only the driver outlives them. It listens at the address to
+which executors connect anyway, at a port of its own. A task that is gone has closed its connection, whatever ended it.
+"""
+
+import asyncio
+import hmac
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+from pyspark import SparkContext
+
+from headway.core.user_errors import description_of
+from headway.errors import HeadwayError
+from headway.execution.event_loop import LoopThread
+from headway.spark.stage.rate_grants import Grants
+
+_CONNECT_WITHIN = 30.0  # seconds
+_HELLO_WITHIN = 30.0
+_FORGET_AFTER = 60.0  # seconds without a task; a limit is full again by then, or allows few starts anyway
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """The rate of one stage, and where its tasks ask for it."""
+
+    rate: float
+    host: str
+    port: int
+    secret: str
+    name: str  # of the stage, different for each
+
+
+class RateOffice:
+    """The driver's part: it grants the starts of all stages, from one port of the interface `bind`."""
+
+    def __init__(self, bind: str) -> None:
+        self._secret = secrets.token_hex(16)
+        self._stages: dict[str, _Stage] = {}
+        loop = LoopThread().loop
+        server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, bind, 0), loop).result()
+        self._port: int = server.sockets[0].getsockname()[1]
+        self._server = server  # which else would be closed
+
+    def limit(self, rate: float, host: str) -> RateLimit:
+        """Return a limit for a new stage, whose tasks find this office at a host."""
+        return RateLimit(rate, host, self._port, self._secret, secrets.token_hex(8))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = ""
+        try:
+            hello = (await asyncio.wait_for(reader.readline(), _HELLO_WITHIN)).decode().split()
+            if len(hello) != 3 or not hmac.compare_digest(hello[0], self._secret):
+                return
+            name, rate = hello[1], float(hello[2])
+            stage = self._stages.setdefault(name, _Stage(Grants(rate, time.monotonic())))
+            stage.tasks.add(writer)
+            while line := await reader.readline():
+                stage.ask(writer, int(line))
+        except (OSError, ValueError, TimeoutError):  # the task was killed, or it is none of ours
+            pass
+        finally:
+            if name:
+                self._leave(name, writer)
+            writer.close()
+
+    def _leave(self, name: str, writer: asyncio.StreamWriter) -> None:
+        stage = self._stages[name]
+        stage.leave(writer)
+        if not stage.tasks:
+            asyncio.get_running_loop().call_later(_FORGET_AFTER, self._forget, name)
+
+    def _forget(self, name: str) -> None:
+        if (stage := self._stages.get(name)) and not stage.tasks:
+            del self._stages[name]
+
+
+class _Stage:
+    """The tasks of a stage that are connected, and what they are granted."""
+
+    def __init__(self, grants: Grants[asyncio.StreamWriter]) -> None:
+        self._grants = grants
+        self._timer: asyncio.TimerHandle | None = None
+        self.tasks: set[asyncio.StreamWriter] = set()
+
+    def leave(self, task: asyncio.StreamWriter) -> None:
+        """Forget a task."""
+        self.tasks.discard(task)
+        self._grants.leave(task)
+
+    def ask(self, task: asyncio.StreamWriter, starts: int) -> None:
+        """Note what a task wants."""
+        self._grants.ask(task, starts)
+        if self._timer is None:
+            self._grant()
+
+    def _grant(self) -> None:
+        now = time.monotonic()
+        for task, starts in self._grants.due(now):
+            task.write(b"%d\n" % starts)
+        due = self._grants.next_due()
+        loop = asyncio.get_running_loop()
+        self._timer = None if due is None else loop.call_later(max(0.0, due - now), self._grant)
+
+
+def limit_for(rate: float, context: SparkContext) -> RateLimit:
+    """Return a limit for a new stage of a program."""
+    conf = context.getConf()
+    host = str(conf.get("spark.driver.host", "127.0.0.1"))
+    return _office(str(conf.get("spark.driver.bindAddress", host))).limit(rate, host)
+
+
+@cache  # it ends with the program
+def _office(bind: str) -> RateOffice:
+    return RateOffice(bind)
+
+
+class RateClient:
+    """A task's part: it asks for starts, and hands on what is granted, in a thread of its own.
+
+    The constructor raises `HeadwayError` if the driver cannot be reached.
+    """
+
+    def __init__(self, limit: RateLimit, granted: Callable[[int], None], gone: Callable[[HeadwayError], None]) -> None:
+        self._address = f"{limit.host}:{limit.port}"
+        try:
+            self._socket = socket.create_connection((limit.host, limit.port), _CONNECT_WITHIN)
+            self._socket.settimeout(None)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(f"{limit.secret} {limit.name} {limit.rate!r}\n".encode())
+        except OSError as error:
+            raise self._unreachable(error) from error
+        self._granted = granted
+        self._gone = gone
+        self._closed = False
+        threading.Thread(target=self._read, name="headway-rate", daemon=True).start()
+
+    def ask(self, starts: int) -> None:
+        """Ask for so many starts."""
+        with suppress(OSError):  # the driver is gone, as the reading thread finds out
+            self._socket.sendall(b"%d\n" % starts)
+
+    def close(self) -> None:
+        """Leave; nothing is handed on any more."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _read(self) -> None:
+        with suppress(OSError), self._socket.makefile("rb") as lines:
+            for line in lines:
+                self._granted(int(line))
+        if not self._closed:
+            self._gone(self._unreachable(ConnectionError("the connection has ended")))
+
+    def _unreachable(self, error: OSError) -> HeadwayError:
+        return HeadwayError(
+            f"The task asks the driver at {self._address} for its part of the rate_limit, and cannot reach it: "
+            f"{description_of(error)}. Let executors connect to any port of the driver, or give no rate_limit."
+        )

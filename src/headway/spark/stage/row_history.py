@@ -1,0 +1,78 @@
+"""The history of a row's record: what it brings along in its headers, and what it takes along when it comes again."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure, Work
+from headway.core.retry import failure_behind
+from headway.dead_letters import name_and_text
+from headway.execution.context import wall_time
+from headway.expiry import HEADER as EXPIRES
+from headway.expiry import expiry_of
+from headway.history import HEADER, History, after_attempt, history_of, told
+from headway.parallel.brought_along import failure_of
+from headway.spark.stage.input_batch import InputBatch, StageRow
+from headway.spark.stage.input_row import InputRow, place_of
+from headway.spark.stage.row_record import headers_of, kafka_topic_of, origin_of, timestamp_of
+
+_OURS = pa.array([HEADER, EXPIRES])
+
+
+def brought_along(batch: InputBatch, now: float, expires_after: float | None = None) -> Mapping[StageRow, Brought]:
+    """Return what the records of a batch bring along, of those that bring anything; `now` is of the monotonic clock.
+
+    A record expires so many seconds after its timestamp, or after that which it had when it was first sent.
+    """
+    headers = batch.column("headers")
+    if expires_after is None and (headers is None or not _may_have_ours(headers)):
+        return NOTHING_BROUGHT
+    found: dict[StageRow, Brought] = {}
+    for row in batch.rows:
+        columns, index = place_of(row.row)
+        own = headers_of(columns, index)
+        history = history_of(own, kafka_topic_of(columns, index) or "")
+        failure = failure_of(history) if history else None
+        at = expiry_of(own)
+        since = history.since if history and history.since else timestamp_of(columns, index)
+        if expires_after is not None and since > 0:
+            latest = since + round(expires_after * 1000)
+            at = latest if at is None else min(at, latest)
+        if failure or at is not None:
+            found[row] = Brought(failure, math.inf if at is None else now + at / 1000 - time.time())
+    return found
+
+
+def failure_after(work: Work[Any], error: BaseException, *, untried: bool = False) -> Failure | None:
+    """Return the failed attempts of a work after this one, which failed with this error."""
+    return work.again(0.0, failure_behind(error), time.monotonic(), untried).failure
+
+
+def history_after(row: InputRow, failure: Failure | None) -> str | None:
+    """Return the header of a row's record after these attempts; None for a row that is not of a record."""
+    columns, index = place_of(row)
+    topic, origin = kafka_topic_of(columns, index), origin_of(columns, index)
+    if topic is None or origin is None:
+        return None
+    known = history_of(headers_of(columns, index), topic)
+    since = known.since if known and known.since else timestamp_of(columns, index)
+    if failure is None:
+        history = History(topic, origin, since=since if since > 0 else None)
+    else:
+        first = told(*name_and_text(failure.first_error), wall_time(failure.first_at))
+        last = told(*name_and_text(failure.error), wall_time(failure.at))
+        history = after_attempt(topic, origin, since, failure.attempts, failure.untried, first, last)
+    return history.header()[1].decode()
+
+
+def _may_have_ours(headers: pa.Array) -> bool:
+    """Return whether a header of ours may be among these; quick, since most rows have none."""
+    try:
+        names: Sequence[Any] = headers.flatten().flatten()[0]
+        return bool(pc.any(pc.is_in(names, _OURS)).as_py())
+    except Exception:  # a column of the user's, of another type
+        return True

@@ -1,0 +1,72 @@
+"""The record behind a row: its Kafka topic, origin and headers, read from the columns of `format("headway")`.
+
+Invariant: these columns may hold anything, since users make them, too. Whatever they hold, nothing is raised: what is
+no record's is as if the column were missing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from headway.core.levels.naming import level_topic
+from headway.history import Origin, history_of
+from headway.records import Header
+
+if TYPE_CHECKING:
+    from headway.spark.stage.input_row import Columns
+
+
+def kafka_topic_of(columns: "Columns", index: int) -> str | None:
+    """Return the Kafka topic of a row's record, with its level if it has one; None without the columns."""
+    topic = _value(columns, index, "topic")
+    if not isinstance(topic, str):
+        return None
+    level: Any = _value(columns, index, "level") if columns.level_topics else None
+    return level_topic(topic, level) if _is_whole(level) else topic
+
+
+def headers_of(columns: "Columns", index: int) -> list[Header]:
+    """Return the headers of a row's record; none without the column `headers` of the source."""
+    found = _value(columns, index, "headers")
+    if not isinstance(found, list):
+        return []
+    return [
+        (each["key"], each["value"])
+        for each in found
+        if isinstance(each, dict) and each.keys() >= {"key", "value"} and isinstance(each["key"], str)
+    ]
+
+
+def origin_of(columns: "Columns", index: int) -> Origin | None:
+    """Return the place at which a row's record was first sent; None without the columns."""
+    topic = kafka_topic_of(columns, index)
+    partition, offset = (_value(columns, index, name) for name in ("partition", "offset"))
+    if topic is None or not _is_whole(partition) or not _is_whole(offset):
+        return None
+    history = history_of(headers_of(columns, index), topic)
+    return history.origin if history else Origin(topic, partition, offset)
+
+
+def timestamp_of(columns: "Columns", index: int) -> int:
+    """Return the timestamp of a row's record in milliseconds since the epoch; 0 without one."""
+    if "timestamp" not in columns.names:
+        return 0
+    try:
+        value = columns.scalar("timestamp", index).cast(pa.timestamp("ms", "UTC"), safe=False).value
+    except Exception:  # a column of the user's, of another type
+        return 0
+    return value if _is_whole(value) else 0
+
+
+def _value(columns: "Columns", index: int, name: str) -> Any:
+    """Return one value, without making its column into Python values; None if there is no such value."""
+    if name not in columns.names:
+        return None
+    try:
+        return columns.scalar(name, index).as_py()
+    except Exception:  # bytes that are no text
+        return None
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and value >= 0

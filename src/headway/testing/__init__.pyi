@@ -1,0 +1,14 @@
+from headway.kafka.binding.mock_cluster import MockCluster
+from headway.testing.stand_ins import context, record
+from headway.testing.worker_run import Call, DeadLetter, Scheduled, WorkerRun, run_until_idle
+
+__all__ = [
+    "Call",
+    "DeadLetter",
+    "MockCluster",
+    "Scheduled",
+    "WorkerRun",
+    "context",
+    "record",
+    "run_until_idle",
+]

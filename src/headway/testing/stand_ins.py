@@ -1,0 +1,132 @@
+"""Records and contexts without a Kafka, to call a handler as the function that it is."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.core.engine.work import Failure
+from headway.core.levels.naming import level_topic
+from headway.declarations import check_whole, shown
+from headway.errors import ConfigError
+from headway.execution.context import Context
+from headway.execution.processes.messages import SentMessage
+from headway.kafka.serialization import key_reader, value_reader
+from headway.records import ConsumerRecord, DeserializedRecord, Header, RecordSource
+from headway.workers import Worker, worker_of
+
+
+class _Attempt(NamedTuple):
+    attempt: int
+    failure: Failure | None
+    level: int
+    arrived: float
+
+
+def record(
+    value: Any = None,
+    key: Any = None,
+    *,
+    worker: Callable[..., Any] | None = None,
+    topic: str | None = None,
+    level: int | None = None,
+    partition: int = 0,
+    offset: int = 0,
+    headers: Sequence[Header] = (),
+    timestamp: int | None = None,
+) -> ConsumerRecord:
+    """Return a record as a handler gets it.
+
+    Text is stored as bytes and comes as bytes, as by a producer. With `worker`, a handler that is declared with
+    `@worker`, value and key come as they do there: the value's bytes, or the JSON of any other value, are read by its
+    `value=`. Without it, a value that is neither text nor bytes comes as it is.
+
+    Args:
+        value: The value.
+        key: The key: text or bytes.
+        worker: The worker whose topic and value the record has.
+        topic: The topic, by default the worker's first.
+        level: The level, for a topic with levels; by default 0 if the worker has levels.
+        partition: The partition of its place.
+        offset: The offset of its place.
+        headers: The headers.
+        timestamp: Milliseconds since the epoch, by default now.
+
+    Raises `ConfigError` for a value that has no JSON, and for a function that is no worker.
+
+    >>> order = record("book 7", key="customer 3", topic="orders", level=2)
+    >>> order.value, order.key, order.level, order.kafka_topic, str(order.origin)
+    (b'book 7', b'customer 3', 2, 'orders-2', 'orders-2-0-0')
+    """
+    declared = None if worker is None else declaration_of(worker)
+    check_whole("partition", partition, 0)
+    check_whole("offset", offset, 0)
+    if topic is None:
+        topic = "topic" if declared is None else next(iter(declared.topics))
+    if level is None and declared is not None and declared.levels is not None:
+        level = 0
+    if topic.startswith("^"):
+        raise ConfigError(f"The worker reads the topics of the pattern {topic!r}. Name one of them with topic=.")
+    raw = _raw(value)
+    config = {} if declared is None else declared.config
+    reader = None if declared is None else declared.reader or config.get("value.deserializer")
+    kafka_topic = topic if level is None else level_topic(topic, level)
+    at = round(time.time() * 1000) if timestamp is None else timestamp
+    message = SentMessage((kafka_topic, partition, offset, _raw(key), raw, list(headers), at, None))
+    source = RecordSource(
+        level or 0,
+        kafka_topic[len(topic) :],
+        key_reader(config.get("key.deserializer"), SentMessage.key),
+        value_reader(reader, SentMessage.value),
+    )
+    if reader is not None:
+        return DeserializedRecord(message, source, raw)
+    return ConsumerRecord(message, source, value if declared is None and not isinstance(value, str) else raw)
+
+
+def context(
+    attempt: int = 1,
+    *,
+    last_error: BaseException | None = None,
+    level: int = 0,
+    queue_time: float = 0.0,
+    state: Any = None,
+) -> Context:
+    """Return a context as a handler gets it.
+
+    Args:
+        attempt: The number of the attempt, from 1.
+        last_error: The error of the attempt before.
+        level: The record's level.
+        queue_time: The seconds that the record was here before.
+        state: What the worker's lifespan yields.
+
+    >>> context(2, last_error=TimeoutError("the bank"), state={"pool": 1}).last_error
+    TimeoutError('the bank')
+    """
+    check_whole("attempt", attempt, 1)
+    now = time.monotonic()
+    failure = Failure(last_error, now, now, attempt - 1, 0, last_error) if last_error else None
+    made = Context(_Attempt(attempt, failure, level, now - queue_time))
+    made.state = state
+    return made
+
+
+def declaration_of(handler: Any) -> Worker:
+    """Return the declaration of a worker; raises `ConfigError` for a function that is none."""
+    declared = worker_of(handler)
+    if declared is None:
+        raise ConfigError(f'{shown(handler)} is no worker. Decorate it, as with @worker("orders", group="billing").')
+    return declared
+
+
+def _raw(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return msgspec.json.encode(value)
+    except Exception as error:
+        raise ConfigError(f"The value or key {shown(value)} has no JSON: {error}. Give bytes.") from error

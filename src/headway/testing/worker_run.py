@@ -1,0 +1,368 @@
+"""Runs of a declared worker on a Kafka of tests: as declared, until it is idle, with all that came of it."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from headway.config import DEFAULT_SCHEDULER, Config
+from headway.core.levels.naming import level_group, subscriptions
+from headway.core.retry import Again, RetriableError, Retries, RetryLater, Verdict
+from headway.dead_letters import PREFIX
+from headway.declarations import called, check_above_zero, check_whole, is_coroutine_function
+from headway.delay.pending import Pending, read_pending
+from headway.delay.topics import read_layout
+from headway.errors import ConfigError
+from headway.kafka.admin import Admin
+from headway.kafka.binding.mock_cluster import mock_at
+from headway.kafka.reading.log_bounds import LogBounds
+from headway.kafka.reading.stored_since import commit_starts, read_between
+from headway.parallel.consumer import ParallelConsumer
+from headway.priority.producer import PriorityProducer, Producer
+from headway.records import ConsumerRecord, Header, Message, ProducerRecord, headers_of
+from headway.testing.stand_ins import declaration_of
+from headway.workers import Worker
+
+_LOOK_EVERY = 0.01  # seconds
+_QUIET = 0.5  # seconds without a new record, if the worker's topics hold more than what was sent here
+_MOCK_HAS_NO_DELAY = (
+    "The mock cluster has no delayed delivery, and {0} in the handler needs it. Use the fixture headway_broker for "
+    "this test."
+)
+
+_LEFT_OUT = {
+    "group.instance.id",  # the group is a new one
+    "auto.offset.reset",  # it begins behind what the topics hold already, and before what is stored now
+}
+
+Partition = tuple[str, int]
+
+
+class Call(NamedTuple):
+    """A call of the handler, of one record or of a batch.
+
+    `attempt` counts from 1; of a batch it is the highest. `wait` is the seconds after which the declared retries would
+    have called again; None if there is no further attempt here, and for a batch.
+    """
+
+    records: Sequence[ConsumerRecord]
+    attempt: int
+    returned: Any
+    error: BaseException | None
+    wait: float | None
+
+
+class DeadLetter(NamedTuple):
+    """A record in the dead letter topic; `exception` is its error's class with the module, as `builtins.OSError`."""
+
+    value: bytes | None
+    key: bytes | None
+    exception: str
+    message: str
+    reason: str
+    attempts: int
+    headers: Sequence[Header]
+
+
+class Scheduled(NamedTuple):
+    """A record that is to be delivered later: of a `RetryLater`, an output with `due`, or a scheduler's."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    due: datetime
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRun:
+    """All that came of a run, in the order in which it happened."""
+
+    calls: list[Call] = field(default_factory=list)
+    """The calls of the handler."""
+    outputs: list[ProducerRecord] = field(default_factory=list)
+    """The stored outputs of a worker with `produces`."""
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    """The records in its dead letter topic, by partition."""
+    schedules: list[Scheduled] = field(default_factory=list)
+    """What its scheduler is to deliver later, the next first."""
+
+    @property
+    def results(self) -> list[Any]:
+        """What the handler returned, of each call that did not raise."""
+        return [call.returned for call in self.calls if call.error is None]
+
+    @property
+    def failures(self) -> list[Call]:
+        """The calls that raised."""
+        return [call for call in self.calls if call.error is not None]
+
+
+def run_until_idle(
+    worker: Callable[..., Any],
+    settings: Config,
+    records: Iterable[ProducerRecord] = (),
+    *,
+    partitions: int = 4,
+    timeout: float = 30.0,
+    skip_waits: bool = True,
+) -> WorkerRun:
+    """Store records, run a worker as it is declared until it is idle, and return what came of it.
+
+    It runs in this process, with its topics, its value, its order, its retries, its dead letter topic, its outputs and
+    its lifespan. It is a member of a group of its own, and sees only what is stored from now on. `executor="process"`
+    runs on threads, since what other processes do could not be seen here. Other settings that its declaration misses
+    are defaults.
+
+    Args:
+        worker: A handler that is declared with `@worker`.
+        settings: Where Kafka is: a broker of tests or the mock, and no other: outputs and dead letters are stored.
+        records: The records to store first. Value and key are text, bytes, or objects that the worker's serialisers
+            are not asked for: make bytes of them.
+        partitions: The number of partitions of topics that do not exist yet, which are created.
+        timeout: The seconds in which the worker has to become idle.
+        skip_waits: Try failed records again at once, and note the declared wait in the call. Nothing else is faster:
+            `time_limit`, `rate_limit`, expiry and due times take the time that they take.
+
+    Raises:
+        TimeoutError: The worker is not idle in time, for example since a record fails again and again.
+        HandlerError: A record failed for good, and the worker has no `dead_letter_topic`.
+        ConfigError: The function is no worker, or the mock cannot do what it needs.
+        Exception: Whatever else ends the worker's run, as `LifespanError`.
+    """
+    check_whole("partitions", partitions, 1)
+    check_above_zero("timeout", timeout)
+    return _Run(declaration_of(worker), settings, partitions, timeout, skip_waits).run(list(records))
+
+
+class _AtOnce(Retries):
+    """Retries without waits."""
+
+    def decide(self, *args: Any, **options: Any) -> Verdict:
+        verdict = super().decide(*args, **options)
+        return verdict._replace(at=0.0) if isinstance(verdict, Again) else verdict
+
+
+class _Run:
+    def __init__(self, declared: Worker, settings: Config, partitions: int, timeout: float, skip_waits: bool) -> None:
+        self._declared = declared
+        self._settings = dict(settings)
+        self._partitions = partitions
+        self._timeout = timeout
+        self._is_mock = mock_at(settings.get("bootstrap.servers")) is not None
+        self._retries: Retries = declared.options.get("retries") or Retries()
+        self._outcome = WorkerRun()
+        self._refusal: ConfigError | None = None
+        self._trouble: Exception | None = None
+        self._is_late = False
+        self._has_ended = threading.Event()
+        self._worker = replace(
+            declared,
+            group=f"{declared.group}-test-{uuid.uuid4().hex[:8]}",
+            on_output=self._note_output if declared.produces else None,
+            config={key: value for key, value in declared.config.items() if key not in _LEFT_OUT},
+            options={
+                **declared.options,
+                "retries": self._without_waits() if skip_waits else self._retries,
+                "executor": None,
+                "processes": None,
+            },
+        )
+        self._consumer: ParallelConsumer
+
+    def _without_waits(self) -> Retries:
+        given = self._retries
+        return _AtOnce(given.backoff, given.max_attempts, given.fatal, given.delay, given.by_exception, given.share)
+
+    def run(self, records: Sequence[ProducerRecord]) -> WorkerRun:
+        """Do it all."""
+        if any(record.due is not None for record in records):
+            raise ConfigError("A record with due= comes later, if a relay runs. Leave out due, to store it now.")
+        by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
+        inputs = self._made([name for names in by_level for name in names if not name.startswith("^")])
+        letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
+        self._made([name for name in self._worker.produces if not name.endswith("*")])
+        bounds = LogBounds(self._settings)
+        begin, letters_begin = bounds.ends(inputs), bounds.ends(letters)
+        self._begin_at(by_level, begin)
+        pending = set(self._pending())
+        self._store(records)
+        self._consumer = self._worker.consumer(self._settings)
+        stopping = threading.Thread(
+            target=self._stop_when_idle, args=[bounds, begin, len(records)], name="headway-test-run", daemon=True
+        )
+        stopping.start()
+        try:
+            self._worker.run(self._consumer, self._watched())
+        finally:
+            self._has_ended.set()
+            self._consumer.close(drain=False)
+            stopping.join()
+        if trouble := self._refusal or self._trouble:
+            raise trouble
+        if self._is_late:
+            raise self._not_idle(len(records))
+        ends = LogBounds(self._settings).ends(letters)
+        read = read_between(self._settings, letters_begin, ends)
+        self._outcome.dead_letters.extend(map(_dead_letter, read))
+        new = [each for handle, each in self._pending().items() if handle not in pending]
+        self._outcome.schedules.extend(map(_scheduled, sorted(new, key=lambda each: each.due)))
+        return self._outcome
+
+    def _made(self, topics: Sequence[str]) -> list[Partition]:
+        """Create the topics that are missing; return the partitions of all."""
+        admin = Admin(self._settings)
+        seen = admin.topics().seen
+        if missing := [topic for topic in topics if topic not in seen]:
+            admin.create(missing, self._partitions)
+            seen = admin.topics().seen
+        return [(topic, number) for topic in topics for number in range(seen.get(topic, self._partitions))]
+
+    def _begin_at(self, by_level: Sequence[Sequence[str]], begin: Mapping[Partition, int]) -> None:
+        """Let the worker begin behind what its topics hold already, whether each level has a group or all have one."""
+        groups = {self._worker.group: [topic for topics in by_level for topic in topics]}
+        if self._worker.levels is not None:
+            groups |= {level_group(self._worker.group, level): list(topics) for level, topics in enumerate(by_level)}
+        for group, topics in groups.items():
+            offsets = {place: offset for place, offset in begin.items() if offset and place[0] in topics}
+            if offsets:
+                commit_starts(self._settings, group, offsets)
+
+    def _store(self, records: Sequence[ProducerRecord]) -> None:
+        levels = self._worker.levels if not isinstance(self._worker.topics, Mapping) else None
+        with (
+            Producer(self._settings) if levels is None else PriorityProducer({**self._settings, "levels": levels})
+        ) as producer:
+            for stored in [producer.send(record) for record in records]:
+                stored.result(self._timeout)
+
+    # The handler
+
+    def _watched(self) -> Callable[..., Any]:
+        handler = self._worker.call
+
+        def handle(record: Any, context: Any) -> Any:
+            try:
+                returned = handler(record, context)
+            except BaseException as error:
+                self._note(record, context, None, error)
+                raise
+            self._note(record, context, returned, None)
+            return returned
+
+        async def handle_async(record: Any, context: Any) -> Any:
+            try:
+                returned = await handler(record, context)
+            except BaseException as error:
+                self._note(record, context, None, error)
+                raise
+            self._note(record, context, returned, None)
+            return returned
+
+        handle.__qualname__ = handle_async.__qualname__ = called(self._worker.handler)  # as errors name it
+        return handle_async if is_coroutine_function(handler) else handle
+
+    def _note(self, record: Any, context: Any, returned: Any, error: BaseException | None) -> None:
+        in_batches = self._worker.batches is not None
+        records, contexts = (list(record), list(context)) if in_batches else ([record], [context])
+        attempt = max(each.attempt for each in contexts)
+        wait = None
+        if error is not None and not in_batches:
+            verdict = self._retries.decide(record, attempt, error, now=0.0, chance=0.0)
+            wait = verdict.at if isinstance(verdict, Again) else None
+        self._outcome.calls.append(Call(records, attempt, returned, error, wait))
+        if self._is_mock and (what := _needs_delay(returned, error)):
+            self._refusal = ConfigError(_MOCK_HAS_NO_DELAY.format(what))
+            self._consumer.stop(drain=False)
+            raise RetriableError(str(self._refusal))
+
+    def _note_output(self, input: Any, output: ProducerRecord, metadata: Any) -> None:
+        self._outcome.outputs.append(output)
+        if self._declared.on_output:
+            self._declared.on_output(input, output, metadata)
+
+    # The end
+
+    def _stop_when_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
+        try:
+            self._wait_until_idle(bounds, begin, count)
+        except Exception as error:  # of Kafka: nobody else would stop the run
+            self._trouble = error
+        finally:
+            self._consumer.stop(drain=not self._is_late and self._trouble is None)
+
+    def _wait_until_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
+        deadline, consumer = time.monotonic() + self._timeout, self._consumer
+        done, since = -1, time.monotonic()
+        while not self._has_ended.wait(_LOOK_EVERY):
+            counts, now = consumer.metrics(), time.monotonic()
+            if counts.done != done or counts.remaining:
+                done, since = counts.done, now
+            if done >= count and not counts.remaining:
+                stored = sum(bounds.ends(list(begin)).values()) - sum(begin.values())
+                if (stored <= done and not self._reads_its_outputs(begin)) or now - since > _QUIET:
+                    return
+            if now > deadline:
+                self._is_late = True
+                return
+
+    def _reads_its_outputs(self, inputs: Iterable[Partition]) -> bool:
+        """Return whether outputs may be inputs, too, and come a moment after their record is done."""
+        return any(
+            fnmatchcase(topic, produced) if produced.endswith("*") else topic == produced
+            for topic, _ in inputs
+            for produced in self._worker.produces
+        )
+
+    def _not_idle(self, count: int) -> TimeoutError:
+        counts = self._consumer.metrics()
+        last = next((call.error for call in reversed(self._outcome.calls) if call.error), None)
+        error = f" The last error was {last!r}." if last else ""
+        return TimeoutError(
+            f"The worker {called(self._worker.handler)} was not idle within {self._timeout:g} s: {counts.done} records "
+            f"are done, {count} were stored, and {counts.failed} attempts failed.{error}"
+        )
+
+    def _pending(self) -> dict[str, Pending]:
+        if self._is_mock:
+            return {}
+        name = self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
+        if read_layout(self._settings, name) is None:
+            return {}
+        return {each.handle: each for each in read_pending(self._settings, name)}
+
+
+def _needs_delay(returned: Any, error: BaseException | None) -> str | None:
+    if isinstance(error, RetryLater):
+        return "RetryLater"
+    outputs = returned if isinstance(returned, list | tuple) else [returned]
+    is_due = any(isinstance(each, ProducerRecord) and each.due is not None for each in outputs)
+    return "an output with due=" if is_due else None
+
+
+def _dead_letter(message: Message) -> DeadLetter:
+    headers = headers_of(message)
+    told = {
+        name.removeprefix(PREFIX): value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+        for name, value in headers
+        if name.startswith(PREFIX)
+    }
+    return DeadLetter(
+        message.value(),
+        message.key(),
+        told.get("exception", ""),
+        told.get("message", ""),
+        told.get("reason", ""),
+        int(told.get("attempts", "0")),
+        headers,
+    )
+
+
+def _scheduled(pending: Pending) -> Scheduled:
+    message = pending.message
+    due = datetime.fromtimestamp(pending.due / 1000, UTC)
+    return Scheduled(pending.schedule.topic, message.value(), message.key(), due, pending.handle)

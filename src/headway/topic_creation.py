@@ -1,0 +1,54 @@
+"""The creation of a topic with its levels, as `headway topics create` does it."""
+
+from collections.abc import Mapping
+
+from headway.config import Config
+from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
+from headway.declarations import check_whole, is_whole, shown
+from headway.errors import ConfigError, KafkaError
+from headway.kafka.admin import Admin
+
+
+def create_topic(
+    settings: Config,
+    topic: str,
+    *,
+    levels: int | None = None,
+    partitions: int = 1,
+    replication_factor: int | None = None,
+    config: Mapping[str, str] | None = None,
+    exist_ok: bool = False,
+) -> list[str]:
+    """Create a topic: one Kafka topic for each level, or one of that very name; wait until the brokers know them.
+
+    Args:
+        settings: Where Kafka is, as for every client.
+        topic: The name.
+        levels: The number of levels; by default the topic has none.
+        partitions: The number of partitions of each level.
+        replication_factor: The number of copies of each partition; by default as the broker says.
+        config: Settings of the topics, as {"retention.ms": "86400000"}.
+        exist_ok: Create those that are missing, and leave the others as they are. So every process of a service can
+            call it at its start.
+
+    Returns the Kafka topics' names. Raises `ConfigError` for an argument out of bounds, and `KafkaError` if Kafka has
+    one of the topics already or refuses.
+    """
+    if levels is not None and (not is_whole(levels) or not 1 <= levels <= MOST_LEVELS):
+        raise ConfigError(f"levels is {shown(levels)}; it must be a whole number from 1 to {MOST_LEVELS}, or left out.")
+    check_whole("partitions", partitions, 1)
+    if replication_factor is not None:
+        check_whole("replication_factor", replication_factor, 1)
+    names = [topic] if levels is None else [level_topic(topic, level) for level in range(levels)]
+    if not all(map(is_topic_name, names)):
+        raise ConfigError(f"The topic is {shown(topic)}. {how_to_create('')}")
+    admin = Admin(settings)
+    existing = admin.topics() if exist_ok else ()
+    wanted = [name for name in names if name not in existing]
+    try:
+        if wanted:
+            admin.create(wanted, partitions, replication_factor, config)
+    except KafkaError:
+        if not exist_ok or not all(map(admin.topics().__contains__, names)):  # another process may have been first
+            raise
+    return names

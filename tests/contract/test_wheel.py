@@ -1,0 +1,108 @@
+"""The built wheel works where nothing else of the project is: the test of what a user installs."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.contract.test_docs import programs
+
+ROOT = Path(__file__).parents[2]
+
+# Asks for the help of every command there is, and says which of them fail.
+EVERY_HELP = """
+import click, json, sys
+from click.testing import CliRunner
+from headway.cli import headway
+
+def ask(command, words):
+    result = CliRunner().invoke(headway, [*words, "--help"], prog_name="headway")
+    asked.append(" ".join(words))
+    if result.exit_code or "Usage:" not in result.output:
+        failed[" ".join(words)] = repr(result.exception) + result.output
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            ask(command.get_command(context, name), [*words, name])
+
+asked, failed = [], {}
+ask(headway, [])
+print(json.dumps({"asked": asked, "failed": failed}))
+"""
+
+
+class Installed:
+    """A clean environment with the wheel in it, and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / "env" / "bin" / "python"
+        (folder / "data").mkdir()
+
+    def run(self, *command: str, seconds: float = 120) -> str:
+        """Run a program of the environment outside the checkout; return its output, or fail with its errors."""
+        variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+        variables |= {"XDG_DATA_HOME": str(self.folder / "data"), "XDG_RUNTIME_DIR": str(self.folder / "data")}
+        done = subprocess.run(
+            [str(self.folder / "env" / "bin" / command[0]), *command[1:]],
+            cwd=self.folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def install(self, extra: str) -> None:
+        """Install the wheel, with the versions of the lock."""
+        [wheel] = self.folder.glob("*.whl")
+        locked = ["--constraint", str(ROOT / "requirements.lock")]
+        uv("pip", "install", "--quiet", "--python", str(self.python), *locked, f"{wheel}{extra}")
+
+
+def uv(*words: str) -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "uv"), *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    uv("build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder))
+    uv("venv", "--quiet", "--python", sys.executable, str(folder / "env"))
+    environment = Installed(folder)
+    environment.install("")
+    return environment
+
+
+def test_every_command_has_its_help_without_any_extra(installed: Installed) -> None:
+    found = json.loads(installed.run("python", "-c", EVERY_HELP))
+    assert found["failed"] == {}
+    assert {"broker start", "topics create", "worker", "pipeline run"} <= set(found["asked"])
+
+
+def test_a_wheel_with_the_broker_extra_runs_the_programs_of_the_readme(installed: Installed) -> None:
+    installed.install("[broker]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    data = ["--data-dir", str(installed.folder / "broker")]
+    try:
+        assert "is ready" in installed.run("headway", "broker", "start", "--port", port, "--ephemeral", *data)
+        at = ["--bootstrap-servers", f"localhost:{port}"]
+        installed.run("headway", "topics", "create", "orders", "--levels", "3", *at)
+        send, receive, *_ = (text.replace("localhost:9092", f"localhost:{port}") for text in programs())
+        assert "delivered at" in installed.run("python", "-c", send)
+        until_urgent = textwrap.indent("if record.level == 2: break", " " * 8)
+        assert "ship at once" in installed.run("python", "-c", receive.rstrip() + "\n" + until_urgent)
+    finally:
+        installed.run("headway", "broker", "stop", *data)

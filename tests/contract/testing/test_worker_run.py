@@ -1,0 +1,162 @@
+"""A worker of a project, run as it is declared until it is idle: on the mock and on a real Apache Kafka."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from headway import ConsumerRecord, Producer, ProducerRecord, create_topic
+from headway.broker import LocalBroker
+from headway.errors import ConfigError, HandlerError, KafkaError
+from headway.testing import MockCluster, run_until_idle
+from tests.contract.testing import shop
+
+Settings = dict[str, Any]
+
+
+@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def settings(request: pytest.FixtureRequest) -> Settings:
+    if request.param == "mock":
+        mock: MockCluster = request.getfixturevalue("headway_mock")
+        return mock.settings
+    return kafka_of(request.getfixturevalue("headway_broker"))
+
+
+def kafka_of(broker: LocalBroker) -> Settings:
+    return {"bootstrap.servers": broker.bootstrap_servers}
+
+
+def orders(*numbers: int) -> list[ProducerRecord]:
+    return [
+        ProducerRecord("orders", f'{{"number": {number}}}', f"customer {number}", level=number % 3)
+        for number in numbers
+    ]
+
+
+def test_results_failures_and_dead_letters_are_those_of_the_declaration(settings: Settings) -> None:
+    began = time.monotonic()
+    run = run_until_idle(shop.bill, settings, orders(1, 7, 8, 9))
+    assert time.monotonic() - began < 20  # without the declared waits
+    assert sorted(run.results) == ["billed 1", "billed 7"]
+    by_number = {
+        number: [call for call in run.calls if call.records[0].value.number == number] for number in (1, 7, 8, 9)
+    }
+    assert [(call.attempt, call.wait) for call in by_number[7]] == [(1, 40.0), (2, 60.0), (3, None)]
+    assert [(call.attempt, call.wait) for call in by_number[8]] == [(1, 100.0), (2, 100.0), (3, None)]
+    assert [type(call.error).__name__ for call in by_number[9]] == ["FatalError"]
+    assert len(run.failures) == 6
+    letters = {letter.key: letter for letter in run.dead_letters}
+    assert letters.keys() == {b"customer 8", b"customer 9"}
+    assert letters[b"customer 9"].message == "no such customer"
+    assert letters[b"customer 9"].exception == "headway.core.retry.FatalError"
+    assert (letters[b"customer 8"].attempts, letters[b"customer 8"].value) == (3, b'{"number": 8}')
+    assert {call.records[0].level for call in run.calls} == {0, 1, 2}
+
+
+def test_a_run_sees_nothing_of_the_runs_before_it(settings: Settings) -> None:
+    for _ in range(2):
+        run = run_until_idle(shop.bill, settings, orders(1, 9))
+        assert run.results == ["billed 1"]
+        assert len(run.dead_letters) == 1
+
+
+def test_outputs_are_listed_and_stored_and_the_lifespan_has_run(settings: Settings) -> None:
+    run = run_until_idle(shop.convert, settings, [ProducerRecord("prices", "1.5", "book")])
+    assert [(each.topic, each.value, each.key) for each in run.outputs] == [("converted", "3.0", b"book")]
+
+
+def test_batches_and_coroutines_run_as_declared(settings: Settings) -> None:
+    run = run_until_idle(shop.count, settings, [ProducerRecord("events", str(i), "key") for i in range(20)])
+    assert sum(run.results) == 20
+    assert [len(call.records) for call in run.calls] == run.results
+    assert max(run.results) > 1
+
+
+def test_a_worker_of_processes_runs_on_threads(settings: Settings) -> None:
+    run = run_until_idle(shop.compute, settings, [ProducerRecord("jobs", str(i)) for i in range(5)])
+    assert sorted(run.results) == [0, 1, 4, 9, 16]
+
+
+def test_a_record_that_fails_for_good_without_a_dead_letter_topic_ends_the_run(settings: Settings) -> None:
+    with pytest.raises(HandlerError):
+        run_until_idle(shop.lose, settings, [ProducerRecord("lost", "1")])
+
+
+def test_a_worker_that_is_never_idle_is_told_with_its_last_error(headway_mock: MockCluster) -> None:
+    with pytest.raises(TimeoutError, match=r"fail was not idle within 1 s: 0 records are done, 1 were stored.*never"):
+        run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=1)
+
+
+def test_without_records_a_worker_is_idle_at_once(settings: Settings) -> None:
+    assert run_until_idle(shop.bill, settings).calls == []
+
+
+@pytest.mark.kafka
+def test_what_is_tried_again_later_is_a_schedule(headway_broker: LocalBroker) -> None:
+    run = run_until_idle(shop.call_later, kafka_of(headway_broker), [ProducerRecord("calls", "ring", "customer")])
+    [schedule] = run.schedules
+    assert (schedule.topic, schedule.key, schedule.value) == ("calls", b"customer", b"ring")
+    assert abs(schedule.due - datetime.now(UTC) - timedelta(hours=1)) < timedelta(minutes=1)
+
+
+@pytest.mark.kafka
+def test_a_worker_that_writes_to_its_own_topic_runs_until_nothing_comes_any_more(headway_broker: LocalBroker) -> None:
+    run = run_until_idle(shop.step, kafka_of(headway_broker), [ProducerRecord("steps", "4")])
+    assert [int(call.records[0].value) for call in run.calls] == [4, 3, 2, 1]
+    assert [each.value for each in run.outputs] == ["3", "2", "1"]
+
+
+def test_the_mock_says_that_it_has_no_delay(headway_mock: MockCluster) -> None:
+    with pytest.raises(ConfigError, match=r"RetryLater in the handler needs it\. Use the fixture headway_broker"):
+        run_until_idle(shop.call_later, headway_mock.settings, [ProducerRecord("calls", "ring")])
+
+
+def test_what_is_no_worker_is_refused(headway_mock: MockCluster) -> None:
+    with pytest.raises(ConfigError, match="is no worker"):
+        run_until_idle(lambda record: None, headway_mock.settings)
+
+
+def test_on_the_mock_a_run_takes_less_than_a_second(headway_mock: MockCluster) -> None:
+    began = time.monotonic()
+    run_until_idle(shop.bill, headway_mock.settings, orders(1))
+    assert time.monotonic() - began < 3  # 0.2 s on a quiet machine
+
+
+def test_a_topic_is_created_with_its_levels_in_one_call(settings: Settings, headway_topic: str) -> None:
+    names = [f"{headway_topic}-{level}" for level in range(3)]
+    assert create_topic(settings, headway_topic, levels=3, partitions=2) == names
+    with pytest.raises(KafkaError, match="already"):
+        create_topic(settings, headway_topic, levels=3)
+    assert create_topic(settings, headway_topic, levels=4, exist_ok=True) == [*names, f"{headway_topic}-3"]
+    assert create_topic(settings, f"{headway_topic}-dead") == [f"{headway_topic}-dead"]
+    with Producer(settings) as producer:
+        assert producer.send(names[2], b"one", partition=1).result(10).partition == 1
+
+
+@pytest.mark.parametrize("options", [{"levels": 0}, {"partitions": 0}, {"replication_factor": 0}, {"levels": True}])
+def test_a_topic_out_of_bounds_is_refused(headway_mock: MockCluster, options: Any) -> None:
+    with pytest.raises(ConfigError):
+        create_topic(headway_mock.settings, "orders", **options)
+    with pytest.raises(ConfigError, match="Kafka takes no such name"):
+        create_topic(headway_mock.settings, "our orders")
+
+
+def test_a_handler_of_records_is_a_function_to_call() -> None:
+    from headway.testing import context, record  # noqa: PLC0415
+
+    given = record({"number": 1}, worker=shop.bill, level=2)
+    assert isinstance(given, ConsumerRecord)
+    assert shop.bill(given, context()) == "billed 1"
+
+
+def test_a_worker_of_given_levels_that_begins_at_the_end_sees_what_is_stored_now(settings: Settings) -> None:
+    records = [ProducerRecord("clicks", "1"), ProducerRecord("payments", "2")]
+    for _ in range(2):
+        run = run_until_idle(shop.by_level, settings, records)
+        assert sorted(run.results) == [("clicks", 0), ("payments", 1)]
+
+
+def test_a_record_that_is_due_later_is_refused(headway_mock: MockCluster) -> None:
+    with pytest.raises(ConfigError, match="Leave out due"):
+        run_until_idle(shop.by_level, headway_mock.settings, [ProducerRecord("clicks", "1", due=5)])
