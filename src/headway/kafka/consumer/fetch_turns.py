@@ -139,9 +139,10 @@ class FetchTurns:
             self._side = None
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition that is sought; it is not kept apart any more."""
-        if partition in self._buffer.held:  # what was collected of it before is outdated
-            capi.let_go(self._consumer, self._name(partition))
+        """Drop the waiting records of a partition that was sought; it is not kept apart any more."""
+        if self._side and partition in self._buffer.held:
+            # librdkafka drops what was collected before the seek. What has come since goes before what comes now.
+            self._side.pour([self._name(partition)])
         self._buffer.drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -221,7 +222,7 @@ class TurnsOfLevels:
         return found
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition that is sought; it is not kept apart any more."""
+        """Drop the waiting records of a partition that was sought; it is not kept apart any more."""
         self._turns[partition.level].drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
