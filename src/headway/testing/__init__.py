@@ -6,11 +6,11 @@ A name's module is imported when the name is first used, as in `headway`: pytest
 from headway.runtime.lazy_import import importer
 
 _MODULES = {
-    "Call": "headway.testing.worker_run",
-    "DeadLetter": "headway.testing.worker_run",
+    "Call": "headway.testing.outcome",
+    "DeadLetter": "headway.testing.outcome",
     "MockCluster": "headway.kafka.binding.mock_cluster",
-    "Scheduled": "headway.testing.worker_run",
-    "WorkerRun": "headway.testing.worker_run",
+    "Scheduled": "headway.testing.outcome",
+    "WorkerRun": "headway.testing.outcome",
     "context": "headway.testing.stand_ins",
     "record": "headway.testing.stand_ins",
     "run_until_idle": "headway.testing.worker_run",

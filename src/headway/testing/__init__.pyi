@@ -1,6 +1,7 @@
 from headway.kafka.binding.mock_cluster import MockCluster
+from headway.testing.outcome import Call, DeadLetter, Scheduled, WorkerRun
 from headway.testing.stand_ins import context, record
-from headway.testing.worker_run import Call, DeadLetter, Scheduled, WorkerRun, run_until_idle
+from headway.testing.worker_run import run_until_idle
 
 __all__ = [
     "Call",

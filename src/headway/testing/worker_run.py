@@ -4,18 +4,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from itertools import starmap
+from typing import Any
 
 from headway.config import DEFAULT_SCHEDULER, Config
 from headway.core.levels.naming import level_group, subscriptions
 from headway.core.retry import Again, RetriableError, Retries, RetryLater, Verdict
-from headway.dead_letters import PREFIX
 from headway.declarations import called, check_above_zero, check_whole, is_coroutine_function
-from headway.delay.pending import Pending, read_pending
-from headway.delay.topics import read_layout
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.mock_cluster import mock_at
@@ -23,15 +20,16 @@ from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.stored_since import commit_starts, read_between
 from headway.parallel.consumer import ParallelConsumer
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import ConsumerRecord, Header, Message, ProducerRecord, headers_of
+from headway.records import ProducerRecord
+from headway.testing.due_times import DueTimes
+from headway.testing.outcome import Call, WorkerRun, dead_letter_of, scheduled_of
 from headway.testing.stand_ins import declaration_of
 from headway.workers import Worker
 
 _LOOK_EVERY = 0.01  # seconds
 _QUIET = 0.5  # seconds without a new record, if the worker's topics hold more than what was sent here
 _MOCK_HAS_NO_DELAY = (
-    "The mock cluster has no delayed delivery, and {0} in the handler needs it. Use the fixture headway_broker for "
-    "this test."
+    "The mock cluster has no delayed delivery, and {0} needs it. Use the fixture headway_broker for this test."
 )
 
 _LEFT_OUT = {
@@ -42,66 +40,6 @@ _LEFT_OUT = {
 Partition = tuple[str, int]
 
 
-class Call(NamedTuple):
-    """A call of the handler, of one record or of a batch.
-
-    `attempt` counts from 1; of a batch it is the highest. `wait` is the seconds after which the declared retries would
-    have called again; None if there is no further attempt here, and for a batch.
-    """
-
-    records: Sequence[ConsumerRecord]
-    attempt: int
-    returned: Any
-    error: BaseException | None
-    wait: float | None
-
-
-class DeadLetter(NamedTuple):
-    """A record in the dead letter topic; `exception` is its error's class with the module, as `builtins.OSError`."""
-
-    value: bytes | None
-    key: bytes | None
-    exception: str
-    message: str
-    reason: str
-    attempts: int
-    headers: Sequence[Header]
-
-
-class Scheduled(NamedTuple):
-    """A record that is to be delivered later: of a `RetryLater`, an output with `due`, or a scheduler's."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    due: datetime
-    handle: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerRun:
-    """All that came of a run, in the order in which it happened."""
-
-    calls: list[Call] = field(default_factory=list)
-    """The calls of the handler."""
-    outputs: list[ProducerRecord] = field(default_factory=list)
-    """The stored outputs of a worker with `produces`."""
-    dead_letters: list[DeadLetter] = field(default_factory=list)
-    """The records in its dead letter topic, by partition."""
-    schedules: list[Scheduled] = field(default_factory=list)
-    """What its scheduler is to deliver later, the next first."""
-
-    @property
-    def results(self) -> list[Any]:
-        """What the handler returned, of each call that did not raise."""
-        return [call.returned for call in self.calls if call.error is None]
-
-    @property
-    def failures(self) -> list[Call]:
-        """The calls that raised."""
-        return [call for call in self.calls if call.error is not None]
-
-
 def run_until_idle(
     worker: Callable[..., Any],
     settings: Config,
@@ -110,6 +48,7 @@ def run_until_idle(
     partitions: int = 4,
     timeout: float = 30.0,
     skip_waits: bool = True,
+    advance: float = 0.0,
 ) -> WorkerRun:
     """Store records, run a worker as it is declared until it is idle, and return what came of it.
 
@@ -125,18 +64,24 @@ def run_until_idle(
             are not asked for: make bytes of them.
         partitions: The number of partitions of topics that do not exist yet, which are created.
         timeout: The seconds in which the worker has to become idle.
-        skip_waits: Try failed records again at once, and note the declared wait in the call. Nothing else is faster:
-            `time_limit`, `rate_limit`, expiry and due times take the time that they take.
+        skip_waits: Try failed records again at once, and note the declared wait in the call.
+        advance: The seconds by which the clock of due times is advanced. When the worker is idle, it jumps to the next
+            time at which a record for one of its topics is due, and a relay delivers it. So the order of due times
+            is kept, also of what is scheduled after a jump. Nothing else is faster: `time_limit`, `rate_limit` and
+            expiry take the time that they take, and the handler's own clock goes on as ever.
 
     Raises:
         TimeoutError: The worker is not idle in time, for example since a record fails again and again.
         HandlerError: A record failed for good, and the worker has no `dead_letter_topic`.
-        ConfigError: The function is no worker, or the mock cannot do what it needs.
+        ConfigError: The function is no worker, or the mock cannot do what it needs, or a record has a due time
+            and `advance` is 0.
         Exception: Whatever else ends the worker's run, as `LifespanError`.
     """
     check_whole("partitions", partitions, 1)
     check_above_zero("timeout", timeout)
-    return _Run(declaration_of(worker), settings, partitions, timeout, skip_waits).run(list(records))
+    if advance:
+        check_above_zero("advance", advance)
+    return _Run(declaration_of(worker), settings, partitions, timeout, skip_waits, advance).run(list(records))
 
 
 class _AtOnce(Retries):
@@ -148,12 +93,23 @@ class _AtOnce(Retries):
 
 
 class _Run:
-    def __init__(self, declared: Worker, settings: Config, partitions: int, timeout: float, skip_waits: bool) -> None:
+    def __init__(
+        self,
+        declared: Worker,
+        settings: Config,
+        partitions: int,
+        timeout: float,
+        skip_waits: bool,
+        advance: float,
+    ) -> None:
         self._declared = declared
         self._settings = dict(settings)
         self._partitions = partitions
         self._timeout = timeout
+        self._advance = advance
         self._is_mock = mock_at(settings.get("bootstrap.servers")) is not None
+        if self._is_mock and advance:
+            raise ConfigError(_MOCK_HAS_NO_DELAY.format("advance="))
         self._retries: Retries = declared.options.get("retries") or Retries()
         self._outcome = WorkerRun()
         self._refusal: ConfigError | None = None
@@ -180,8 +136,12 @@ class _Run:
 
     def run(self, records: Sequence[ProducerRecord]) -> WorkerRun:
         """Do it all."""
-        if any(record.due is not None for record in records):
-            raise ConfigError("A record with due= comes later, if a relay runs. Leave out due, to store it now.")
+        at_once = sum(record.due is None for record in records)
+        if at_once < len(records) and not self._advance:
+            raise ConfigError(
+                "A record with due= comes later. Leave out due, to store it now, or say with advance= by how many "
+                "seconds the clock is advanced."
+            )
         by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
         inputs = self._made([name for names in by_level for name in names if not name.startswith("^")])
         letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
@@ -189,11 +149,30 @@ class _Run:
         bounds = LogBounds(self._settings)
         begin, letters_begin = bounds.ends(inputs), bounds.ends(letters)
         self._begin_at(by_level, begin)
-        pending = set(self._pending())
-        self._store(records)
+        due_times = self._due_times(name for names in by_level for name in names)
+        with due_times.delivering():
+            self._store(records)
+            self._run_until_idle(bounds, begin, at_once, due_times)
+        if trouble := self._refusal or self._trouble:
+            raise trouble
+        if self._is_late:
+            raise self._not_idle(len(records))
+        ends = LogBounds(self._settings).ends(letters)
+        read = read_between(self._settings, letters_begin, ends)
+        self._outcome.dead_letters.extend(map(dead_letter_of, read))
+        self._outcome.schedules.extend(starmap(scheduled_of, due_times.pending()))
+        return self._outcome
+
+    def _due_times(self, topics: Iterable[str]) -> DueTimes:
+        name = None if self._is_mock else self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
+        return DueTimes(self._settings, name, topics, self._advance)
+
+    def _run_until_idle(
+        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, due_times: DueTimes
+    ) -> None:
         self._consumer = self._worker.consumer(self._settings)
         stopping = threading.Thread(
-            target=self._stop_when_idle, args=[bounds, begin, len(records)], name="headway-test-run", daemon=True
+            target=self._stop_when_idle, args=[bounds, begin, count, due_times], name="headway-test-run", daemon=True
         )
         stopping.start()
         try:
@@ -202,16 +181,6 @@ class _Run:
             self._has_ended.set()
             self._consumer.close(drain=False)
             stopping.join()
-        if trouble := self._refusal or self._trouble:
-            raise trouble
-        if self._is_late:
-            raise self._not_idle(len(records))
-        ends = LogBounds(self._settings).ends(letters)
-        read = read_between(self._settings, letters_begin, ends)
-        self._outcome.dead_letters.extend(map(_dead_letter, read))
-        new = [each for handle, each in self._pending().items() if handle not in pending]
-        self._outcome.schedules.extend(map(_scheduled, sorted(new, key=lambda each: each.due)))
-        return self._outcome
 
     def _made(self, topics: Sequence[str]) -> list[Partition]:
         """Create the topics that are missing; return the partitions of all."""
@@ -287,13 +256,27 @@ class _Run:
 
     # The end
 
-    def _stop_when_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
+    def _stop_when_idle(
+        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, due_times: DueTimes
+    ) -> None:
         try:
             self._wait_until_idle(bounds, begin, count)
+            while not self._has_ended.is_set() and not self._is_late and (came := self._deliver_next(due_times)):
+                count += came
+                self._wait_until_idle(bounds, begin, count)
         except Exception as error:  # of Kafka: nobody else would stop the run
             self._trouble = error
         finally:
             self._consumer.stop(drain=not self._is_late and self._trouble is None)
+
+    def _deliver_next(self, due_times: DueTimes) -> int:
+        """Advance the clock to the next due time; return how many records come."""
+        if not self._advance:
+            return 0
+        if came := due_times.deliver_next():
+            return came
+        self._has_ended.wait(_QUIET)  # a schedule may be on its way to Kafka, or with the relay
+        return due_times.deliver_next()
 
     def _wait_until_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
         deadline, consumer = time.monotonic() + self._timeout, self._consumer
@@ -327,42 +310,10 @@ class _Run:
             f"are done, {count} were stored, and {counts.failed} attempts failed.{error}"
         )
 
-    def _pending(self) -> dict[str, Pending]:
-        if self._is_mock:
-            return {}
-        name = self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
-        if read_layout(self._settings, name) is None:
-            return {}
-        return {each.handle: each for each in read_pending(self._settings, name)}
-
 
 def _needs_delay(returned: Any, error: BaseException | None) -> str | None:
     if isinstance(error, RetryLater):
-        return "RetryLater"
+        return "RetryLater in the handler"
     outputs = returned if isinstance(returned, list | tuple) else [returned]
     is_due = any(isinstance(each, ProducerRecord) and each.due is not None for each in outputs)
-    return "an output with due=" if is_due else None
-
-
-def _dead_letter(message: Message) -> DeadLetter:
-    headers = headers_of(message)
-    told = {
-        name.removeprefix(PREFIX): value.decode(errors="replace") if isinstance(value, bytes) else value or ""
-        for name, value in headers
-        if name.startswith(PREFIX)
-    }
-    return DeadLetter(
-        message.value(),
-        message.key(),
-        told.get("exception", ""),
-        told.get("message", ""),
-        told.get("reason", ""),
-        int(told.get("attempts", "0")),
-        headers,
-    )
-
-
-def _scheduled(pending: Pending) -> Scheduled:
-    message = pending.message
-    due = datetime.fromtimestamp(pending.due / 1000, UTC)
-    return Scheduled(pending.schedule.topic, message.value(), message.key(), due, pending.handle)
+    return "an output with due= in the handler" if is_due else None

@@ -10,7 +10,7 @@ from headway import ConsumerRecord, Producer, ProducerRecord, create_topic
 from headway.broker import LocalBroker
 from headway.errors import ConfigError, HandlerError, KafkaError
 from headway.testing import MockCluster, run_until_idle
-from tests.contract.testing import shop
+from tests.contract.testing import reminders, shop
 
 Settings = dict[str, Any]
 
@@ -160,3 +160,59 @@ def test_a_worker_of_given_levels_that_begins_at_the_end_sees_what_is_stored_now
 def test_a_record_that_is_due_later_is_refused(headway_mock: MockCluster) -> None:
     with pytest.raises(ConfigError, match="Leave out due"):
         run_until_idle(shop.by_level, headway_mock.settings, [ProducerRecord("clicks", "1", due=5)])
+
+
+@pytest.mark.kafka
+def test_an_advanced_clock_delivers_what_is_due_later_in_its_order(headway_broker: LocalBroker) -> None:
+    given = [ProducerRecord("shipments", "early", "a"), ProducerRecord("shipments", "late", "b", due=7200)]
+    run = run_until_idle(reminders.ship, kafka_of(headway_broker), given, advance=6 * 3600)
+    assert [(call.records[0].value, call.attempt) for call in run.calls] == [
+        (b"early", 1),
+        (b"early", 2),  # an hour later
+        (b"late", 1),  # two hours after the beginning
+        (b"late", 2),
+        (b"early", 3),
+        (b"late", 3),
+    ]
+    assert (run.results, run.schedules) == (["early at attempt 3", "late at attempt 3"], [])
+
+
+@pytest.mark.kafka
+def test_a_schedule_that_is_cancelled_before_its_time_does_not_come(headway_broker: LocalBroker) -> None:
+    settings = kafka_of(headway_broker)
+    orders = [ProducerRecord("carts", "ordered 1"), ProducerRecord("carts", "ordered 2")]
+    paid = ProducerRecord("carts", "paid 1", due=2 * 86_400)
+    run = run_until_idle(reminders.remind, settings, [*orders, paid], advance=4 * 86_400)
+    values = [call.records[0].value.decode() for call in run.calls]
+    assert sorted(values[:2]) == ["ordered 1", "ordered 2"]
+    assert sorted(values[2:4]) == ["reminder 1", "reminder 2"]
+    assert values[4:] == ["paid 1", "last call 2"]
+    assert run.schedules == []
+
+
+@pytest.mark.kafka
+def test_what_is_due_beyond_the_advance_stays_a_schedule(headway_broker: LocalBroker) -> None:
+    run = run_until_idle(
+        reminders.remind, kafka_of(headway_broker), [ProducerRecord("carts", "ordered 3")], advance=86_400 + 60
+    )
+    assert [call.records[0].value for call in run.calls] == [b"ordered 3", b"reminder 3"]
+    [left] = run.schedules
+    assert (left.value, left.handle) == (b"last call 3", "id:3")
+    assert abs(left.due - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=2)
+
+
+@pytest.mark.kafka
+def test_a_recurring_schedule_comes_as_often_as_the_clock_passes_its_times(headway_broker: LocalBroker) -> None:
+    settings = kafka_of(headway_broker)
+    run_until_idle(reminders.count, settings)  # creates the topic
+    run = run_until_idle(reminders.count, settings, [ProducerRecord("hours", "begin")], advance=5.5 * 3600)
+    assert [call.records[0].value for call in run.calls] == [b"begin", *[b"an hour"] * 5]
+    assert [each.value for each in run.schedules] == [b"an hour"]
+
+
+def test_the_mock_and_other_values_have_no_clock_to_advance(headway_mock: MockCluster) -> None:
+    with pytest.raises(ConfigError, match=r"no delayed delivery, and advance= needs it"):
+        run_until_idle(shop.bill, headway_mock.settings, advance=5)
+    for value in (-1, float("inf"), "5"):
+        with pytest.raises(ConfigError, match="advance is"):
+            run_until_idle(shop.bill, headway_mock.settings, advance=value)  # type: ignore[arg-type]

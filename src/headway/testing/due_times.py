@@ -1,0 +1,75 @@
+"""What a run of a test has delivered later: the schedules that came of it, and their delivery before their time."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from headway.config import Config
+from headway.delay.pending import Pending, read_pending
+from headway.delay.relay.relay import Relay
+from headway.delay.scheduler import Scheduler
+from headway.delay.topics import read_layout
+from headway.testing.advanced_clock import AdvancedClock, identity
+
+_RIGHT_NOW = 0
+
+
+class DueTimes:
+    """The schedules of one scheduler, by a clock that can be advanced.
+
+    Args:
+        settings: Where Kafka is.
+        name: The scheduler's; None if Kafka is the mock, which has none.
+        topics: The topics of which the clock delivers; it never jumps to the due time of another one's record.
+        advance: The seconds by which the clock jumps at most.
+    """
+
+    def __init__(self, settings: Config, name: str | None, topics: Iterable[str], advance: float) -> None:
+        self._settings = settings
+        self._name = name
+        self._topics = frozenset(topics)
+        self._advance = round(advance * 1000)
+        self._before: frozenset[tuple[str, int]] = frozenset()
+        self._clock = AdvancedClock(0, 0)
+        self._scheduler: Scheduler | None = None
+
+    @contextmanager
+    def delivering(self) -> Iterator[None]:
+        """While a `with` block lasts, let a relay deliver what is due; schedules from before are not looked at."""
+        self._before = frozenset(map(identity, self._all()))
+        self._clock = AdvancedClock(_now(), self._advance)
+        if self._name is None or not self._advance:
+            yield
+            return
+        relay = Relay(self._settings, name=self._name, mode="low-latency")
+        with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
+            yield
+
+    def deliver_next(self) -> int:
+        """Deliver what is due next, as far as the clock goes; return how many records come."""
+        if self._scheduler is None:
+            return 0
+        pending = [each for each in self._new() if each.schedule.topic in self._topics]
+        reached = self._clock.jump(pending, _now())
+        for each in reached:
+            self._scheduler.reschedule(each.handle, _RIGHT_NOW)
+        return len(reached)
+
+    def pending(self) -> list[tuple[Pending, int]]:
+        """Return the schedules that are still to come, the next first, and when each is due by the clock."""
+        found = self._new()
+        self._clock.see(found)
+        dues = [(each, due) for each in found if (due := self._clock.due_of(each)) is not None]
+        return sorted(dues, key=lambda each: each[1])
+
+    def _new(self) -> list[Pending]:
+        return [each for each in self._all() if identity(each) not in self._before]
+
+    def _all(self) -> list[Pending]:
+        if self._name is None or read_layout(self._settings, self._name) is None:
+            return []
+        return list({identity(each): each for each in read_pending(self._settings, self._name)}.values())
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
