@@ -180,7 +180,7 @@ class HandlerError(HeadwayError):
 
 
 class LifespanError(HeadwayError):
-    """What the handlers of a run share could not be started, ended too early, or could not be shut down."""
+    """A failure of the lifespan: it could not start, ended too early, or could not be shut down."""
 
 
 class TimeLimitError(HeadwayError):

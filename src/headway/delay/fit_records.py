@@ -1,4 +1,4 @@
-"""What relays that fit the lines store in the ladder's topic, and its reading: the use of lines, and recent delays."""
+"""Records of relays that fit the lines, in the ladder's topic: the use of each line, and recent delays."""
 
 import logging
 from collections.abc import Mapping

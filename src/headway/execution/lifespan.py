@@ -1,4 +1,4 @@
-"""What the handlers of a run share: it starts before the first record, and ends after the last handler."""
+"""The lifespan of a run, which its handlers share: it starts before the first record, and ends after the last."""
 
 import asyncio
 import contextlib

@@ -14,6 +14,7 @@ from typing import Protocol
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.parallel.assignment_log import AssignmentLog
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
@@ -63,6 +64,7 @@ class ControlLoop:
         self._wake = wake
         self._rate = rate
         self._callbacks = callbacks
+        self._assignment_log = AssignmentLog(levels)
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
@@ -103,6 +105,7 @@ class ControlLoop:
         waits = self._dispatch.paused or self._dispatch.ending or self.committing.is_waited_for
         more = self.fetching.fetch(now, waits)
         self._rate.turn(now)
+        self._assignment_log.turn(now)
         return more
 
     def _longest_wait(self, now: float) -> float:

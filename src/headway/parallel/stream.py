@@ -1,4 +1,4 @@
-"""What a run gives, as a stream for the caller to iterate over, plain or async; the run has a thread of its own."""
+"""Streams of what a run gives, for the caller to iterate over, plain or async; the run has a thread of its own."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What tests of handlers and workers need: records and contexts, runs of a worker until it is idle, a mock of Kafka.
+"""Tools for tests of handlers and workers: records and contexts, runs of a worker until it is idle, a mock of Kafka.
 
 A name's module is imported when the name is first used, as in `headway`: pytest loads this package in every session.
 """

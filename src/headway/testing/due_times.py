@@ -1,4 +1,4 @@
-"""What a run of a test has delivered later: the schedules that came of it, and their delivery before their time."""
+"""Schedules that came of a test's run, and their delivery before their time."""
 
 import time
 from collections.abc import Iterable, Iterator

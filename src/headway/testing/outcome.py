@@ -1,4 +1,4 @@
-"""What came of a worker's run: calls, outputs, dead letters and schedules."""
+"""The outcome of a worker's run: calls, outputs, dead letters and schedules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

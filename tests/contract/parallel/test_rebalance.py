@@ -1,5 +1,6 @@
 """Members of a parallel group that come and go, on a real Apache Kafka."""
 
+import logging
 import threading
 from collections import defaultdict
 from contextlib import closing
@@ -9,8 +10,9 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context
+from headway.parallel.assignment_log import sentence
 from tests.contract.conftest import Cluster
-from tests.contract.parallel.members import Member, consumer, plain_topic, send, wait_for
+from tests.contract.parallel.members import Member, consumer, plain_topic, send, topic_of, wait_for
 
 EAGER = {"partition.assignment.strategy": "range"}
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -104,3 +106,33 @@ def test_a_rebalance_goes_through_while_all_slots_are_busy(kafka_cluster: Cluste
     finally:
         go_on.set()
         first.stop()
+
+
+def test_the_log_says_which_partitions_a_member_has_once_they_have_settled(
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topic_of(kafka_cluster, 2)
+    caplog.set_level(logging.INFO, "headway")
+
+    def told() -> list[str]:
+        about = [record.getMessage() for record in caplog.records if record.name.endswith("assignment_log")]
+        return [sentence.removeprefix("This member has joined its group and has ") for sentence in about]
+
+    members = [Member(consumer(kafka_cluster, topic), lambda record, context: None)]
+    try:
+        wait_for(lambda: told() == [f"these partitions: {topic}: 0-1."])
+        members += [Member(consumer(kafka_cluster, topic), lambda record, context: None) for _ in range(2)]
+        settled = {
+            f"these partitions: {topic}: 0.",
+            f"these partitions: {topic}: 1.",
+            "no partitions: other members have all of them.",
+        }
+        wait_for(lambda: settled <= set(told()[1:]))
+    finally:
+        for member in members:
+            member.stop()
+
+
+def test_partitions_of_many_topics_are_told_in_short() -> None:
+    places = {(f"orders-{topic}", number) for topic in range(12) for number in (0, 1, 2, 5)}
+    assert sentence(places).endswith("; orders-7: 0-2, 5; and those of 2 more topics.")

@@ -1,4 +1,4 @@
-"""How lines retire: out of use, empty and unused for long, read no more, deleted; and only then used again.
+"""The retirement of lines: out of use, empty and unused for long, read no more, deleted; and only then used again.
 
 A line that is not in use any more may still get records, by schedulers that have not heard of it. So each step waits
 for the one before to be known everywhere:
@@ -22,7 +22,7 @@ from headway.core.untrusted import Count, Time, read_json
 
 
 class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What is known of a line; times in milliseconds since the epoch, 0 for never.
+    """The facts that are known of a line; times in milliseconds since the epoch, 0 for never.
 
     `written` is the sum of the ends of its logs, and `since` when that was first seen.
     """
@@ -34,7 +34,7 @@ class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a fitting relay stores: when the lines were changed, and the use of each by its time in milliseconds."""
+    """The state that a fitting relay stores: when the lines were changed, and when each was used, in milliseconds."""
 
     changed: Time = 0
     lines: dict[Time, LineUse] = {}
@@ -60,7 +60,7 @@ def read_fit_state(value: bytes) -> FitState:
 
 @dataclass(frozen=True)
 class Waits:
-    """How long each step waits, in milliseconds.
+    """The waits of each step, in milliseconds.
 
     Args:
         unused: Nothing is written to a line for so long before it retires.

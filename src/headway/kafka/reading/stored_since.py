@@ -1,4 +1,4 @@
-"""What was stored in topics since a moment, for a new group and for a reader."""
+"""Records that were stored since a moment, for a new group and for a reader."""
 
 from collections.abc import Iterator, Mapping
 
