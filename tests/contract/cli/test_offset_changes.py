@@ -74,6 +74,8 @@ def test_commits_of_a_group_go_to_the_groups_of_the_levels_that_are_said_with_th
     assert "Left out" not in again.stderr
     fewer = offsets("copy", base, f"{base}-new", "--topic", emails)
     assert f"Left out, as --topic asks for others: {reports}." in fewer.stderr
+    another = offsets("copy", base, f"{base}-other", "--topic", emails, "--topic", "never-read")
+    assert "Nothing is committed of never-read, so nothing of it is copied." in another.stderr
     assert (again.exit_code, "3 commits made, 3 as before." in again.stderr) == (0, True)
 
 

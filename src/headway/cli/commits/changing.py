@@ -115,6 +115,8 @@ def copy(
         there = {topic for of_group in committed.values() for topic, _ in of_group}
         if left_out := sorted(there.difference(topic for topic, _ in found)):
             click.echo(f"Left out, as --topic asks for others: {', '.join(left_out)}.", err=True)
+        if without := sorted(given.keys() - {topic for topic, _ in found}):
+            click.echo(f"Nothing is committed of {', '.join(without)}, so nothing of it is copied.", err=True)
 
         def target_of(topic: str) -> str:
             return level_group(target, level_of(topic, given)) if to_levels else target
