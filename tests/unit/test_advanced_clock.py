@@ -34,13 +34,14 @@ def test_it_jumps_to_one_due_time_after_the_other_and_no_farther_than_asked() ->
 
 def test_what_is_scheduled_after_a_jump_is_due_so_much_later() -> None:
     clock = AdvancedClock(NOW, 10 * HOUR)
-    assert ids(clock.jump([pending("first", NOW + 3 * HOUR)], NOW)) == ["first"]
+    assert ids(clock.jump([pending("first", NOW + 3 * HOUR)], NOW + 500)) == ["first"]
     then = pending("an hour later", NOW + 1000 + HOUR, at=NOW + 1000)
-    other = pending("of before", NOW + 4 * HOUR)
-    clock.see([other])
-    assert clock.due_of(other) == NOW + 7 * HOUR  # seen after the jump only, so it counts as made then
-    assert ids(clock.jump([then, other], NOW + 1000)) == ["an hour later"]
-    assert clock.due_of(pending("an hour later", NOW + 1000 + HOUR, at=NOW + 1000)) is None
+    other = pending("made before, and seen now", NOW + 4 * HOUR - 1, at=NOW + 499)
+    clock.see([then, other])
+    assert (clock.due_of(then), clock.due_of(other)) == (NOW + 4 * HOUR + 500, NOW + 4 * HOUR - 1)
+    assert ids(clock.jump([then, other], NOW + 2000)) == ["made before, and seen now"]
+    assert ids(clock.jump([then], NOW + 3000)) == ["an hour later"]
+    assert clock.due_of(then) is None
 
 
 def test_a_changed_due_time_counts_from_the_change() -> None:

@@ -29,15 +29,17 @@ class AdvancedClock:
 
     def __init__(self, now: int, advance: int) -> None:
         self._until = now + advance
-        self._ahead = 0
+        self._jumps = [(0, 0)]  # when, and by how much the clock has been ahead since
         self._dues: dict[tuple[str, int], _Due] = {}
 
     def see(self, found: Iterable[Pending]) -> None:
         """Note the schedules that are pending now."""
         for pending in found:
             due = self._dues.get(identity(pending))
-            if due is None or (due.stored != pending.due and not due.is_ours):
-                self._dues[identity(pending)] = _Due(pending.due, pending.due + self._ahead)
+            if due is None:  # a relay can show a schedule long after it was made
+                self._dues[identity(pending)] = _Due(pending.due, pending.due + self._ahead_at(pending.schedule.at))
+            elif due.stored != pending.due and not due.is_ours:
+                self._dues[identity(pending)] = _Due(pending.due, pending.due + self._jumps[-1][1])
 
     def due_of(self, pending: Pending) -> int | None:
         """Return when a schedule that was seen is due; None if it has been delivered."""
@@ -53,7 +55,7 @@ class AdvancedClock:
         then = min((due for due, _ in times), default=self._until + 1)
         if then > self._until:
             return []
-        self._ahead = max(self._ahead, then - now)
+        self._jumps.append((now, max(self._jumps[-1][1], then - now)))
         reached = [pending for due, pending in times if due == then]
         reached.sort(key=lambda each: (each.schedule.at, each.schedule.order))
         for pending in reached:
@@ -61,6 +63,9 @@ class AdvancedClock:
             again = None if recurrence is None else recurrence.following(then, then)
             self._dues[identity(pending)] = _Due(pending.due, again, is_ours=True)
         return reached
+
+    def _ahead_at(self, moment: int) -> int:
+        return next(ahead for jumped, ahead in reversed(self._jumps) if jumped <= moment)
 
 
 def identity(pending: Pending) -> tuple[str, int]:

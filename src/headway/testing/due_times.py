@@ -8,7 +8,7 @@ from headway.config import Config
 from headway.delay.pending import Pending, read_pending
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
-from headway.delay.topics import read_layout
+from headway.delay.topics import create_topics, read_layout
 from headway.testing.advanced_clock import AdvancedClock, identity
 
 _RIGHT_NOW = 0
@@ -41,6 +41,7 @@ class DueTimes:
         if self._name is None or not self._advance:
             yield
             return
+        create_topics(self._settings, self._name, delay=self._advance)
         relay = Relay(self._settings, name=self._name, mode="low-latency")
         with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
             yield

@@ -165,7 +165,7 @@ def test_a_record_that_is_due_later_is_refused(headway_mock: MockCluster) -> Non
 @pytest.mark.kafka
 def test_an_advanced_clock_delivers_what_is_due_later_in_its_order(headway_broker: LocalBroker) -> None:
     given = [ProducerRecord("shipments", "early", "a"), ProducerRecord("shipments", "late", "b", due=7200)]
-    run = run_until_idle(reminders.ship, kafka_of(headway_broker), given, advance=6 * 3600)
+    run = run_until_idle(reminders.ship, kafka_of(headway_broker), given, advance=6 * 3600, timeout=90)
     assert [(call.records[0].value, call.attempt) for call in run.calls] == [
         (b"early", 1),
         (b"early", 2),  # an hour later
@@ -182,7 +182,7 @@ def test_a_schedule_that_is_cancelled_before_its_time_does_not_come(headway_brok
     settings = kafka_of(headway_broker)
     orders = [ProducerRecord("carts", "ordered 1"), ProducerRecord("carts", "ordered 2")]
     paid = ProducerRecord("carts", "paid 1", due=2 * 86_400)
-    run = run_until_idle(reminders.remind, settings, [*orders, paid], advance=4 * 86_400)
+    run = run_until_idle(reminders.remind, settings, [*orders, paid], advance=4 * 86_400, timeout=90)
     values = [call.records[0].value.decode() for call in run.calls]
     assert sorted(values[:2]) == ["ordered 1", "ordered 2"]
     assert sorted(values[2:4]) == ["reminder 1", "reminder 2"]
@@ -193,7 +193,11 @@ def test_a_schedule_that_is_cancelled_before_its_time_does_not_come(headway_brok
 @pytest.mark.kafka
 def test_what_is_due_beyond_the_advance_stays_a_schedule(headway_broker: LocalBroker) -> None:
     run = run_until_idle(
-        reminders.remind, kafka_of(headway_broker), [ProducerRecord("carts", "ordered 3")], advance=86_400 + 60
+        reminders.remind,
+        kafka_of(headway_broker),
+        [ProducerRecord("carts", "ordered 3")],
+        advance=86_400 + 60,
+        timeout=90,
     )
     assert [call.records[0].value for call in run.calls] == [b"ordered 3", b"reminder 3"]
     [left] = run.schedules
@@ -205,7 +209,7 @@ def test_what_is_due_beyond_the_advance_stays_a_schedule(headway_broker: LocalBr
 def test_a_recurring_schedule_comes_as_often_as_the_clock_passes_its_times(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)
     run_until_idle(reminders.count, settings)  # creates the topic
-    run = run_until_idle(reminders.count, settings, [ProducerRecord("hours", "begin")], advance=5.5 * 3600)
+    run = run_until_idle(reminders.count, settings, [ProducerRecord("hours", "begin")], advance=5.5 * 3600, timeout=90)
     assert [call.records[0].value for call in run.calls] == [b"begin", *[b"an hour"] * 5]
     assert [each.value for each in run.schedules] == [b"an hour"]
 
