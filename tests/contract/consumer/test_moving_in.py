@@ -169,3 +169,24 @@ def test_topics_that_match_a_pattern_of_a_mapping_can_be_committed(
     assert {record.topic for record in records} == {f"{group}.emails"}
     with GroupInspector(kafka_cluster.config({}), f"{group}-0") as inspector:
         assert sum(offset for offset, _ in inspector.committed(inspector.partitions()).values()) == 2 * PARTITIONS
+
+
+def test_no_level_begins_while_commits_of_another_one_would_be_passed_over(kafka_cluster: Cluster) -> None:
+    group = f"tasks-{uuid.uuid4().hex[:8]}"
+    topics = {f"{group}.emails": 2, f"{group}.reports": 1, f"{group}.clicks": 0}
+    kafka_cluster.create_topics(list(topics))
+    fill(kafka_cluster, *topics)
+    reports = (f"{group}.reports", 0)
+    commit(kafka_cluster, group, {reports: (1, b"")})
+    handled: list[ConsumerRecord] = []
+    for _ in range(3):
+        config = kafka_cluster.consumer_config(group) | {"levels": 3}
+        del config["max.poll.records"], config["enable.auto.commit"]
+        with ParallelConsumer(config) as consumer:
+            consumer.subscribe(topics)
+            with pytest.raises(ConfigError, match=rf"has commits of {reports[0]}, and the level's group {group}-1"):
+                consumer.run(handled.append)
+    assert handled == []
+    records = read(kafka_cluster, group, topics, 6 * PARTITIONS - 1, levels=3, **ONE_GROUP)
+    assert len(records) == 6 * PARTITIONS - 1
+    assert [each.offset for each in records if (each.kafka_topic, each.partition) == reports] == [1]

@@ -11,10 +11,16 @@ class GroupSubscription:
 
     Invariant: no Kafka topic is of two levels. Level topics have their level at the end of their names, and a topic
     under its own name is given one level.
+
+    Args:
+        by_level: The subscription of each of the member's levels.
+        all_topics: The level of each Kafka topic that is named, also of the levels that other members of the same
+            consumer read; those of `by_level` if it is left out.
     """
 
-    def __init__(self, by_level: Mapping[int, LevelSubscription]) -> None:
+    def __init__(self, by_level: Mapping[int, LevelSubscription], all_topics: Mapping[str, int] | None = None) -> None:
         self._by_level = dict(by_level)
+        self.all_topics = _named(by_level) if all_topics is None else all_topics
         self.topics = [topic for each in by_level.values() for topic in each.topics]
         """The Kafka topics and patterns of all levels."""
         self._of_suffix = {each.suffix: level for level, each in by_level.items() if each.topics and each.suffix}
@@ -34,7 +40,7 @@ class GroupSubscription:
                 f"The pattern {patterns[0]!r} is given to a level, and one group reads all levels: two patterns could "
                 "match one topic. Name the topics, or set group.per.level to true."
             )
-        return cls(by_level)
+        return cls(by_level, _named(dict(enumerate(subscriptions))))
 
     @classmethod
     def nothing(cls, levels: Sequence[int]) -> "GroupSubscription":
@@ -83,3 +89,7 @@ class GroupSubscription:
     @property
     def _suffixes(self) -> set[str]:
         return {each.suffix for each in self._by_level.values() if each.topics}
+
+
+def _named(by_level: Mapping[int, LevelSubscription]) -> dict[str, int]:
+    return {topic: level for level, each in by_level.items() for topic in each.topics if topic[:1] != "^"}

@@ -7,7 +7,7 @@ there, records would be handled again, or never.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -31,20 +31,6 @@ log = logging.getLogger(__name__)
 
 _ANSWERS_WITHIN = 5.0
 
-Committed = Mapping[Partition, tuple[int, bytes] | None]
-
-
-def topics_passed_over(missing: Collection[Partition], theirs: Committed, ours: Committed) -> list[str]:
-    """Return the topics of which another group has a commit for a missing partition, and ours has none at all.
-
-    >>> topics_passed_over([("emails", 0)], {("emails", 0): (7, b"")}, {("emails", 0): None, ("emails", 1): None})
-    ['emails']
-    >>> topics_passed_over([("emails", 0)], {("emails", 0): (7, b"")}, {("emails", 0): None, ("emails", 1): (3, b"")})
-    []
-    """
-    known = {topic for (topic, _), commit in ours.items() if commit is not None}
-    return sorted({each[0] for each in missing if theirs.get(each) is not None} - known)
-
 
 class OtherCommits:
     """The look at the commits of the group that would read a partition in the other way.
@@ -55,8 +41,9 @@ class OtherCommits:
         per_level: True if the member's group is that of one level.
         subscription: A function that returns what the member reads now.
 
-    Level topics in a group for each level, the default, are not looked at: most who have them never had another group,
-    and would need a right on it.
+    The look is at all topics of the consumer, also at those of levels that other members read: otherwise one level
+    would begin before the commits of another one are found. Level topics in a group for each level, the default, are
+    not looked at: most who have them never had another group, and would need a right on it.
     """
 
     def __init__(
@@ -68,38 +55,52 @@ class OtherCommits:
         self._subscription = subscription
         self._seen: set[str] = set()  # topics of which no commit is passed over
 
-    def check(self, missing: Collection[Partition], committed: Callable[[Collection[str]], Committed]) -> None:
+    def check(self, missing: Collection[Partition]) -> None:
         """Raise `ConfigError` if a start at these partitions, which have no commit, would pass over commits.
 
-        `committed` returns what the member's own group has committed of all partitions of some topics. Raises
-        `KafkaError` if it is not known yet.
+        Raises `KafkaError` if it is not known yet.
         """
-        if self._per_level and self._subscription().has_level_topics:
+        subscription = self._subscription()
+        if self._per_level and subscription.has_level_topics:
             return
-        by_group: dict[str, list[Partition]] = {}
-        for partition in missing:
-            if partition[0] not in self._seen:
-                by_group.setdefault(self._other_group(partition[0]), []).append(partition)
-        for group in self._existing(by_group):
-            partitions = by_group[group]
-            theirs = self._committed(group, partitions)
-            candidates = {topic for (topic, _), commit in theirs.items() if commit is not None}
-            if candidates and (passed := topics_passed_over(partitions, theirs, committed(candidates))):
+        topics = {topic for topic, _ in missing}.union(subscription.all_topics) - self._seen
+        of_others = self._by_group(topics, self._other_group)
+        for group in self._existing(of_others):
+            theirs = self._topics_committed(group, of_others[group])
+            of_own = self._by_group(theirs, self._own_group)
+            ours = [self._topics_committed(own, of_one) for own, of_one in of_own.items()]
+            if passed := sorted(theirs.difference(*ours)):
                 raise ConfigError(self._sentence(group, passed))
-        self._seen.update(topic for topic, _ in missing)
+        self._seen.update(topics)
+
+    def _by_group(self, topics: Collection[str], group_of: Callable[[str], str]) -> dict[str, list[str]]:
+        by_group: dict[str, list[str]] = {}
+        for topic in topics:
+            by_group.setdefault(group_of(topic), []).append(topic)
+        return by_group
 
     def _level_of(self, topic: str) -> int:
-        return self._subscription().address(topic)[1]
+        level = self._subscription().all_topics.get(topic)
+        return self._subscription().address(topic)[1] if level is None else level
+
+    def _own_group(self, topic: str) -> str:
+        return level_group(self._base, self._level_of(topic)) if self._per_level else self._base
 
     def _other_group(self, topic: str) -> str:
         return self._base if self._per_level else level_group(self._base, self._level_of(topic))
 
-    def _committed(self, group: str, partitions: Collection[Partition]) -> Committed:
+    def _topics_committed(self, group: str, topics: Collection[str]) -> set[str]:
+        """Return those of the topics of which a group has committed a partition."""
         client = make_client(ck.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
         try:
-            return capi.committed(client, list(partitions), _ANSWERS_WITHIN)
+            told = [client.list_topics(topic, timeout=_ANSWERS_WITHIN).topics[topic] for topic in topics]
+            partitions = [(str(each.topic), number) for each in told for number in each.partitions]
+            committed = capi.committed(client, partitions, _ANSWERS_WITHIN) if partitions else {}
+        except ck.KafkaException as error:
+            raise KafkaError(f"The number of partitions is not known: {error.args[0].str()}.") from error
         finally:
             client.close()
+        return {topic for (topic, _), commit in committed.items() if commit is not None}
 
     def _existing(self, groups: Collection[str]) -> list[str]:
         """Return the groups that may have commits; one that may not be seen cannot be used, either."""
@@ -110,9 +111,8 @@ class OtherCommits:
         answers = ask_for_members_of(client, groups)
         return [group for group, asked in answers.items() if _exists(group, asked, deadline - time.monotonic())]
 
-    def _sentence(self, group: str, topics: Collection[str]) -> str:
-        names = " and ".join(topics)
-        own = level_group(self._base, self._level_of(next(iter(topics)))) if self._per_level else self._base
+    def _sentence(self, group: str, topics: Sequence[str]) -> str:
+        own = self._own_group(topics[0])
         owner, other = ("level's group", "group") if self._per_level else ("group", "level's group")
         if self._per_level:
             of_levels = " ".join(f"--topic {topic}={self._level_of(topic)}" for topic in topics)
@@ -121,11 +121,14 @@ class OtherCommits:
         else:
             keep = "group.per.level to true to go on with a group for each level"
             copy = f"{self._base} {self._base} --from-levels"
-        chosen = " ".join(f"--topic {topic}" for topic in topics)
+        anew = [
+            f"`headway offsets reset {name} {' '.join(f'--topic {topic}' for topic in of_one)} --earliest`"
+            for name, of_one in self._by_group(topics, self._own_group).items()
+        ]
         return (
-            f"The {other} {group} has commits of {names}, and the {owner} {own} has none: a start would pass over "
-            f"them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or begin anew with "
-            f"`headway offsets reset {own} {chosen} --earliest`."
+            f"The {other} {group} has commits of {' and '.join(topics)}, and the {owner} {own} has none: a start would "
+            f"pass over them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or begin anew with "
+            f"{' and '.join(anew)}."
         )
 
 

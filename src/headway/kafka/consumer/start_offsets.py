@@ -156,7 +156,7 @@ class StartOffsets:
         if self._others is None:
             return True
         try:
-            self._others.check(missing, self._committed_of)
+            self._others.check(missing)
         except ConfigError as refusal:
             if self._is_due():
                 self._on_refusal(refusal)
@@ -165,14 +165,6 @@ class StartOffsets:
             self._fail(error, next(iter(missing))[0])
             return False
         return True
-
-    def _committed_of(self, topics: Collection[str]) -> Mapping[Partition, tuple[int, bytes] | None]:
-        try:
-            told = [self._consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT).topics[topic] for topic in topics]
-        except ck.KafkaException as error:
-            raise _explained("The number of partitions", error) from error
-        partitions = [(str(each.topic), number) for each in told for number in each.partitions]
-        return capi.committed(self._consumer, partitions, _ANSWER_TIMEOUT)
 
     def _reset_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         if self._reset not in _RESET_TIMES:
