@@ -62,7 +62,8 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The history of a record in the Kafka topic `topic`.
 
     `attempts` have failed before, of which `untried` do not count; then `first` and `last` tell of their errors.
-    `since` is the timestamp of the record that was tried first.
+    `since` is the timestamp of the record that was tried first. The attempts are those of `group`, None for any: other
+    groups of the topic get the record as well, and have attempts of their own.
     """
 
     topic: str
@@ -72,6 +73,7 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     first: ToldError | None = None
     last: ToldError | None = None
     since: _Time | None = None
+    group: _Name | None = None
 
     def header(self) -> tuple[str, bytes]:
         """Return the history as a header."""
@@ -117,11 +119,25 @@ def _time(milliseconds: int) -> int:
 
 
 def after_attempt(
-    topic: str, origin: Origin, since: int, attempts: int, untried: int, first: ToldError, last: ToldError
+    topic: str,
+    origin: Origin,
+    since: int,
+    attempts: int,
+    untried: int,
+    first: ToldError,
+    last: ToldError,
+    group: str | None = None,
 ) -> History:
     """Return the history of a record that goes to its own topic again, within the bounds of what is read."""
     attempts = min(attempts, _MOST_ATTEMPTS)
-    return History(topic, origin, attempts, min(untried, attempts), first, last, _time(since) if since > 0 else None)
+    moment = _time(since) if since > 0 else None
+    whose = None if group is None else _plain(group, _LONGEST_NAME)
+    return History(topic, origin, attempts, min(untried, attempts), first, last, moment, whose)
+
+
+def counts_for(history: History, group: str) -> bool:
+    """Return whether the attempts of a history are those of a group."""
+    return history.group in (None, _plain(group, _LONGEST_NAME))
 
 
 def _plain(text: str, most: int) -> str:

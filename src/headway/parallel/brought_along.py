@@ -10,7 +10,7 @@ from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
 from headway.execution.jobs import RecordWork
 from headway.expiry import expiry_of
-from headway.history import History, after_attempt, history_of, told
+from headway.history import History, after_attempt, counts_for, history_of, told
 from headway.records import ConsumerRecord, with_headers
 
 
@@ -18,11 +18,13 @@ class BroughtAlong:
     """The reader of what records bring along: failed attempts, and when they expire.
 
     Args:
+        group: The group, whose own attempts count.
         let_expire: Is called when a record came that expires.
         expires_after: The seconds after its timestamp at which a record expires; None for never.
     """
 
-    def __init__(self, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
+    def __init__(self, group: str, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
+        self._group = group
         self._let_expire = let_expire
         self._expires_after = expires_after
 
@@ -45,7 +47,7 @@ class BroughtAlong:
         if self._expires_after is not None and since > 0:
             latest = since + round(self._expires_after * 1000)
             at = latest if at is None else min(at, latest)
-        failure = failure_of(history) if history else None
+        failure = failure_of(history) if history and counts_for(history, self._group) else None
         return Brought(failure, math.inf if at is None else now + at / 1000 - time.time())
 
 
@@ -60,11 +62,11 @@ def failure_of(history: History) -> Failure | None:
     return Failure(errors[0], times[0], times[1], history.attempts, history.untried, errors[1])
 
 
-def history_after(work: RecordWork, error: BaseException) -> History:
-    """Return the history of a record in its own topic after this attempt, which has failed with this error."""
+def history_after(work: RecordWork, error: BaseException, group: str) -> History:
+    """Return the history of a record in its own topic after this attempt of a group, which failed with this error."""
     record, before = work.record, work.failure
     known = history_of(record.headers, record.kafka_topic)
     since = record.timestamp if known is None or known.since is None else known.since
     last = told(*name_and_text(error), time.time())
     first = told(*name_and_text(before.first_error), wall_time(before.first_at)) if before else last
-    return after_attempt(record.kafka_topic, record.origin, since, work.attempt, work.untried, first, last)
+    return after_attempt(record.kafka_topic, record.origin, since, work.attempt, work.untried, first, last, group)

@@ -26,6 +26,7 @@ from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
 from headway.kafka.consumer.commits import OnCommit
 from headway.parallel.batches import Batches
+from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks, OnRebalance
 from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
@@ -211,7 +212,7 @@ class ParallelConsumer(Controls):
             waits_for_commits=commit_mode == "sync",
             fails_on_invalid_metadata=on_invalid_metadata == "fail",
             tenancy=checked.tenancy,
-            expires_after=expires_after,
+            brought_along=BroughtAlong(settings.group, self._dispatch.let_expire, expires_after),
         )
         self._committing = self._control.committing
         self._fetching = self._control.fetching

@@ -15,6 +15,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.assignment_log import AssignmentLog
+from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
@@ -56,7 +57,7 @@ class ControlLoop:
         hand_over_timeout: float,
         commit_interval: float,
         waits_for_commits: bool,
-        expires_after: float | None,
+        brought_along: BroughtAlong,
         fails_on_invalid_metadata: bool = False,
         tenancy: Tenancy | None = None,
     ) -> None:
@@ -74,9 +75,9 @@ class ControlLoop:
             callbacks,
             buffer,
             self._hand_over,
+            brought_along,
             tenancy,
             hand_over_timeout,
-            expires_after,
             fails_on_invalid_metadata,
         )
         self.committing = Commits(

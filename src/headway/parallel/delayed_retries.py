@@ -34,8 +34,9 @@ class DelayedRetries:
     on.
     """
 
-    def __init__(self, config: Config, scheduler: str, reports: ScheduleReports) -> None:
+    def __init__(self, config: Config, group: str, scheduler: str, reports: ScheduleReports) -> None:
         self._config = connection_of(config)
+        self._group = group
         self._name = scheduler
         self._reports = reports
         self._thread = ThreadPoolExecutor(1, "headway-retries-later")
@@ -71,7 +72,7 @@ class DelayedRetries:
                 record.raw_value,
                 record.kafka_topic,
                 delay,
-                headers=[*without_history(record.headers), history_after(work, failed).header()],
+                headers=[*without_history(record.headers), history_after(work, failed, self._group).header()],
                 partition=record.partition,
                 on_stored=report,
             )

@@ -50,7 +50,6 @@ class Fetching:
     """The part that keeps the engine's buffers filled and tells the engine which partitions this member owns.
 
     `hand_over` is called before partitions go to another member: it waits for their running handlers and commits.
-    `expires_after` is how many seconds after its timestamp a record expires.
     """
 
     def __init__(
@@ -60,13 +59,13 @@ class Fetching:
         callbacks: Callbacks,
         buffer: int,
         hand_over: HandOver,
+        brought_along: BroughtAlong,
         tenancy: Tenancy | None = None,
         patience: float = 10.0,
-        expires_after: float | None = None,
         fails_on_invalid_metadata: bool = False,
     ) -> None:
         self._dispatch = dispatch
-        self._brought_along = BroughtAlong(dispatch.let_expire, expires_after)
+        self._brought_along = brought_along
         self._engine = dispatch.engine
         self._lock = dispatch.lock
         self._levels = levels

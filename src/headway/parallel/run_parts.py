@@ -117,7 +117,8 @@ class RunParts:
         if self._options.commit_mode == "transactional" and not self._committing.transactions:
             self._make_transactions(None)
         letters = self._make_letters()
-        schedules = DelayedRetries(self._options.settings.kafka, self._options.settings.scheduler, self._dispatch)
+        settings = self._options.settings
+        schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self.clients.append(schedules)
         if self.life and self._options.executor != "process":
             loop = owner.get_loop() if owner else None

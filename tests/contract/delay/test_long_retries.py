@@ -186,3 +186,25 @@ def test_a_forged_history_is_as_if_there_were_none_and_a_true_one_is_counted_on(
         wait_until(lambda: len(seen) == len(forged) + 1)
     assert seen.pop(len(forged)) == (b"true", first, 8)
     assert seen == {offset: (b"forged", Origin(cluster.target, 1, offset), 1) for offset in range(len(forged))}
+
+
+def test_another_group_gets_what_comes_again_with_attempts_of_its_own(cluster: DelayCluster) -> None:
+    mine: list[int] = []
+    theirs: list[tuple[int, Origin]] = []
+
+    def fail_twice(record: ConsumerRecord, context: Context) -> None:
+        mine.append(context.attempt)
+        if context.attempt < 3:
+            raise RetryLater(DELAY)
+
+    def note(record: ConsumerRecord, context: Context) -> None:
+        theirs.append((context.attempt, record.origin))
+
+    send(cluster, b"pay", [])
+    other = ParallelConsumer({**cluster.config, "group.id": f"{cluster.target}-other", "auto.offset.reset": "earliest"})
+    other.subscribe(cluster.target)
+    consumer = consumer_of(cluster)
+    with cluster.relay(), consumer, other, running(consumer, fail_twice), running(other, note):
+        wait_until(lambda: len(mine) == len(theirs) == 3)
+    assert mine == [1, 2, 3]
+    assert theirs == [(1, Origin(cluster.target, 1, 0))] * 3

@@ -235,7 +235,7 @@ def test_a_header_whose_name_is_not_utf_8_is_left_out_and_its_record_handled(
 def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
-        later = DelayedRetries(address, "headway-delay", create_autospec(ScheduleReports, instance=True))
+        later = DelayedRetries(address, "group", "headway-delay", create_autospec(ScheduleReports, instance=True))
         record = SimpleNamespace(
             raw_key=b"k", raw_value=b"v", kafka_topic="orders", headers=(), partition=0, timestamp=1
         )

@@ -17,6 +17,7 @@ from headway.core.retry import Retries
 from headway.errors import KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
 from headway.records import TopicPartition
@@ -69,7 +70,8 @@ class World:
         self.level = Level()
         self.seen: list[PartitionState] = []  # while the partition is handed over
         levels = LevelConsumers(cast(Any, [self.level]))
-        self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), 100, self._hand_over)
+        brought = BroughtAlong("group", self.dispatch.let_expire)
+        self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), 100, self._hand_over, brought)
         self.inside: Callable[[], Any] = lambda: None
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
