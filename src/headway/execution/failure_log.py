@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headway.core.user_errors import description_of
+from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 _IN_FULL = 10  # lines of a topic in one window
 _WINDOW = 10.0  # seconds
@@ -22,8 +23,9 @@ class _Line(NamedTuple):
     arguments: Sequence[Any]
     error: BaseException
 
-    def tell(self, log: logging.Logger, level: int, before: str = "", *arguments: Any) -> None:
-        log.log(level, before + self.message, *arguments, *self.arguments, description_of(self.error))
+    def tell(self, log: logging.Logger, level: int, trace: ExcInfo | None, before: str = "", *arguments: Any) -> None:
+        told = description_of(self.error)
+        log.log(level, before + self.message, *arguments, *self.arguments, told, exc_info=trace)
 
 
 @dataclass(slots=True)
@@ -53,9 +55,13 @@ class _Topic:
 
 
 class FailureLog:
-    """Lines about failures of records, by topic; to be used from any thread."""
+    """Lines about failures of records, by topic; to be used from any thread.
 
-    def __init__(self, log: logging.Logger, level: int) -> None:
+    A line has the error's traceback now and then, as `tracebacks` say.
+    """
+
+    def __init__(self, log: logging.Logger, level: int, tracebacks: Tracebacks | None = None) -> None:
+        self._tracebacks = tracebacks or Tracebacks()
         self._log = log
         self._level = level
         self._lock = threading.Lock()
@@ -74,7 +80,7 @@ class FailureLog:
                 about.hold_back(line, now)
                 self._sum_at = self._sum_at or now + _SUM_EVERY
                 return
-        line.tell(self._log, self._level)
+        line.tell(self._log, self._level, self._tracebacks.of(error, now))
 
     def tell_sums(self, now: float) -> None:
         """Tell how many lines of each topic were held back, once a second; to be called every now and then."""
@@ -90,7 +96,8 @@ class FailureLog:
         for topic, about in self._take_held_back().items():
             if about.last:
                 before = "%d more failures of records of %s in %.3g s; the last: "
-                about.last.tell(self._log, self._level, before, about.held_back, topic, now - about.since)
+                trace = self._tracebacks.of(about.last.error, now)
+                about.last.tell(self._log, self._level, trace, before, about.held_back, topic, now - about.since)
 
     def _take_held_back(self) -> Mapping[str, _Topic]:
         with self._lock:

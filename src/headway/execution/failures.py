@@ -18,6 +18,7 @@ from headway.execution.circuit_log import CircuitLog
 from headway.execution.failure_log import FailureLog
 from headway.execution.jobs import RecordWork
 from headway.execution.supervision import Supervision
+from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,9 @@ class Failures:
         self._supervision = supervision
         self.circuit_log = CircuitLog()
         self._storing = threading.Lock()
-        self._attempts = FailureLog(log, logging.WARNING)
-        self._delays = FailureLog(log, logging.ERROR)
+        self._tracebacks = Tracebacks()
+        self._attempts = FailureLog(log, logging.WARNING, self._tracebacks)
+        self._delays = FailureLog(log, logging.ERROR, self._tracebacks)
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         """Return what to do with a work that failed."""
@@ -73,7 +75,7 @@ class Failures:
             self._tell_retry(work, error, verdict, now)
         elif self.is_stored(verdict):
             if not isinstance(verdict, Later) or not self._schedules:
-                log_dead_letter(work, error, verdict.reason)
+                log_dead_letter(work, error, verdict.reason, self._tracebacks.of(error, now))
             self.store(work, Outcome(error, verdict))
         else:
             return no_dead_letters(work, error, verdict.reason)
@@ -127,9 +129,10 @@ class Failures:
             self._letters.send(work, error, verdict.reason)
 
 
-def log_dead_letter(work: Work[Any], error: BaseException, reason: str) -> None:
-    """Tell the log of a record that becomes a dead letter."""
-    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description_of(failure_behind(error)))
+def log_dead_letter(work: Work[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
+    """Tell the log of a record that becomes a dead letter, with the error's traceback if there is one to be told."""
+    told = description_of(failure_behind(error))
+    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, told, exc_info=trace)
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:

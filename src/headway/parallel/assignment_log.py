@@ -1,6 +1,7 @@
 """The log's word on which partitions a member has, once they have settled."""
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
@@ -9,6 +10,7 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.5  # seconds
+_LONG = 5.0  # seconds; most groups have met by then
 _MOST_TOPICS = 10
 
 
@@ -21,6 +23,7 @@ class AssignmentLog:
     def __init__(self, levels: LevelConsumers) -> None:
         self._levels = levels
         self._look_at = 0.0
+        self._tell_at: float | None = None  # that the group has not met; infinite once that was told
         self._seen: frozenset[tuple[str, int]] | None = None
         self._told: frozenset[tuple[str, int]] | None = None
 
@@ -30,10 +33,22 @@ class AssignmentLog:
             return
         self._look_at = now + _LOOK_EVERY
         found = self._found()
-        if found is not None and found == self._seen != self._told:
+        if found is None:
+            self._tell_of_waiting(now)
+        elif found == self._seen != self._told:
             self._told = found
             log.info("%s", sentence(found))
         self._seen = found
+
+    def _tell_of_waiting(self, now: float) -> None:
+        if self._tell_at is None:
+            self._tell_at = now + _LONG
+        elif now >= self._tell_at:
+            self._tell_at = math.inf
+            log.info(
+                "This member waits for its group to meet. A group waits for a member that has died until its "
+                "session.timeout.ms is over, and for one that is busy."
+            )
 
     def _found(self) -> frozenset[tuple[str, int]] | None:
         """Return topics and numbers of the partitions; None before the group has ever said which they are."""

@@ -16,7 +16,7 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import SlotPolicy
-from headway.core.levels.naming import LevelSubscription
+from headway.core.levels.naming import LevelSubscription, unread_levels
 from headway.core.rights import Right
 from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
@@ -100,11 +100,18 @@ class RunParts:
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
 
-        A run also begins while the brokers are away.
+        It warns of levels that nobody reads. A run also begins while the brokers are away.
         """
         topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
-            Admin(self._connection()).require([Right("Read", "Topic", topic) for topic in topics])
+            admin = Admin(self._connection())
+            admin.require([Right("Read", "Topic", topic) for topic in topics])
+            for topic in unread_levels(subscriptions, admin.topics().seen):
+                log.warning(
+                    "The Kafka topic %s exists, and this consumer does not read it: it has levels=%d. Without another "
+                    "consumer its records wait for ever.",
+                    *(topic, len(subscriptions)),
+                )
         except AuthorizationError:
             raise
         except KafkaError as unknown:

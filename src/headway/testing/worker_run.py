@@ -3,14 +3,14 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import starmap
 from typing import Any
 
 from headway.config import DEFAULT_SCHEDULER, Config
-from headway.core.levels.naming import level_group, subscriptions
+from headway.core.levels.naming import level_group, level_topic, matches, subscriptions
 from headway.core.retry import Again, RetriableError, Retries, RetryLater, Verdict
 from headway.declarations import called, check_above_zero, check_whole, is_coroutine_function
 from headway.errors import ConfigError
@@ -27,6 +27,7 @@ from headway.testing.stand_ins import declaration_of
 from headway.workers import Worker
 
 _LOOK_EVERY = 0.01  # seconds
+_MOST_ATTEMPTS = 100  # of one record, without a wait and without an end
 _QUIET = 0.5  # seconds without a new record, if the worker's topics hold more than what was sent here
 _MOCK_HAS_NO_DELAY = (
     "The mock cluster has no delayed delivery, and {0} needs it. Use the fixture headway_broker for this test."
@@ -71,7 +72,8 @@ def run_until_idle(
             expiry take the time that they take, and the handler's own clock goes on as ever.
 
     Raises:
-        TimeoutError: The worker is not idle in time, for example since a record fails again and again.
+        TimeoutError: The worker is not idle in time. It ends sooner if a record that is tried for ever, without waits,
+            has failed a hundred times.
         HandlerError: A record failed for good, and the worker has no `dead_letter_topic`.
         ConfigError: The function is no worker, or the mock cannot do what it needs, or a record has a due time
             and `advance` is 0.
@@ -107,6 +109,7 @@ class _Run:
         self._partitions = partitions
         self._timeout = timeout
         self._advance = advance
+        self._tries_for_ever = skip_waits and (declared.options.get("retries") or Retries()).max_attempts is None
         self._is_mock = mock_at(settings.get("bootstrap.servers")) is not None
         if self._is_mock and advance:
             raise ConfigError(_MOCK_HAS_NO_DELAY.format("advance="))
@@ -120,7 +123,7 @@ class _Run:
             declared,
             group=f"{declared.group}-test-{uuid.uuid4().hex[:8]}",
             on_output=self._note_output if declared.produces else None,
-            config={key: value for key, value in declared.config.items() if key not in _LEFT_OUT},
+            config=_config_of(declared),
             options={
                 **declared.options,
                 "retries": self._without_waits() if skip_waits else self._retries,
@@ -143,6 +146,7 @@ class _Run:
                 "seconds the clock is advanced."
             )
         by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
+        self._check_topics(records, [name for names in by_level for name in names])
         inputs = self._made([name for names in by_level for name in names if not name.startswith("^")])
         letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
         self._made([name for name in self._worker.produces if not name.endswith("*")])
@@ -162,6 +166,20 @@ class _Run:
         self._outcome.dead_letters.extend(map(dead_letter_of, read))
         self._outcome.schedules.extend(starmap(scheduled_of, due_times.pending()))
         return self._outcome
+
+    def _check_topics(self, records: Iterable[ProducerRecord], read: Collection[str]) -> None:
+        """Raise `ConfigError` for a record of a topic that the worker does not read: the run would wait for it."""
+        for record in records:
+            kafka_topic = record.topic if self._stores_as_named else level_topic(record.topic, record.level or 0)
+            if not any(matches(topic, kafka_topic) for topic in read):
+                raise ConfigError(
+                    f"The worker {called(self._worker.handler)} does not read {kafka_topic}, but {', '.join(read)}. "
+                    "Give records for one of these."
+                )
+
+    @property
+    def _stores_as_named(self) -> bool:
+        return self._worker.levels is None or isinstance(self._worker.topics, Mapping)
 
     def _due_times(self, topics: Iterable[str]) -> DueTimes:
         name = None if self._is_mock else self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
@@ -202,9 +220,10 @@ class _Run:
                 commit_starts(self._settings, group, offsets)
 
     def _store(self, records: Sequence[ProducerRecord]) -> None:
-        levels = self._worker.levels if not isinstance(self._worker.topics, Mapping) else None
         with (
-            Producer(self._settings) if levels is None else PriorityProducer({**self._settings, "levels": levels})
+            Producer(self._settings)
+            if self._stores_as_named
+            else PriorityProducer({**self._settings, "levels": self._worker.levels})
         ) as producer:
             for stored in [producer.send(record) for record in records]:
                 stored.result(self._timeout)
@@ -244,6 +263,8 @@ class _Run:
             verdict = self._retries.decide(record, attempt, error, now=0.0, chance=0.0)
             wait = verdict.at if isinstance(verdict, Again) else None
         self._outcome.calls.append(Call(records, attempt, returned, error, wait))
+        if error is not None and attempt >= _MOST_ATTEMPTS and self._tries_for_ever:
+            self._give_up()
         if self._is_mock and (what := _needs_delay(returned, error)):
             self._refusal = ConfigError(_MOCK_HAS_NO_DELAY.format(what))
             self._consumer.stop(drain=False)
@@ -255,6 +276,11 @@ class _Run:
             self._declared.on_output(input, output, metadata)
 
     # The end
+
+    def _give_up(self) -> None:
+        self._is_late = True
+        self._has_ended.set()
+        self._consumer.stop(drain=False)
 
     def _stop_when_idle(
         self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, due_times: DueTimes
@@ -303,12 +329,25 @@ class _Run:
 
     def _not_idle(self, count: int) -> TimeoutError:
         counts = self._consumer.metrics()
-        last = next((call.error for call in reversed(self._outcome.calls) if call.error), None)
-        error = f" The last error was {last!r}." if last else ""
+        last = next((call for call in reversed(self._outcome.calls) if call.error), None)
+        error = f" The last error was {last.error!r}." if last else ""
+        gave_up = self._tries_for_ever and last is not None and last.attempt >= _MOST_ATTEMPTS
+        when = f"after {_MOST_ATTEMPTS} attempts at one record" if gave_up else f"within {self._timeout:g} s"
         return TimeoutError(
-            f"The worker {called(self._worker.handler)} was not idle within {self._timeout:g} s: {counts.done} records "
-            f"are done, {count} were stored, and {counts.failed} attempts failed.{error}"
+            f"The worker {called(self._worker.handler)} was not idle {when}: {counts.done} records are done, {count} "
+            f"were stored, and {counts.failed} attempts failed.{error}"
         )
+
+
+def _config_of(declared: Worker) -> Config:
+    """Return the declared settings for a new group, which reads all levels itself unless it is declared otherwise.
+
+    The groups of levels meet one after the other, and what the first brings would go before records above it.
+    """
+    config = {key: value for key, value in declared.config.items() if key not in _LEFT_OUT}
+    if declared.levels is None or any(topic.startswith("^") for topic in declared.topics):
+        return config
+    return {"group.per.level": False} | config
 
 
 def _needs_delay(returned: Any, error: BaseException | None) -> str | None:

@@ -10,7 +10,6 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context
-from headway.parallel.assignment_log import sentence
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import Member, consumer, plain_topic, send, topic_of, wait_for
 
@@ -131,8 +130,3 @@ def test_the_log_says_which_partitions_a_member_has_once_they_have_settled(
     finally:
         for member in members:
             member.stop()
-
-
-def test_partitions_of_many_topics_are_told_in_short() -> None:
-    places = {(f"orders-{topic}", number) for topic in range(12) for number in (0, 1, 2, 5)}
-    assert sentence(places).endswith("; orders-7: 0-2, 5; and those of 2 more topics.")

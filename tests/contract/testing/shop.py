@@ -87,3 +87,8 @@ def lose(record: ConsumerRecord) -> None:
 @worker({"clicks": 0, "payments": 1}, group="given", levels=2, config={"auto.offset.reset": "latest"})
 def by_level(record: ConsumerRecord) -> tuple[str, int]:
     return record.topic, record.level
+
+
+@worker("lines", group="lines", levels=3, policy="strict", max_concurrency=1)
+def in_turn(record: ConsumerRecord) -> int:
+    return record.level

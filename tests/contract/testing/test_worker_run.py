@@ -85,7 +85,7 @@ def test_a_record_that_fails_for_good_without_a_dead_letter_topic_ends_the_run(s
 
 def test_a_worker_that_is_never_idle_is_told_with_its_last_error(headway_mock: MockCluster) -> None:
     with pytest.raises(TimeoutError, match=r"fail was not idle within 1 s: 0 records are done, 1 were stored.*never"):
-        run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=1)
+        run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=1, skip_waits=False)
 
 
 def test_without_records_a_worker_is_idle_at_once(settings: Settings) -> None:
@@ -220,3 +220,21 @@ def test_the_mock_and_other_values_have_no_clock_to_advance(headway_mock: MockCl
     for value in (-1, float("inf"), "5"):
         with pytest.raises(ConfigError, match="advance is"):
             run_until_idle(shop.bill, headway_mock.settings, advance=value)  # type: ignore[arg-type]
+
+
+def test_a_record_that_fails_for_ever_ends_the_run_soon(headway_mock: MockCluster) -> None:
+    with pytest.raises(TimeoutError, match=r"not idle after 100 attempts at one record: .*ValueError\('never'\)"):
+        run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=600)
+
+
+def test_a_record_for_a_topic_that_the_worker_does_not_read_is_refused(headway_mock: MockCluster) -> None:
+    with pytest.raises(ConfigError, match=r"does not read oders-1, but orders-0, orders-1, orders-2"):
+        run_until_idle(shop.bill, headway_mock.settings, [ProducerRecord("oders", "1", level=1)])
+    with pytest.raises(ConfigError, match="does not read jobs-0, but jobs"):
+        run_until_idle(shop.compute, headway_mock.settings, [ProducerRecord("jobs-0", "1")])
+
+
+def test_what_was_stored_is_handled_in_the_order_of_its_levels(settings: Settings) -> None:
+    given = [ProducerRecord("lines", f"{level}", level=level) for level in (0, 1, 2) for _ in range(5)]
+    run = run_until_idle(shop.in_turn, settings, given, partitions=1)
+    assert run.results == [2] * 5 + [1] * 5 + [0] * 5

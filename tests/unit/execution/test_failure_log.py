@@ -13,7 +13,7 @@ from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.retry import Retries, fixed_backoff
+from headway.core.retry import FatalError, Retries, fixed_backoff
 from headway.execution.dispatch import Dispatch
 from headway.execution.failure_log import FailureLog
 from headway.records import TopicPartition
@@ -107,3 +107,36 @@ def test_attempts_that_fail_in_a_dispatch_are_all_told_when_it_ends(lines: list[
     assert len(list(lines)) <= 12
     assert told(list(lines)) == dispatch.metrics().failed == 200
     wake.close()
+
+
+class EndlessError(Exception):
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]
+        raise SystemExit(1)
+
+
+def test_each_place_is_told_with_its_traceback_once_in_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(error: BaseException, *, elsewhere: bool = False) -> BaseException:
+        try:
+            if elsewhere:
+                raise error
+            raise error
+        except BaseException as raised:
+            return raised
+
+    failures = FailureLog(log, logging.WARNING)
+    errors = [
+        (0.0, fail(KeyError("a"))),
+        (1.0, fail(KeyError("b"))),
+        (2.0, fail(KeyError("c"), elsewhere=True)),
+        (3.0, fail(ValueError("another kind"))),
+        (4.0, fail(FatalError("on purpose"))),
+        (5.0, OSError("never raised")),
+        (6.0, fail(EndlessError())),
+        (7.0, fail(TypeError("x" * 100_000))),
+        (601.0, fail(KeyError("d"))),
+    ]
+    for now, error in errors:
+        failures.tell("orders", now, error, "failed: %s")
+    assert [bool(line.exc_info) for line in caplog.records] == [True, False, True, True, *[False] * 4, True]
+    assert "in fail\n    raise error\nKeyError: 'a'" in caplog.text

@@ -6,7 +6,7 @@ Java priority client (flipkart-incubator/priority-kafka-client), so that service
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.errors import ConfigError
@@ -148,6 +148,17 @@ def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None)
     if isinstance(topics, Mapping):
         return by_given_level(topics, levels or 1)
     return [LevelSubscription(list(topics), "")] if levels is None else by_level(topics, levels)
+
+
+def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collection[str]) -> list[str]:
+    """Return the Kafka topics that exist of the next level of topics with levels, which nobody would read.
+
+    >>> unread_levels(by_level(["orders", "clicks"], 2), ["orders-0", "orders-1", "orders-2", "clicks-0", "clicks-1"])
+    ['orders-2']
+    """
+    lowest = subscriptions[0]
+    names = [topic.removesuffix(lowest.suffix) for topic in lowest.topics if lowest.suffix and topic[:1] != "^"]
+    return [topic for name in names if (topic := level_topic(name, len(subscriptions))) in existing]
 
 
 def _at_level(topic: str, level: int) -> str:

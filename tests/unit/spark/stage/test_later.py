@@ -250,6 +250,7 @@ WAYS = st.sampled_from(
 )
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may strike in `gc`
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.lists(WAYS, min_size=1, max_size=3)), min_size=1, max_size=25),
