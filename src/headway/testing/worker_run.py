@@ -21,7 +21,7 @@ from headway.kafka.reading.stored_since import commit_starts, read_between
 from headway.parallel.consumer import ParallelConsumer
 from headway.priority.producer import PriorityProducer, Producer
 from headway.records import ProducerRecord
-from headway.testing.due_times import DueTimes
+from headway.testing.early_delivery import EarlyDelivery
 from headway.testing.outcome import Call, WorkerRun, dead_letter_of, scheduled_of
 from headway.testing.stand_ins import declaration_of
 from headway.workers import Worker
@@ -153,10 +153,10 @@ class _Run:
         bounds = LogBounds(self._settings)
         begin, letters_begin = bounds.ends(inputs), bounds.ends(letters)
         self._begin_at(by_level, begin)
-        due_times = self._due_times(name for names in by_level for name in names)
-        with due_times.delivering():
+        deliveries = self._early_delivery(name for names in by_level for name in names)
+        with deliveries.delivering():
             self._store(records)
-            self._run_until_idle(bounds, begin, at_once, due_times)
+            self._run_until_idle(bounds, begin, at_once, deliveries)
         if trouble := self._refusal or self._trouble:
             raise trouble
         if self._is_late:
@@ -164,7 +164,7 @@ class _Run:
         ends = LogBounds(self._settings).ends(letters)
         read = read_between(self._settings, letters_begin, ends)
         self._outcome.dead_letters.extend(map(dead_letter_of, read))
-        self._outcome.schedules.extend(starmap(scheduled_of, due_times.pending()))
+        self._outcome.schedules.extend(starmap(scheduled_of, deliveries.pending()))
         return self._outcome
 
     def _check_topics(self, records: Iterable[ProducerRecord], read: Collection[str]) -> None:
@@ -181,16 +181,16 @@ class _Run:
     def _stores_as_named(self) -> bool:
         return self._worker.levels is None or isinstance(self._worker.topics, Mapping)
 
-    def _due_times(self, topics: Iterable[str]) -> DueTimes:
+    def _early_delivery(self, topics: Iterable[str]) -> EarlyDelivery:
         name = None if self._is_mock else self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
-        return DueTimes(self._settings, name, topics, self._advance)
+        return EarlyDelivery(self._settings, name, topics, self._advance)
 
     def _run_until_idle(
-        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, due_times: DueTimes
+        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, deliveries: EarlyDelivery
     ) -> None:
         self._consumer = self._worker.consumer(self._settings)
         stopping = threading.Thread(
-            target=self._stop_when_idle, args=[bounds, begin, count, due_times], name="headway-test-run", daemon=True
+            target=self._stop_when_idle, args=[bounds, begin, count, deliveries], name="headway-test-run", daemon=True
         )
         stopping.start()
         try:
@@ -283,11 +283,11 @@ class _Run:
         self._consumer.stop(drain=False)
 
     def _stop_when_idle(
-        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, due_times: DueTimes
+        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, deliveries: EarlyDelivery
     ) -> None:
         try:
             self._wait_until_idle(bounds, begin, count)
-            while not self._has_ended.is_set() and not self._is_late and (came := self._deliver_next(due_times)):
+            while not self._has_ended.is_set() and not self._is_late and (came := self._deliver_next(deliveries)):
                 count += came
                 self._wait_until_idle(bounds, begin, count)
         except Exception as error:  # of Kafka: nobody else would stop the run
@@ -295,14 +295,14 @@ class _Run:
         finally:
             self._consumer.stop(drain=not self._is_late and self._trouble is None)
 
-    def _deliver_next(self, due_times: DueTimes) -> int:
+    def _deliver_next(self, deliveries: EarlyDelivery) -> int:
         """Advance the clock to the next due time; return how many records come."""
         if not self._advance:
             return 0
-        if came := due_times.deliver_next():
+        if came := deliveries.deliver_next():
             return came
         self._has_ended.wait(_QUIET)  # a schedule may be on its way to Kafka, or with the relay
-        return due_times.deliver_next()
+        return deliveries.deliver_next()
 
     def _wait_until_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
         deadline, consumer = time.monotonic() + self._timeout, self._consumer

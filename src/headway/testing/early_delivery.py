@@ -14,7 +14,7 @@ from headway.testing.advanced_clock import AdvancedClock, identity
 _RIGHT_NOW = 0
 
 
-class DueTimes:
+class EarlyDelivery:
     """The schedules of one scheduler, by a clock that can be advanced.
 
     Args:
