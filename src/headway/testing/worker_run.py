@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import starmap
+from itertools import groupby, starmap
 from typing import Any
 
 from headway.config import DEFAULT_SCHEDULER, Config
@@ -139,8 +139,7 @@ class _Run:
 
     def run(self, records: Sequence[ProducerRecord]) -> WorkerRun:
         """Do it all."""
-        at_once = sum(record.due is None for record in records)
-        if at_once < len(records) and not self._advance:
+        if not self._advance and any(record.due is not None for record in records):
             raise ConfigError(
                 "A record with due= comes later. Leave out due, to store it now, or say with advance= by how many "
                 "seconds the clock is advanced."
@@ -155,8 +154,7 @@ class _Run:
         self._begin_at(by_level, begin)
         deliveries = self._early_delivery(name for names in by_level for name in names)
         with deliveries.delivering():
-            self._store(records)
-            self._run_until_idle(bounds, begin, at_once, deliveries)
+            self._run_until_idle(bounds, begin, records, deliveries)
         if trouble := self._refusal or self._trouble:
             raise trouble
         if self._is_late:
@@ -186,11 +184,15 @@ class _Run:
         return EarlyDelivery(self._settings, name, topics, self._advance)
 
     def _run_until_idle(
-        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, deliveries: EarlyDelivery
+        self,
+        bounds: LogBounds,
+        begin: Mapping[Partition, int],
+        records: Sequence[ProducerRecord],
+        deliveries: EarlyDelivery,
     ) -> None:
         self._consumer = self._worker.consumer(self._settings)
         stopping = threading.Thread(
-            target=self._stop_when_idle, args=[bounds, begin, count, deliveries], name="headway-test-run", daemon=True
+            target=self._store_and_stop, args=[bounds, begin, records, deliveries], name="headway-test-run", daemon=True
         )
         stopping.start()
         try:
@@ -220,13 +222,19 @@ class _Run:
                 commit_starts(self._settings, group, offsets)
 
     def _store(self, records: Sequence[ProducerRecord]) -> None:
+        """Store the records, the highest level first; the worker has those of one level before the next is stored."""
+        count = 0
         with (
             Producer(self._settings)
             if self._stores_as_named
             else PriorityProducer({**self._settings, "levels": self._worker.levels})
         ) as producer:
-            for stored in [producer.send(record) for record in records]:
-                stored.result(self._timeout)
+            for _, of_level in groupby(sorted(records, key=_level, reverse=True), _level):
+                sent = [(record.due is None, producer.send(record)) for record in of_level]
+                for _, stored in sent:
+                    stored.result(self._timeout)
+                count += sum(is_now for is_now, _ in sent)
+                self._wait_until_fetched(count)
 
     # The handler
 
@@ -282,10 +290,18 @@ class _Run:
         self._has_ended.set()
         self._consumer.stop(drain=False)
 
-    def _stop_when_idle(
-        self, bounds: LogBounds, begin: Mapping[Partition, int], count: int, deliveries: EarlyDelivery
+    def _store_and_stop(
+        self,
+        bounds: LogBounds,
+        begin: Mapping[Partition, int],
+        records: Sequence[ProducerRecord],
+        deliveries: EarlyDelivery,
     ) -> None:
+        """Store the records once the worker waits for them, and stop it once it is idle."""
         try:
+            self._wait_until_assigned(len(begin))
+            self._store(records)
+            count = sum(record.due is None for record in records)
             self._wait_until_idle(bounds, begin, count)
             while not self._has_ended.is_set() and not self._is_late and (came := self._deliver_next(deliveries)):
                 count += came
@@ -303,6 +319,23 @@ class _Run:
             return came
         self._has_ended.wait(_QUIET)  # a schedule may be on its way to Kafka, or with the relay
         return deliveries.deliver_next()
+
+    def _wait_until_fetched(self, count: int) -> None:
+        """Wait until the worker has so many records, or takes no more as its buffer is full."""
+        fetched, since = 0, time.monotonic()
+        while fetched < count and not self._has_ended.wait(_LOOK_EVERY):
+            counts, now = self._consumer.metrics(), time.monotonic()
+            if counts.done + counts.remaining > fetched:
+                fetched, since = counts.done + counts.remaining, now
+            if now - since > (_QUIET if fetched else self._timeout):
+                return
+
+    def _wait_until_assigned(self, partitions: int) -> None:
+        deadline = time.monotonic() + self._timeout
+        while not self._has_ended.wait(_LOOK_EVERY) and len(self._consumer.assignment()) < partitions:
+            if time.monotonic() > deadline:
+                self._is_late = True
+                return
 
     def _wait_until_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
         deadline, consumer = time.monotonic() + self._timeout, self._consumer
@@ -348,6 +381,10 @@ def _config_of(declared: Worker) -> Config:
     if declared.levels is None or any(topic.startswith("^") for topic in declared.topics):
         return config
     return {"group.per.level": False} | config
+
+
+def _level(record: ProducerRecord) -> int:
+    return record.level or 0
 
 
 def _needs_delay(returned: Any, error: BaseException | None) -> str | None:
