@@ -1,15 +1,16 @@
-"""Pending schedules, read from the lines beside the relays, without disturbing them."""
+"""Pending schedules and commands, read from their topics beside the relays, without disturbing them."""
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from headway.core.delay.changes import Changes
 from headway.core.delay.ladder import MEMORY
 from headway.core.delay.relay_state import StoredState
 from headway.core.delay.schedule import HandleParts, Schedule
+from headway.core.offsets.progress import Progress
 from headway.delay.records import schedule_of
 from headway.delay.topics import Layout, TopicNames, layout_seen_by, read_layout
 from headway.errors import ConfigError, ScheduleError
@@ -18,6 +19,7 @@ from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN
 from headway.kafka.reading.compacted import TopicReader
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.records import Message
+from headway.runtime.lifecycle import Closable
 
 
 class Pending(NamedTuple):
@@ -47,16 +49,35 @@ def _required(layout: Layout | None, name: str) -> Layout:
 
 
 def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> Iterator[Pending]:
-    """Yield all pending schedules, or those of some partitions, in no order.
+    """Yield all pending schedules, or those of some partitions, as `PendingReader.schedules` does."""
+    with PendingReader(config, name, partitions) as reader:
+        yield from reader.schedules()
 
-    Yields one at a time, since all of them may not fit in memory. Relays keep moving records to shorter lines
-    meanwhile. So what was written to the lines while they were read is read as well, and a record that moves is seen in
-    one line or in both.
-    """
-    with TopicReader(config) as reader, ExitStack() as opened:
-        lines = _lines_of(reader, name, partitions)
-        bounds = reader.bounds()
-        inspector: GroupInspector | None = None  # its clients take a while to connect, and often nothing is pending
+
+class PendingReader(Closable):
+    """A reader of what the relays of one scheduler have yet to do, in all partitions or in some."""
+
+    def __init__(self, config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> None:
+        self._config = config
+        self._names = TopicNames(name)
+        self._partitions = partitions
+        self._reader = TopicReader(config)
+        self._inspector: GroupInspector | None = None  # its clients take a while to connect, and often are not needed
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._inspector:
+            self._inspector.close()
+        self._reader.close()
+
+    def schedules(self) -> Iterator[Pending]:
+        """Yield all pending schedules, in no order.
+
+        Yields one at a time, since all of them may not fit in memory. Relays keep moving records to shorter lines
+        meanwhile. So what was written to the lines while they were read is read as well, and a record that moves is
+        seen in one line or in both.
+        """
+        lines, bounds = self._lines(), self._reader.bounds()
         read_to: dict[Partition, int] = {}
         for _ in range(2):
             starts, ends = bounds.starts(lines), bounds.ends(lines)
@@ -68,25 +89,62 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
             wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
             if not wanted:
                 return
-            inspector = inspector or opened.enter_context(GroupInspector(config, name, reader.admin.client))
-            for place, message in inspector.read_together(wanted):
+            for place, message in self._read(wanted):
                 if (pending := lines[place].pending(message)) is not None:
                     yield pending
             read_to = ends
 
+    def commands(self) -> Iterator[Message]:
+        """Yield the commands that no relay has carried out: schedules with an id of the user's own, and changes.
 
-def _lines_of(reader: TopicReader, name: str, partitions: Collection[int] | None) -> "dict[Partition, _Line]":
-    """Return the lines of a scheduler, each as the relay of each partition has left it."""
-    names = TopicNames(name)
-    layout = _required(layout_seen_by(reader, name), name)
-    numbers = range(layout.partitions) if partitions is None else partitions
-    stored = reader.compacted(names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN)
-    states = {number: StoredState(stored[number], {}) for number in numbers}
-    return {
-        (names.line(line), number): _Line(line, number, states[number])
-        for line in sorted(layout.lines, reverse=True)
-        for number in numbers
-    }
+        Those of open transactions are left out, and so is what a running relay has carried out meanwhile. Raises
+        `AuthorizationError` if there seem to be some, and this client may not read them.
+        """
+        bounds = self._reader.bounds(isolation="read_committed")
+        places = {(self._names.commands, number): number for number in self._numbers}
+        starts, ends = bounds.starts(places), bounds.ends(places)
+
+        def left(states: Mapping[int, StoredState]) -> dict[Partition, tuple[int, int]]:
+            begin = {place: max(starts.get(place, 0), states[places[place]].commands.offset) for place in ends}
+            return {place: (begin[place], end) for place, end in ends.items() if begin[place] < end}
+
+        if not left(self._known):
+            return
+        states = self._read_states()  # a relay may have gone on since
+        progress = {place: Progress(states[number].commands) for place, number in places.items()}
+        for place, message in self._read(left(states)):
+            if progress[place].receive((message.offset() or 0,)):
+                yield message
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return _required(layout_seen_by(self._reader, self._names.name), self._names.name)
+
+    @property
+    def _numbers(self) -> Collection[int]:
+        return range(self._layout.partitions) if self._partitions is None else self._partitions
+
+    @cached_property
+    def _known(self) -> dict[int, StoredState]:
+        """The relays' state of each partition, as it was when it was wanted first."""
+        return self._read_states()
+
+    def _read_states(self) -> dict[int, StoredState]:
+        stored = self._reader.compacted(self._names.state, self._numbers, OPEN_TRANSACTION_ENDS_WITHIN)
+        return {number: StoredState(stored[number], {}) for number in self._numbers}
+
+    def _lines(self) -> "dict[Partition, _Line]":
+        """Return the lines of the scheduler, each as the relay of each partition has left it."""
+        return {
+            (self._names.line(line), number): _Line(line, number, self._known[number])
+            for line in sorted(self._layout.lines, reverse=True)
+            for number in self._numbers
+        }
+
+    def _read(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
+        if self._inspector is None:
+            self._inspector = GroupInspector(self._config, self._names.name, self._reader.admin.client)
+        return self._inspector.read_together(ranges)
 
 
 class _Line:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import confluent_kafka as ck
 import pytest
 from click.testing import CliRunner, Result
 
@@ -80,7 +81,7 @@ def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(c
         assert "A schedule with the id 'mine' is pending" in refused.output
         assert add().output == "id:mine\n"
         wait_until(cluster.pending)
-        [listed] = [json.loads(line) for line in run(cluster, "list", "--json").output.splitlines()]
+        [listed] = [json.loads(line) for line in run(cluster, "list", "--json").stdout.splitlines()]
         assert (listed["handle"], listed["id"]) == ("id:mine", "mine")
         moved = run(cluster, "reschedule", "id:mine", "--in", "2d")
         assert (moved.exit_code, moved.output) == (0, "id:mine: rescheduled\n")
@@ -116,6 +117,47 @@ def test_without_a_relay_all_cancellations_are_stored_and_settled_by_the_next(cl
     assert "No relay has answered within 0.2 s" in result.output
     with cluster.relay():
         wait_until(lambda: not cluster.pending())
+
+
+def test_while_no_relay_runs_what_waits_for_one_is_told(cluster: DelayCluster) -> None:
+    [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
+    assert "relay" not in run(cluster, "list").output
+    run(cluster, "add", cluster.target, "--in", "1h", "--id", "mine", text="two\n")
+    one = "1 command waits for a relay: a schedule with an id, a cancellation or a reschedule."
+    assert run(cluster, "list", "--json").stderr == f"{one} `headway relay --name {cluster.name}` carries it out.\n"
+    run(cluster, "cancel", handle, "id:mine", "--timeout", "0")
+    three = "3 commands wait for a relay: schedules with an id, cancellations, reschedules."
+    listed, counted = run(cluster, "list", "--json"), run(cluster, "stats")
+    assert [json.loads(line)["handle"] for line in listed.stdout.splitlines()] == [handle]
+    assert three in listed.stderr
+    assert three in counted.stderr
+    assert json.loads(run(cluster, "stats", "--json").output)["commands_waiting"] == 3
+    with cluster.relay():
+        wait_until(lambda: run(cluster, "list").stderr == "Nothing is pending.\n")
+    assert json.loads(run(cluster, "stats", "--json").output)["commands_waiting"] == 0
+
+
+def test_transactions_leave_nothing_in_the_commands_that_counts_as_waiting(cluster: DelayCluster) -> None:
+    def send_in_transaction(value: bytes, *, commits: bool) -> None:
+        producer.begin_transaction()
+        producer.produce(cluster.names.commands, value, b"k", partition=0)
+        producer.flush()
+        (producer.commit_transaction if commits else producer.abort_transaction)()
+
+    producer = ck.Producer({"log_level": 0, **cluster.config, "transactional.id": cluster.name})
+    producer.init_transactions()
+    send_in_transaction(b"aborted", commits=False)
+    assert run(cluster, "list").stderr == "Nothing is pending.\n"
+    send_in_transaction(b"a command", commits=True)
+    listed = run(cluster, "list").stderr
+    assert listed.startswith("Nothing is pending in the delay lines.\n1 command waits for a relay")
+    producer.begin_transaction()
+    producer.produce(cluster.names.commands, b"undecided", b"k", partition=0)
+    producer.flush()
+    assert run(cluster, "list").stderr == listed
+    producer.abort_transaction()
+    with cluster.relay():  # it passes over what is no command
+        wait_until(lambda: run(cluster, "list").stderr == "Nothing is pending.\n")
 
 
 def test_a_mistake_in_one_handle_cancels_none(cluster: DelayCluster) -> None:

@@ -16,11 +16,12 @@ from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import read_lines
+from headway.cli.schedules.waiting_commands import MOST_COUNTED, count_commands, waiting
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
 from headway.core.delay.schedule import OWN
 from headway.delay.due_time import When
-from headway.delay.pending import Pending, layout_of, read_pending, soonest_of
+from headway.delay.pending import Pending, PendingReader, layout_of, read_pending, soonest_of
 from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
 from headway.errors import ConfigError
 
@@ -161,12 +162,17 @@ def add(
 def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: ConnectionSettings) -> None:
     """List what is due next.
 
+    What waits for a relay as a command is not listed: a schedule with an id, a cancellation, a reschedule. stderr says
+    how many there are.
+
     \b
       headway schedule list
       headway schedule list --topic orders --json | jq -r .handle
     """
-    found = (each for each in read_pending(connection.config, name) if topic in (None, each.schedule.topic))
-    soonest = soonest_of(found, limit)
+    with PendingReader(connection.config, name) as reader:
+        found = (each for each in reader.schedules() if topic in (None, each.schedule.topic))
+        soonest = soonest_of(found, limit)
+        commands = count_commands(reader, MOST_COUNTED)
     if as_json:
         for each in soonest:
             echo_json(_describe(each))
@@ -174,7 +180,9 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
         columns = [Column("due"), Column("topic"), Column("key"), Column("bytes", justify="right"), Column("handle")]
         show_table(columns, map(row_of, soonest))
     else:
-        click.echo("Nothing is pending.", err=True)
+        click.echo("Nothing is pending." if commands == 0 else "Nothing is pending in the delay lines.", err=True)
+    if commands != 0:
+        click.echo(waiting(commands, name, MOST_COUNTED), err=True)
 
 
 @schedule.command()
@@ -243,22 +251,28 @@ def reschedule(
 def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
     """Count what is pending, by delay line and by the hour in which it is due. Reads all of it once.
 
+    It also says how many commands wait for a relay (`commands_waiting` with --json).
+
     \b
       headway schedule stats
     """
     lines: Counter[int] = Counter()
     hours: Counter[int] = Counter()
-    for each in read_pending(connection.config, name):
-        lines[each.line] += 1
-        hours[each.due // 3_600_000 * 3_600_000] += 1
+    with PendingReader(connection.config, name) as reader:
+        for each in reader.schedules():
+            lines[each.line] += 1
+            hours[each.due // 3_600_000 * 3_600_000] += 1
+        commands = count_commands(reader)
     if as_json:
         by_hour = [{"hour": show_due(hour), "pending": count} for hour, count in sorted(hours.items())]
         by_line = [{"line_ms": line, "pending": count} for line, count in sorted(lines.items())]
-        echo_json({"pending": lines.total(), "lines": by_line, "hours": by_hour})
+        echo_json({"pending": lines.total(), "lines": by_line, "hours": by_hour, "commands_waiting": commands})
         return
     click.echo(f"{lines.total()} pending")
     _draw("line", {describe_ms(line) if line else "in memory": count for line, count in sorted(lines.items())})
     _draw("due in the hour of", {show_due(hour)[:16]: count for hour, count in sorted(hours.items())[:48]})
+    if commands != 0:
+        click.echo(waiting(commands, name), err=True)
 
 
 @schedule.command(name="fit")
