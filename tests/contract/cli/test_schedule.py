@@ -70,6 +70,27 @@ def test_a_schedule_for_a_topic_that_has_only_levels_is_for_the_lowest(cluster: 
     assert listed["topic"] == f"{topic}-0"
 
 
+def test_a_schedule_for_a_topic_that_does_not_exist_is_stored_and_a_warning_says_what_becomes_of_it(
+    cluster: DelayCluster,
+) -> None:
+    missing = run(cluster, "add", f"{cluster.target}-not", "--in", "1h", text="one\ntwo\n")
+    assert missing.exit_code == 0
+    assert len(missing.stdout.split()) == 2
+    assert missing.stderr == (
+        f"headway: The topic {cluster.target}-not does not exist now. If it does not when a record is due, the record "
+        f"becomes a dead letter in {cluster.name}.dead.\n"
+    )
+    topic = f"{cluster.target}-levels"
+    Admin(cluster.config).create([f"{topic}-0", f"{topic}-1"], 1)
+    high = run(cluster, "add", topic, "--level", "7", "--in", "1h", text="one\n")
+    assert f"The topic {topic}-7 does not exist now. {topic} has 2 levels, from 0." in high.stderr
+    assert run(cluster, "add", topic, "--level", "1", "--in", "1h", text="one\n").stderr == ""
+    assert run(cluster, "add", cluster.target, "--in", "1h", text="one\n").stderr == ""
+    impossible = run(cluster, "add", "no/topic", "--in", "1h", text="one\n")
+    assert (impossible.exit_code, impossible.stdout) == (1, "")
+    assert "does not exist now" not in impossible.stderr
+
+
 def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(cluster: DelayCluster) -> None:
     def add(*more: str) -> Result:
         return run(cluster, "add", cluster.target, "--in", "1h", "--id", "mine", *more, text="one\n")

@@ -107,7 +107,7 @@ def init(
 @click.option("--every", "rule", help="A cron expression, as '0 17 * * MON-FRI', or an interval, as 10m.")
 @click.option("--zone", default="UTC", show_default=True, help="The time zone of the cron expression.")
 @click.option("--key", help="The key of all records.")
-@click.option("--level", type=click.IntRange(min=0), help="The level, where the topic has levels.")
+@click.option("--level", type=click.IntRange(min=0), help="The level, of a topic with levels; 0 is lowest.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
 @click.option("--id", "id_", help="An id of your own for the one record; the same id again replaces what is pending.")
 @click.option(
@@ -134,6 +134,11 @@ def add(
     connection: ConnectionSettings,
 ) -> None:
     """Schedule each line of stdin as a record for TOPIC, and write its handle, with which it can be cancelled.
+
+    With --level 2, TOPIC is the name without a level: orders stands for the Kafka topic orders-2. Without --level it
+    is a Kafka topic; if there is none of that name, and orders-0 exists, the record is for that, the lowest level.
+
+    A topic that does not exist now may exist when a record is due. If not, the record becomes a dead letter.
 
     \b
       echo 'ship it' | headway schedule add orders --in 5m

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from headway.cli.display.terminal import count
 from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings
+from headway.cli.options.logical_topics import count_levels
 from headway.cli.records.lines import LongLine
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import HandleParts
@@ -15,8 +17,9 @@ from headway.core.levels.naming import level_topic
 from headway.delay.commands import no_relay
 from headway.delay.due_time import When
 from headway.delay.scheduler import Scheduler
-from headway.delay.topics import MAX_MESSAGE_BYTES
-from headway.errors import ConfigError, HeadwayError
+from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
+from headway.errors import AuthorizationError, ConfigError, HeadwayError
+from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
@@ -35,8 +38,11 @@ def schedule_lines(
 ) -> None:
     """Schedule each line as a record, once at `when` or else by the rule; show its handle as soon as it is stored."""
     with Scheduler(connection.config, name=name) as scheduler:
-        if more["level"] is None and _has_only_levels(topic, connection):
+        existing = connection.admin().topics("Write")
+        if more["level"] is None and _has_only_levels(topic, existing):
             more = {**more, "level": 0}  # as `headway produce` does
+        target = topic if more["level"] is None else level_topic(topic, more["level"])
+        missing = _why_missing(target, topic, existing, TopicNames(name).dead)
         for place, line in lines:
             if isinstance(line, LongLine):
                 raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
@@ -48,12 +54,29 @@ def schedule_lines(
                 handle = scheduler.send_later(key, value, topic, when, **more)  # type: ignore[arg-type]
             handle.wait()
             click.echo(str(handle))
+            if missing:  # told with the first that is stored: nothing is stored for what can be no topic
+                click.echo(f"headway: {missing}", err=True)
+                missing = ""
 
 
-def _has_only_levels(topic: str, connection: ConnectionSettings) -> bool:
+def _has_only_levels(topic: str, existing: TopicListing) -> bool:
     """Return whether Kafka is seen to have levels of a topic, and no topic of just that name."""
-    seen = dict(connection.admin().topics("Write"))
-    return topic not in seen and level_topic(topic, 0) in seen
+    return topic not in existing.seen and level_topic(topic, 0) in existing.seen
+
+
+def _why_missing(target: str, topic: str, existing: TopicListing, dead: str) -> str:
+    """Return what becomes of records for a topic that does not exist; empty if it does, or may."""
+    try:
+        if target in existing:
+            return ""
+    except AuthorizationError:  # it may exist, and the relay see it
+        return ""
+    levels = 0 if target == topic else count_levels(topic, existing.seen)
+    has = f" {topic} has {count(levels, 'level')}, from 0." if levels else ""
+    return (
+        f"The topic {target} does not exist now.{has} If it does not when a record is due, the record becomes a dead "
+        f"letter in {dead}."
+    )
 
 
 def cancel_all(
