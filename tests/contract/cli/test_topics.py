@@ -79,10 +79,29 @@ def test_what_kafka_refuses_is_told_in_its_words(headway_topic: str, arguments: 
     assert result.stderr.count("\n") == 1
 
 
-def test_a_topic_that_there_is_not_cannot_be_deleted(headway_topic: str) -> None:
+def test_a_topic_that_there_is_not_cannot_be_deleted_and_is_not_proposed_for_creation(headway_topic: str) -> None:
     result = topics("delete", headway_topic, "--yes")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"headway: Kafka has no topic {headway_topic}-0")
+    assert result.stderr.startswith(
+        f"headway: Kafka has no topic {headway_topic}, nor {headway_topic}-0, its lowest level."
+    )
+    assert result.stderr.endswith("`headway topics list` shows what there is.\n")
+    assert "create" not in result.stderr
+    topics("create", f"{headway_topic}-plain")
+    assert f"Did you mean {headway_topic}-plain? " in topics("delete", f"{headway_topic}-plan").stderr
+    with_levels = topics("delete", f"{headway_topic}-plain", "--levels", "2")
+    assert f"There is {headway_topic}-plain itself, without levels: give no number of levels" in with_levels.stderr
+
+
+def test_a_topic_that_there_is_not_can_be_created_with_levels_or_without_to_send_there(headway_topic: str) -> None:
+    sent = CliRunner().invoke(cli.headway, ["produce", headway_topic], input="one\n")
+    assert sent.exit_code == 1
+    create = f"Create it with `headway topics create {headway_topic} --levels 3`."
+    assert sent.stderr.endswith(f"{create} Leave --levels out for a topic without levels.\n")
+    topics("create", headway_topic)
+    assert CliRunner().invoke(cli.headway, ["produce", headway_topic], input="one\n").exit_code == 0
+    sent = CliRunner().invoke(cli.headway, ["produce", headway_topic, "--levels", "3"], input="one\n")
+    assert f"There is {headway_topic} itself, without levels: give no number of levels for it." in sent.stderr
 
 
 def test_the_local_broker_is_found_without_being_told(

@@ -122,15 +122,12 @@ def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSett
     has_levels = levels is not None or (
         topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
     )
-    names = _level_topics(topic, require_levels(topic, kafka_topics, levels)) if has_levels else [topic]
+    found = require_levels(topic, kafka_topics, levels, may_create=False) if has_levels else 0
+    names = [level_topic(topic, level) for level in range(found)] or [topic]
     if not yes:
         click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
     admin.delete(names)
     click.echo(f"Deleted {', '.join(names)}.")
-
-
-def _level_topics(topic: str, levels: int) -> list[str]:
-    return [level_topic(topic, level) for level in range(levels)]
 
 
 def _describe(topic: LogicalTopic) -> dict[str, object]:

@@ -5,8 +5,10 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from headway.core.levels.naming import MOST_LEVELS, how_to_create, level_topic
+from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
 from headway.errors import AuthorizationError, ConfigError
+
+_SOME_LEVELS = 3  # those of the example, where the user has given no number
 
 
 class LogicalTopic(NamedTuple):
@@ -49,17 +51,17 @@ def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVE
     return next(missing, most)
 
 
-def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> int:
+def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None, *, may_create: bool = True) -> int:
     """Return how many levels to use of a topic: as many as asked for, or else as many as it has.
 
-    Raises `ConfigError` if the topic has fewer, or none.
+    Raises `ConfigError` if the topic has fewer, or none. It says how to create the topic, unless `may_create` is False:
+    who deletes a topic wants none.
     """
     found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
-        raise ConfigError(
-            f"Kafka has no topic {level_topic(topic, 0)}, the lowest level of {topic}. "
-            f"{_what_to_do(topic, kafka_topics, asked)}"
-        )
+        lowest = level_topic(topic, 0)
+        what = f"{topic}, nor {lowest}, its lowest level" if asked is None else f"{lowest}, the lowest level of {topic}"
+        raise ConfigError(f"Kafka has no topic {what}. {_what_to_do(topic, kafka_topics, asked, may_create)}")
     if asked is not None and asked > found:
         raise ConfigError(
             f"The topic {topic} has {found} levels in Kafka, and {asked} were asked for: {level_topic(topic, found)} "
@@ -115,20 +117,24 @@ def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
     return (kafka_topics[level_topic(name, level)] for level in range(count_levels(name, kafka_topics)))
 
 
-def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
+def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None, may_create: bool) -> str:
     kafka_topics = dict(kafka_topics)  # the listed topics: this is only a hint
     name, _, level = topic.rpartition("-")
     if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
         return f"{topic} is level {int(level)} of {name}: name {name}."
     if topic in kafka_topics:
-        return (
-            f"There is {topic} itself, without levels, and this is for topics with levels. `headway dead` looks into "
-            "dead letters; consumers of Kafka's own, and a `Consumer`, read every topic."
-        )
-    return f"{_near(topic, kafka_topics)}{how_to_create(topic, asked or 3)}"
+        return f"There is {topic} itself, without levels: give no number of levels for it."
+    how = _how_to_create(topic, asked) if may_create else "`headway topics list` shows what there is."
+    return f"{_near(topic, kafka_topics, asked)}{how}"
 
 
-def _near(topic: str, kafka_topics: Mapping[str, int]) -> str:
-    names = [each.name for each in logical_topics(kafka_topics) if each.has_levels]
+def _how_to_create(topic: str, asked: int | None) -> str:
+    if asked is not None or not is_topic_name(level_topic(topic, _SOME_LEVELS - 1)):
+        return how_to_create(topic, asked)
+    return f"{how_to_create(topic, _SOME_LEVELS)} Leave --levels out for a topic without levels."
+
+
+def _near(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
+    names = [each.name for each in logical_topics(kafka_topics) if each.has_levels or asked is None]
     near = difflib.get_close_matches(topic, names, n=1)
     return f"Did you mean {near[0]}? " if near else ""
