@@ -120,7 +120,12 @@ def test_listing_joins_no_group_and_commits_nothing(shop: Shop) -> None:
 def test_an_empty_topic_and_one_that_there_is_not_are_sentences(shop: Shop) -> None:
     empty = dead("list", shop.dead)
     assert (empty.exit_code, empty.stdout) == (0, "")
-    assert empty.stderr == f"{shop.dead} holds no such dead letters that are open.\n"
+    assert empty.stderr == f"{shop.dead} holds no dead letters.\n"
+    shop.bury(b"1")
+    filtered = dead("list", shop.dead, "--exception", "NoSuchError")
+    assert filtered.stderr == f"{shop.dead} holds no such dead letters that are open.\n"
+    shop.send_again("--all")
+    assert dead("list", shop.dead).stderr.startswith(f"{shop.dead} holds no dead letters that are open.\n1 dead")
     missing = dead("list", f"{shop.dead}x")
     assert missing.exit_code == 1
     assert missing.stderr.startswith(f"headway: Kafka has no topic {shop.dead}x. Did you mean {shop.topic}")
@@ -171,7 +176,7 @@ def test_all_that_is_open_is_sent_once(shop: Shop) -> None:
     assert shop.values() == [b"1", b"2", b"0", b"3"]
     again = shop.send_again("--all")
     assert (again.exit_code, again.stdout) == (0, "")
-    assert again.stderr == f"Nothing to send: {shop.dead} holds no such dead letters that are open.\n"
+    assert again.stderr == f"Nothing to send: {shop.dead} holds no dead letters that are open.\n"
     shop.bury(b"4")
     assert shop.send_again("--all").exit_code == 0
     assert shop.values() == [b"1", b"2", b"0", b"3", b"4"]

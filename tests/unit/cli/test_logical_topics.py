@@ -54,9 +54,7 @@ def test_a_level_that_is_missing_is_named() -> None:
 
 
 def test_a_misspelt_topic_is_an_error_that_names_a_near_one() -> None:
-    with pytest.raises(
-        ConfigError, match=r"no topic ordres, nor ordres-0.* Did you mean orders\? .*create ordres"
-    ):
+    with pytest.raises(ConfigError, match=r"no topic ordres, nor ordres-0.* Did you mean orders\? .*create ordres"):
         require_levels("ordres", KAFKA_TOPICS, None)
 
 

@@ -89,7 +89,7 @@ def list_(
             for letter in islice(found, limit):
                 click.echo(json_line(topic, letter))
         else:
-            _show(found, topic, limit or _ROWS, sent_too)
+            _show(found, topic, limit or _ROWS, sent_too, is_filtered=bool(filter))
 
 
 @dead.command()
@@ -164,9 +164,9 @@ def send_again(
         if plan.empty:
             complaint.say(f"Left out, as their share groups do not copy records: {plan.empty:,}.")
         if not plan.size:
-            click.echo(
-                f"Nothing to send: {topic} holds no such dead letters{'' if sent_too else ' that are open'}.", err=True
-            )
+            left_out = plan.homeless or plan.shortened or plan.empty
+            what = _none(is_such=bool(filter or left_out), is_open=not sent_too)
+            click.echo(f"Nothing to send: {topic} holds {what}.", err=True)
         elif dry_run:
             click.echo(f"{sent(plan.topics)} would be sent again{goals(plan.topics)}.")
         else:
@@ -227,7 +227,16 @@ class _Found:
                         self.hidden += 1
 
 
-def _show(found: _Found, topic: str, limit: int, sent_too: bool) -> None:
+def _none(*, is_such: bool, is_open: bool) -> str:
+    """Return what a topic holds when it holds none of what was asked for.
+
+    >>> _none(is_such=False, is_open=True)
+    'no dead letters that are open'
+    """
+    return f"no {'such ' if is_such else ''}dead letters{' that are open' if is_open else ''}"
+
+
+def _show(found: _Found, topic: str, limit: int, sent_too: bool, *, is_filtered: bool) -> None:
     first = list(islice(found, limit + 1))
     shown = first[:limit]
     if shown:
@@ -240,6 +249,7 @@ def _show(found: _Found, topic: str, limit: int, sent_too: bool) -> None:
     if len(first) > limit:
         click.echo(f"{letters(limit)} shown, and there are more: --max shows so many.", err=True)
     elif not shown:
-        click.echo(f"{topic} holds no such dead letters{'' if sent_too else ' that are open'}.", err=True)
+        is_open = not sent_too and (is_filtered or found.hidden > 0)  # without a filter all others are open
+        click.echo(f"{topic} holds {_none(is_such=is_filtered, is_open=is_open)}.", err=True)
     if found.hidden:
         click.echo(f"{letters(found.hidden)} sent again before: --sent-too shows them as well.", err=True)
