@@ -140,6 +140,33 @@ def test_without_a_relay_all_cancellations_are_stored_and_settled_by_the_next(cl
         wait_until(lambda: not cluster.pending())
 
 
+def test_a_long_wait_for_a_relay_is_told(cluster: DelayCluster) -> None:
+    handle, later = run(cluster, "add", cluster.target, "--in", "1h", text="one\ntwo\n").output.split()
+    told = "headway: No relay has answered yet. This waits for up to {} s more; `headway relay` runs one.\n"
+    for change in (["cancel", handle], ["reschedule", handle, "--in", "2h"]):
+        result = run(cluster, *change, "--timeout", "2.5")
+        assert result.stderr.startswith(told.format("0.5"))
+        assert "No relay has answered within 2.5 s" in result.stderr
+    with cluster.relay():
+        assert run(cluster, "cancel", handle).exit_code == 0
+        assert run(cluster, "cancel", later).stderr == ""
+
+
+def test_a_schedule_that_may_be_refused_tells_of_a_long_wait_for_a_relay(cluster: DelayCluster) -> None:
+    program = [sys.executable, "-c", "from headway.cli import main; main()", "schedule", "add", cluster.target]
+    options = ["--in", "1h", "--id", "mine", "--if-pending", "refuse", "--name", cluster.name]
+    command = [*program, *options, "-b", cluster.config["bootstrap.servers"]]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as adding:
+        assert adding.stdin is not None
+        assert adding.stderr is not None
+        adding.stdin.write("one\n")
+        adding.stdin.close()
+        assert adding.stderr.readline().startswith("headway: No relay has answered yet. This waits for up to 30 s more")
+        with cluster.relay():
+            assert adding.wait(60) == 0
+
+
 def test_while_no_relay_runs_what_waits_for_one_is_told(cluster: DelayCluster) -> None:
     [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
     assert "relay" not in run(cluster, "list").output

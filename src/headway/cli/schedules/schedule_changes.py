@@ -1,7 +1,7 @@
 """Schedules that `headway schedule` makes, cancels and reschedules; apart from the commands that only look."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ from headway.cli.records.lines import LongLine
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import HandleParts
 from headway.core.levels.naming import level_topic
-from headway.delay.commands import no_relay
+from headway.delay.commands import ANSWER_WITHIN, no_relay
 from headway.delay.due_time import When
 from headway.delay.scheduler import Scheduler
 from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
@@ -23,6 +23,7 @@ from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
+_IN_SILENCE = 2.0  # seconds to wait for a relay before it is told
 
 
 def schedule_lines(
@@ -52,6 +53,8 @@ def schedule_lines(
                 handle = scheduler.every(rule if interval is None else interval, key, value, topic, zone=zone, **more)
             else:
                 handle = scheduler.send_later(key, value, topic, when, **more)  # type: ignore[arg-type]
+            if handle.answer is not None:
+                _tell_of_wait([handle.answer], ANSWER_WITHIN)
             handle.wait()
             click.echo(str(handle))
             if missing:  # told with the first that is stored: nothing is stored for what can be no topic
@@ -110,12 +113,23 @@ def _asked_of_all(
         # Ask for all before waiting for the first answer: without a relay they are stored all the same.
         asked = [ask(scheduler, handle) for handle in handles]
         left = time_left_of(timeout)
+        if timeout > _IN_SILENCE:
+            _tell_of_wait(asked, timeout - _IN_SILENCE)
         outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
     for handle, outcome in zip(handles, outcomes, strict=True):
         click.echo(f"{handle}: {outcome}")
     if _UNANSWERED in outcomes:
         raise no_relay(timeout)
     return outcomes
+
+
+def _tell_of_wait(answers: Collection[Future[Settled]], longest: float) -> None:
+    """Wait for answers for two seconds; if that is too short, say for how many seconds more they are waited for."""
+    if wait(answers, _IN_SILENCE).not_done:
+        click.echo(
+            f"headway: No relay has answered yet. This waits for up to {longest:.3g} s more; `headway relay` runs one.",
+            err=True,
+        )
 
 
 def _outcome(answer: Future[Settled], timeout: float) -> Settled | str:
