@@ -228,21 +228,22 @@ def _places(
 
 
 def _carry_out(groups: Inspectors, changes: Sequence[Change], *, dry_run: bool, as_json: bool) -> None:
-    """Show the changes, and make them, each group's at once."""
+    """Show the changes, and make those that change anything, each group's at once."""
     names = dict.fromkeys(name for change in changes for name in (change.source, change.target))
     groups.require_empty(names)
+    to_make = [change for change in changes if change.changes_anything]
     if not dry_run:
         by_target: dict[str, dict[Partition, tuple[int, bytes]]] = {}
-        for change in changes:
+        for change in to_make:
             by_target.setdefault(change.target, {})[change.partition] = change.offset, change.metadata
         for target, offsets in by_target.items():
             groups[target].commit(offsets)
     show = _show_json if as_json else _show
     show(changes, dry_run)
     verb = "would be made" if dry_run else "made"
-    same = sum(not change.changes_anything for change in changes)
+    same = len(changes) - len(to_make)
     unchanged = f", {same:,} as before" if same else ""
-    click.echo(f"headway: {count(len(changes), 'commit')} {verb}{unchanged}.", err=True)
+    click.echo(f"headway: {count(len(to_make), 'commit')} {verb}{unchanged}.", err=True)
 
 
 def _show(changes: Sequence[Change], dry_run: bool) -> None:
@@ -270,6 +271,6 @@ def _show_json(changes: Sequence[Change], dry_run: bool) -> None:
                 "before": None if change.before is None else change.before[0],
                 "after": change.offset,
                 "from": change.source,
-                "made": not dry_run,
+                "made": not dry_run and change.changes_anything,
             }
         )
