@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
@@ -38,6 +39,22 @@ def cluster(headway_broker: LocalBroker) -> DelayCluster:
 def run(cluster: DelayCluster, *arguments: str, text: str | bytes | None = None) -> Result:
     command = ["schedule", *arguments, "--name", cluster.name, "-b", cluster.config["bootstrap.servers"]]
     return CliRunner().invoke(cli.headway, command, input=text)
+
+
+def test_the_relays_are_the_members_of_the_group_of_their_scheduler(cluster: DelayCluster) -> None:
+    def settled() -> list[dict[str, Any]]:
+        shown = CliRunner().invoke(cli.headway, ["offsets", "show", cluster.name, "--json", "-b", servers])
+        found = json.loads(shown.stdout)["partitions"] if shown.exit_code == 0 else []
+        return found if all(each["member"] for each in found) else []
+
+    servers = cluster.config["bootstrap.servers"]
+    with cluster.relay():
+        partitions = wait_until(settled)
+    assert [(each["topic"], each["partition"]) for each in partitions] == [
+        (cluster.names.commands, 0),
+        (cluster.names.commands, 1),
+    ]
+    assert len({each["member"]["client_id"] for each in partitions}) == 1
 
 
 def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) -> None:

@@ -21,13 +21,18 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import KafkaError, OffsetMapError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.group_inspector import GroupInspector
+from headway.kafka.reading.group_state import Member
+from headway.kafka.topic_listing import TopicListing
 
 _MOST_RANGES = 20
 _MOST_CHARACTERS = 40
 
+Members = Mapping[Partition, Member]
+"""The member of a group that has each partition now."""
+
 
 class PartitionCommit(NamedTuple):
-    """A partition of a group's topics, with the group's commit.
+    """A partition of a group's topics, with the group's commit, and the member that has it now, if one has.
 
     `offset` is None if nothing is committed, and `log_end` if the partition is gone.
     """
@@ -39,6 +44,7 @@ class PartitionCommit(NamedTuple):
     log_end: int | None
     text: bytes
     metadata: CommitMetadata
+    member: Member | None
 
     @property
     def lag(self) -> int | None:
@@ -75,11 +81,13 @@ offsets.add_command(reset)
 @json_option("group", ", with the ranges that are not done")
 @kafka_options
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: ConnectionSettings) -> None:
-    """Show what a Kafka group has committed, and draw its offset maps.
+    """Show what a Kafka group has committed and who has which partition, and draw its offset maps.
 
     It only looks: no group is joined, nothing is changed. The lag is what is behind the committed offset; some of it
     can be done already, and the offset map says which. All partitions are shown of each topic that the group has
     committed of, with --levels at any level; where nothing is committed, the lag is all that the partition holds.
+
+    `member` is who has the partition now, as CLIENT.ID@HOST. The members of the group headway-delay are the relays.
 
     \b
       headway offsets show billing
@@ -88,10 +96,11 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
     """
     kafka_topics = connection.admin().topics()  # a broker that does not answer is reported here
     names = [group] if levels is None else [level_group(group, level) for level in range(levels)]
-    found = {name: _read(connection, name) for name in names}
-    _require_any(group, levels, [name for name, commits in found.items() if commits], connection)
-    for name, partitions in _without_commit(found, kafka_topics, with_levels=levels is not None).items():
-        found[name] += _read_uncommitted(connection, name, partitions)
+    members = {name: _members(connection, name) for name in names}
+    found = {name: _read(connection, name, members[name]) for name in names}
+    _require_any(group, levels, [name for name in names if found[name] or members[name]], connection)
+    for name, partitions in _without_commit(found, members, kafka_topics, with_levels=levels is not None).items():
+        found[name] += _read_uncommitted(connection, name, partitions, members[name])
         found[name].sort(key=lambda each: (each.topic, each.partition))
     if topic is not None:
         found = {
@@ -137,24 +146,36 @@ def _stdin() -> bytes:
         return bytes(stdin.read())
 
 
-def _read(connection: ConnectionSettings, group: str) -> list[PartitionCommit]:
+def _members(connection: ConnectionSettings, group: str) -> Members:
+    with GroupInspector(connection.config, group) as onlooker:
+        return onlooker.members()
+
+
+def _read(connection: ConnectionSettings, group: str, members: Members) -> list[PartitionCommit]:
     with GroupInspector(connection.config, group) as onlooker:
         committed = onlooker.committed(onlooker.partitions())
         ends = onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
     return [
         PartitionCommit(
-            *partition, offset, 0, ends.get(partition), text, read_metadata(text, offset, ends.get(partition))
+            *(*partition, offset, 0, ends.get(partition), text),
+            read_metadata(text, offset, ends.get(partition)),
+            members.get(partition),
         )
         for partition, (offset, text) in committed.items()
     ]
 
 
 def _without_commit(
-    found: Mapping[str, Sequence[PartitionCommit]], kafka_topics: Mapping[str, int], *, with_levels: bool
+    found: Mapping[str, Sequence[PartitionCommit]],
+    members: Mapping[str, Members],
+    kafka_topics: TopicListing,
+    *,
+    with_levels: bool,
 ) -> dict[str, list[Partition]]:
     """Return for each group the partitions of its topics without a commit of the group.
 
-    A topic is a group's if the group has a commit for a partition of it, or the group of another level has one there.
+    A topic is a group's if the group has a commit for a partition of it, or the group of another level has one there,
+    or a member has one of its partitions.
     """
     topics = {
         each.topic.removesuffix(f"-{level}")
@@ -165,13 +186,14 @@ def _without_commit(
     missing: dict[str, list[Partition]] = {}
     for level, (group, commits) in enumerate(found.items()):
         names = {each.topic for each in commits} | {level_topic(topic, level) for topic in topics}
+        names |= {name for name, _ in members[group] if name in kafka_topics.seen}
         there = {(name, partition) for name in names for partition in range(kafka_topics.get(name, 0))}
         missing[group] = sorted(there - {(each.topic, each.partition) for each in commits})
     return missing
 
 
 def _read_uncommitted(
-    connection: ConnectionSettings, group: str, partitions: Sequence[Partition]
+    connection: ConnectionSettings, group: str, partitions: Sequence[Partition], members: Members
 ) -> Iterator[PartitionCommit]:
     if not partitions:
         return
@@ -180,7 +202,9 @@ def _read_uncommitted(
     for each in partitions:
         if each in starts and each in ends:  # it may have been deleted since
             yield PartitionCommit(
-                *each, None, starts[each], ends[each], b"", read_metadata(b"", starts[each], ends[each])
+                *(*each, None, starts[each], ends[each], b""),
+                read_metadata(b"", starts[each], ends[each]),
+                members.get(each),
             )
 
 
@@ -231,7 +255,7 @@ def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
     columns = [Column("group", overflow="fold")] if with_group else []
     columns += [Column("topic", overflow="fold")]
     columns += [Column(name, justify="right") for name in ("partition", "committed", "log end", "lag")]
-    columns += [Column("metadata", overflow="fold")]
+    columns += [Column(name, overflow="fold") for name in ("member", "metadata")]
     rows = [([group] if with_group else []) + _row(each) for group, commits in found.items() for each in commits or ()]
     show_table(columns, rows)
     for group, commits in found.items():
@@ -250,7 +274,8 @@ def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
 def _row(commit: PartitionCommit) -> list[str]:
     log_end, lag = ("gone", "-") if commit.log_end is None else (f"{commit.log_end:,}", f"{commit.lag:,}")
     committed = "-" if commit.offset is None else f"{commit.offset:,}"
-    return [commit.topic, str(commit.partition), committed, log_end, lag, _in_short(commit)]
+    member = "-" if commit.member is None else printable(str(commit.member))
+    return [commit.topic, str(commit.partition), committed, log_end, lag, member, _in_short(commit)]
 
 
 def _in_short(commit: PartitionCommit) -> str:
@@ -313,6 +338,7 @@ def _describe_group(group: str, commits: Iterable[PartitionCommit]) -> dict[str,
                 "committed": each.offset,
                 "log_end": each.log_end,
                 "lag": each.lag,
+                "member": None if each.member is None else each.member._asdict(),
                 **_describe(each.text, each.metadata),
             }
             for each in commits

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
@@ -18,11 +18,14 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN
 from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
-from headway.kafka.reading.group_state import NO_GROUP
+from headway.kafka.reading.group_state import NO_GROUP, Member, members_by_partition
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.records import Message
 from headway.runtime.lifecycle import Closable
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._group import ConsumerGroupDescription
 
 T = TypeVar("T")
 
@@ -84,10 +87,20 @@ class GroupInspector(Closable):
 
     def member_count(self) -> int:
         """Return how many members the group has; 0 if there is no such group."""
+        described = self._described()
+        return 0 if described is None else len(described.members)
+
+    def members(self) -> dict[Partition, Member]:
+        """Return the member that has each partition now."""
+        described = self._described()
+        return {} if described is None else members_by_partition(described)
+
+    def _described(self) -> "ConsumerGroupDescription | None":
+        """Return what the coordinator says of the group; None if there is no such group."""
         client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_members(client, self.group)
         try:
-            return len(answer.result(BROKER_ANSWERS_WITHIN).members)
+            return answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
             raise KafkaError(
                 f"The coordinator of the group {self.group} did not say within {BROKER_ANSWERS_WITHIN:g} s whether it "
@@ -95,7 +108,7 @@ class GroupInspector(Closable):
             ) from None
         except ck.KafkaException as error:
             if error.args[0].code() in NO_GROUP:
-                return 0
+                return None
             raise_if_refused(_explain_group(self.group, error), "Describe", self._kafka, group=self.group)
             raise _explain_group(self.group, error) from error
 

@@ -1,8 +1,10 @@
-"""The state of a group, as its coordinator describes it."""
+"""The state of a group and its members, as its coordinator describes them."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import confluent_kafka as ck
+
+from headway.kafka.binding.capi import Partition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription
@@ -14,3 +16,22 @@ NO_GROUP: Final = (ck.KafkaError.GROUP_ID_NOT_FOUND, ck.KafkaError._UNSUPPORTED_
 def is_gone(described: "ConsumerGroupDescription") -> bool:
     """Return whether there is no such group, nor any commit of it."""
     return described.state is ck.ConsumerGroupState.DEAD
+
+
+class Member(NamedTuple):
+    """A member of a group: its `client.id`, and the address from which it has joined."""
+
+    client_id: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"{self.client_id}@{self.host}"
+
+
+def members_by_partition(described: "ConsumerGroupDescription") -> dict[Partition, Member]:
+    """Return the member that has each partition now; while a classic group settles, nobody has any."""
+    return {
+        (each.topic, each.partition): Member(member.client_id, member.host.removeprefix("/"))
+        for member in described.members
+        for each in member.assignment.topic_partitions
+    }
