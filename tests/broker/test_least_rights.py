@@ -267,6 +267,25 @@ def test_a_scheduler_makes_its_topics_and_a_relay_delivers_and_answers(
     assert not [what for what in delivers.denied() if "state-none" not in what]
 
 
+def test_who_may_not_read_commands_sees_schedules_and_hears_that_commands_seem_to_wait(
+    broker: LocalBroker, name: str
+) -> None:
+    create_topics(broker.admin_config, name, LADDER, 1)
+    shows = user_of(broker, "schedule", scheduler=name)
+    with Scheduler(broker.admin_config, name=name) as scheduler:
+        kept = scheduler.send_later("kept", b"v", f"{name}-target", 3600)
+        kept.wait(PATIENCE)
+        assert headway(shows, "schedule", "list", "--name", name).stderr == ""
+        scheduler.ask_to_cancel(kept)
+    listed = headway(shows, "schedule", "list", "--name", name, "--json")
+    assert json.loads(listed.stdout)["handle"] == str(kept)
+    assert listed.stderr == (
+        "Commands seem to wait for a relay; this client may not read them. "
+        f"`headway relay --name {name}` carries them out.\n"
+    )
+    assert json.loads(headway(shows, "schedule", "stats", "--name", name, "--json").stdout)["commands_waiting"] is None
+
+
 def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_says(
     broker: LocalBroker, name: str
 ) -> None:

@@ -164,8 +164,11 @@ def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, to
 
 
 def test_who_has_which_partition_is_shown_also_before_anything_is_committed(kafka_cluster: Cluster, topic: str) -> None:
-    group, mine = f"{topic}-readers", {"group.id": f"{topic}-readers", "enable.auto.commit": False, "log_level": 2}
-    readers = [ck.Consumer(kafka_cluster.config({**mine, "client.id": f"shop-{number}"})) for number in range(2)]
+    group, mine = f"{topic}-readers", {"group.id": f"{topic}-readers", "enable.auto.commit": False}
+    readers = [
+        ck.Consumer(kafka_cluster.config({**mine, "client.id": f"shop-{number}", "log_level": 0}))
+        for number in range(2)
+    ]
     try:
         for reader in readers:
             reader.subscribe([f"{topic}-1"])

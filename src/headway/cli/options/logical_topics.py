@@ -60,7 +60,8 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
     found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
         lowest = level_topic(topic, 0)
-        what = f"{topic}, nor {lowest}, its lowest level" if asked is None else f"{lowest}, the lowest level of {topic}"
+        is_neither = asked is None and _is_missing(topic, kafka_topics)
+        what = f"{topic}, nor {lowest}, its lowest level" if is_neither else f"{lowest}, the lowest level of {topic}"
         raise ConfigError(f"Kafka has no topic {what}. {_what_to_do(topic, kafka_topics, asked, may_create)}")
     if asked is not None and asked > found:
         raise ConfigError(
@@ -68,6 +69,13 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
             f"is missing. Use --levels {found}, or leave it out."
         )
     return asked or found
+
+
+def _is_missing(topic: str, kafka_topics: Mapping[str, int]) -> bool:
+    try:
+        return topic not in kafka_topics
+    except AuthorizationError:  # it may exist
+        return False
 
 
 def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
