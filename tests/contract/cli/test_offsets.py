@@ -15,6 +15,7 @@ from headway import cli
 from headway.core.levels.naming import level_topic
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.kafka.binding import capi
+from tests.broker.delay_cluster import wait_until
 from tests.contract.conftest import Cluster
 
 pytestmark = pytest.mark.kafka
@@ -165,6 +166,10 @@ def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, to
 
 def test_who_has_which_partition_is_shown_also_before_anything_is_committed(kafka_cluster: Cluster, topic: str) -> None:
     group, mine = f"{topic}-readers", {"group.id": f"{topic}-readers", "enable.auto.commit": False}
+
+    def has_two(reader: ck.Consumer) -> bool:
+        return len(reader.assignment()) == 2
+
     readers = [
         ck.Consumer(kafka_cluster.config({**mine, "client.id": f"shop-{number}", "log_level": 0}))
         for number in range(2)
@@ -172,9 +177,7 @@ def test_who_has_which_partition_is_shown_also_before_anything_is_committed(kafk
     try:
         for reader in readers:
             reader.subscribe([f"{topic}-1"])
-        while not all(len(reader.assignment()) == 2 for reader in readers):
-            for reader in readers:
-                reader.poll(0.05)
+        wait_until(lambda: [reader.poll(0.05) for reader in readers] and all(map(has_two, readers)))
         theirs = {
             each.partition: f"shop-{number}" for number, reader in enumerate(readers) for each in reader.assignment()
         }
