@@ -48,6 +48,15 @@ class Columns(dict[str, Any]):
         """Return one value in its Arrow form, without making the column into Python values."""
         return self._batch.column(self.names.index(name))[index if self._places is None else self._places[index]]
 
+    def taken(self, names: Sequence[str], indices: Sequence[int]) -> pa.RecordBatch:
+        """Return some columns of some rows in their Arrow form."""
+        records = self._batch.select([self.names.index(name) for name in names])
+        places = indices if self._places is None else [self._places[index] for index in indices]
+        first, last = places[0], places[-1]
+        if places == list(range(first, last + 1)):
+            return records.slice(first, len(places))  # which copies nothing
+        return records.take(pa.array(places, pa.int32()))
+
     def _values(self, column: pa.Array) -> Any:
         values = _values(column)
         return values if self._places is None else _Moved(values, self._places)

@@ -54,6 +54,7 @@ def parallel_map(
     later: bool = False,
     deadline: float | None = None,
     batches: Batches | None = None,
+    arrow_columns: str | Sequence[str] | None = None,
     adaptive: bool = False,
     on_time_limit: Callable[[InputRow], Any] | None = None,
     lifespan: Lifespan | None = None,
@@ -99,6 +100,9 @@ def parallel_map(
         batches: The sizes of batches, as Batches(100, linger=0.1): the handler gets a list of rows of one key, or with
             key=None of any, and a list of contexts if it takes one. It returns a list with a result for each row, or
             one result for all; a `BatchError` names the rows that failed.
+        arrow_columns: The columns that a handler of `batches` gets as a `pyarrow.RecordBatch`, in place of a list of
+            rows. It returns an Array with a result for each row, or a RecordBatch or Table with the fields of the
+            schema as columns.
         adaptive: Start with few calls at a time, grow up to `max_concurrency` while throughput grows, and shrink when
             only the latency does; in each task anew.
         on_time_limit: A function of the row, which gives the result of a row whose call exceeded the `time_limit`: the
@@ -129,6 +133,7 @@ def parallel_map(
         later=later or deadline is not None,
         deadline=deadline,
         batches=batches,
+        arrow_columns=_arrow_columns(df, arrow_columns, batches),
         adaptive=adaptive,
         on_time_limit=on_time_limit,
         expires_after=expires_after,
@@ -183,6 +188,27 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
                 f"The column {name} is {kind.simpleString()}, which is no key. Name columns of what is in it, as "
                 "numbers or strings without a collation."
             )
+    return names
+
+
+def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Batches | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(
+            f"arrow_columns is {shown(given)}; it must name one column or several, as ['value'], or be left out for "
+            "rows."
+        )
+    for name in names:
+        _check_column(df, "arrow_columns", name)
+        if names.count(name) > 1:
+            raise ConfigError(f"arrow_columns names {name} twice. Name each column once.")
+    if batches is None:
+        raise ConfigError(
+            "arrow_columns is given, and no batches whose rows the handler gets. Give these too, as batches=Batches("
+            "1000, linger=0.1)."
+        )
     return names
 
 

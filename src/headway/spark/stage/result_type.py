@@ -8,7 +8,7 @@ type has one form, are converted together.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -31,9 +31,21 @@ from pyspark.sql.types import (
 from headway.core import user_errors
 from headway.errors import ConfigError
 
-_MOST_BYTES = 2**30  # Arrow's offsets within a batch end at twice as many
+MOST_BYTES = 2**30
+"""Of a result; Arrow's offsets within a batch end at twice as many."""
+
 _ARRAY_BYTES = 2_500  # of an array of one struct of two fields, beside its values
 _UNSURE: Final[Any] = object()
+_PLAIN_FORM, _ARRAY_FORM = -1, -2  # no id of an object
+
+
+class OfArray(NamedTuple):
+    """The result of a row as an element of an array, which is of the type; or the error of one that is not."""
+
+    array: pa.Array
+    place: int
+    size: int  # in bytes
+    error: Exception | None = None
 
 
 class ResultType:
@@ -41,17 +53,18 @@ class ResultType:
 
     def __init__(self, kind: DataType) -> None:
         try:
-            self._arrow_type = to_arrow_type(kind, timezone="UTC")
+            self.arrow_type = to_arrow_type(kind, timezone="UTC")
         except PySparkException as error:
             raise ConfigError(
                 f"The schema is {kind.simpleString()}, which has no type of Arrow's: {error}. Return a type that has "
                 "one, as a string, and cast it in Spark."
             ) from error
         self._refusal = f"The handler returned what is no {kind.simpleString()}"
-        self._is_struct = isinstance(kind, StructType)
+        self.is_struct = isinstance(kind, StructType)
         self._plain = _plain_form(kind)
         self._prepare = _preparation(kind)
-        self._may_lack = _has_required(self._arrow_type)
+        self.has_variant = self._prepare is not None
+        self._may_lack = _has_required(self.arrow_type)
 
     def checked(self, result: Any) -> tuple[Any, int]:
         """Return the result in the form that `column` takes, which nobody can change any more, and its size in bytes.
@@ -60,29 +73,42 @@ class ResultType:
         """
         if result is None:
             return None, 0
+        if type(result) is OfArray:
+            if result.error:
+                raise result.error
+            return result, result.size
         # A conversion by Arrow takes some microseconds, which most results do not need.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
             return plain, _size(plain)
-        if self._is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
+        if self.is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
             result = {name: _as_dict(getattr(result, name)) for name in fields}
         array = self._converted([self._prepare(result) if self._prepare else result])
+        return array, self.check_array(array) + _ARRAY_BYTES
+
+    def check_array(self, array: pa.Array, most: int = MOST_BYTES) -> int:
+        """Return the size of an array of this type; raise `ValueError` if it is too large, or lacks a field."""
         size: int = array.get_total_buffer_size()
-        if size > _MOST_BYTES:
-            raise ValueError(f"it takes {size} bytes, and a result may take {_MOST_BYTES}")
+        if size > most:
+            raise ValueError(f"it takes {size} bytes, and a result may take {most}")
         if self._may_lack and (lacking := _lacking(array, "")):
             raise ValueError(f"{lacking} is null or missing, and not nullable")
-        return array, size + _ARRAY_BYTES
+        return size
 
     def column(self, results: Sequence[Any]) -> pa.Array:
         """Return the column of checked results."""
         parts: list[pa.Array] = []
-        for are_arrays, run in groupby(results, _is_array):
+        for form, run in groupby(results, _form):
             some = list(run)
-            parts += some if are_arrays else [self._converted(some)]
+            if form == _PLAIN_FORM:
+                parts.append(self._converted(some))
+            elif form == _ARRAY_FORM:
+                parts += some
+            else:
+                parts.append(some[0].array.take(pa.array([each.place for each in some], pa.int64())))
         return pa.concat_arrays(parts) if parts else self._converted([])
 
     def _converted(self, values: Sequence[Any]) -> pa.Array:
-        return pa.array(values, self._arrow_type)
+        return pa.array(values, self.arrow_type)
 
     def refusal(self, error: Exception) -> str:
         """Return the sentence for a result for which `checked` raised this error."""
@@ -104,8 +130,11 @@ def _as_dict(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) and type(value) is not dict else value
 
 
-def _is_array(result: Any) -> bool:
-    return isinstance(result, pa.Array)
+def _form(result: Any) -> int:
+    """Return the form of a checked result: elements of one array have one of their own."""
+    if type(result) is OfArray:
+        return id(result.array)
+    return _ARRAY_FORM if isinstance(result, pa.Array) else _PLAIN_FORM
 
 
 def _size(plain: Any) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import StructType
 
 from headway.core.retry import Retries
@@ -17,8 +18,10 @@ RowHandler = (
     | Callable[[InputRow], Any]
     | Callable[[Sequence[InputRow], Sequence[Context]], Any]
     | Callable[[Sequence[InputRow]], Any]
+    | Callable[[pa.RecordBatch, Sequence[Context]], Any]
+    | Callable[[pa.RecordBatch], Any]
 )
-"""A handler of rows, or with `batches` of lists of rows."""
+"""A handler of rows, with `batches` of lists of rows, or with `arrow_columns` of a `RecordBatch` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Settings:
     later: bool = False  # whether rows may come again
     deadline: float | None = None  # seconds from the beginning of the task
     batches: Batches | None = None
+    arrow_columns: tuple[str, ...] = ()  # of the Arrow batches that the handler gets in place of lists of rows
     adaptive: bool = False
     on_time_limit: Callable[[InputRow], Any] | None = None  # gives the result of a row whose call took too long
     priority: str | None = None  # the column whose highest values start first
@@ -43,4 +47,6 @@ class Settings:
 
 def argument_names(settings: Settings) -> tuple[str, str]:
     """Return what a handler's arguments are called."""
+    if settings.arrow_columns:
+        return "batch", "contexts"
     return ("row", "context") if settings.batches is None else ("rows", "contexts")

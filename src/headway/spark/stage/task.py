@@ -44,6 +44,8 @@ from headway.execution.threads import Threads
 from headway.parallel.control_loop import Executor
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from headway.spark.stage.arrow_batch import record_batch
+from headway.spark.stage.arrow_results import results_of_arrow
 from headway.spark.stage.batch_results import results_of_batch
 from headway.spark.stage.deadline import Due, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
@@ -239,7 +241,10 @@ class Stage:
         works: Any = job
         if self._settings.batches is None:
             return self._handler(works[0].record.row, Context(works[0]))
-        return self._handler([work.record.row for work in works], [Context(work) for work in works])
+        rows: Any = [work.record.row for work in works]
+        if self._settings.arrow_columns:
+            rows = record_batch(rows, self._settings.arrow_columns)
+        return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> bool:
         """Return whether to call the handler: not after the deadline, nor behind a row that failed or comes again."""
@@ -267,8 +272,11 @@ class Stage:
                 else self._fail(job, refused)
             )
         try:
-            results = results_of_batch(result, len(job))
-        except ValueError as error:
+            if self._settings.arrow_columns:
+                results = results_of_arrow(result, len(job), self._results)
+            else:
+                results = results_of_batch(result, len(job))
+        except Exception as error:  # of the number of results, or Arrow's own
             return self._fail(job, FatalError(str(error)))
         return self._settle(
             job,
