@@ -14,6 +14,7 @@ from headway.delay.topics import DEFAULT_NAME
 from headway.errors import NoRelayError
 from headway.spark.delay.reading import pending
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.plan_names import shown_as
 
 _UNANSWERED = "unanswered"
 _COUNTS = "outcome string, count long"
@@ -39,7 +40,8 @@ def cancel_where(
     """
     # A record that moves while the lines are read is seen twice.
     handles = pending(spark, config, name).where(predicate).select("handle").distinct()
-    counts = _total(handles.mapInArrow(_asking(dict(config), name, timeout), _COUNTS))
+    asking = shown_as("headway delay.cancel_where", _asking(dict(config), name, timeout))
+    counts = _total(handles.mapInArrow(asking, _COUNTS))
     if unanswered := counts.pop(_UNANSWERED, 0):
         raise NoRelayError(
             f"Of {counts.total() + unanswered:,} cancellations {unanswered:,} were not answered within {timeout:g} s. "

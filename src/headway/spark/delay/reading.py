@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from headway.delay.pending import Pending, layout_of, read_pending
 from headway.delay.topics import DEFAULT_NAME
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.plan_names import shown_as
 
 PENDING = (
     StructType()
@@ -45,7 +46,7 @@ def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_
         partitions = layout_of(config, name).partitions
     # With a unique column: for an equal plan Spark would take the cached rows of another DataFrame.
     numbers = spark.range(0, partitions, 1, partitions).select("id", F.lit(uuid.uuid4().hex))
-    return numbers.mapInArrow(_reading(dict(config), name), PENDING)
+    return numbers.mapInArrow(shown_as("headway delay.pending", _reading(dict(config), name)), PENDING)
 
 
 def _reading(config: Mapping[str, Any], name: str) -> Any:

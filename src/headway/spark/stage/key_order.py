@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from headway.declarations import check_whole
 from headway.errors import ConfigError
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.plan_names import shown_as
 
 _PLACE = ("topic", "level", "partition", "offset")
 _ROWS_OF_A_BATCH = 10_000
@@ -40,7 +41,7 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
         check_whole("partitions", partitions, 1)
     spread = F.coalesce(F.col("key"), F.xxhash64(*_PLACE).cast("string").cast(df.schema["key"].dataType))
     together = df.repartition(spread) if partitions is None else df.repartition(partitions, spread)
-    return together.mapInArrow(_sorted, df.schema)
+    return together.mapInArrow(shown_as("headway repartition_by_key", _sorted), df.schema)
 
 
 def check_keys_stay_together(df: DataFrame) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.resource import ResourceProfile
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, NumericType, StructType, TimestampType, _parse_datatype_string
 
@@ -26,6 +27,7 @@ from headway.execution.handlers import with_context
 from headway.execution.lifespan import Lifespan, check_lifespan, check_lifespan_of
 from headway.parallel.batches import Batches
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.plan_names import shown_as
 from headway.spark.session.session_context import context_of
 from headway.spark.source.schema import has_level_topics
 from headway.spark.stage.input_row import InputRow
@@ -40,6 +42,7 @@ from headway.spark.stage.settings import RowHandler, Settings, argument_names
 from headway.spark.stage.task import Stage
 
 _RETRIES = Retries(max_attempts=3)
+_PROFILE = "a ResourceProfile of Spark's, as ResourceProfileBuilder().require(…).build gives it, without parentheses"
 
 
 def parallel_map(
@@ -61,6 +64,7 @@ def parallel_map(
     rate_limit: float | None = None,
     expires_after: float | None = None,
     priority: str | None = None,
+    profile: ResourceProfile | None = None,
 ) -> DataFrame:
     """Return each row of `df` with the result of `handler(row)`; for batch and streaming DataFrames.
 
@@ -119,6 +123,8 @@ def parallel_map(
         priority: The column of numbers whose highest values start first, among the rows that a task has read; null is
             the lowest. A row waits for earlier ones of its key nevertheless. The task reads as far ahead as its memory
             allows.
+        profile: The resources of the tasks and of their executors, as GPUs or memory, in a `ResourceProfile` of
+            Spark's. Spark takes it on YARN, Kubernetes and a standalone cluster, and ends a query of a local session.
 
     Raises `ConfigError` for arguments that are out of bounds, and with a key for a source that splits partitions.
     """
@@ -145,14 +151,20 @@ def parallel_map(
     if lifespan is not None:
         check_lifespan(lifespan, has_settings=False)
         check_lifespan_of(lifespan, handler)
+    if profile is not None:
+        check_kind("profile", profile, ResourceProfile, _PROFILE)
     if rate_limit is not None:
         check_above_zero("rate_limit", rate_limit)
         context = context_of(
             df.sparkSession, "rate_limit", "Divide the rate by your tasks, and limit it in the handler."
         )
         settings = replace(settings, rate=limit_for(float(rate_limit), context))
-    run = _run_stage(pickled(handler, lifespan), settings)
-    return df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]))
+    run = shown_as(f"headway parallel_map of {_short(handler)}", _run_stage(pickled(handler, lifespan), settings))
+    return df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]), profile=profile)
+
+
+def _short(handler: RowHandler) -> str:
+    return called(handler).rpartition(".<locals>.")[2]
 
 
 def _run_stage(form: bytes, settings: Settings) -> Any:

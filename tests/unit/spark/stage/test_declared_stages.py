@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.resource import ResourceProfileBuilder
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from headway.errors import ConfigError
@@ -71,6 +72,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(lifespan=5), "lifespan is 5; it must be a function that makes a context manager"),
     (lambda: declare(lifespan=of_settings), "of_settings, which cannot be called with (). There are no settings of a"),
     (lambda: declare(lifespan=awaited), "The lifespan awaited is async, and the handler handle is a plain function"),
+    (lambda: declare(profile=5), "profile is 5; it must be a ResourceProfile of Spark's, as ResourceProfileBuilder()"),
+    (lambda: declare(profile=ResourceProfileBuilder()), "profile is <pyspark.resource.profile.ResourceProfileBuilder"),
     (lambda: workers(handle), "name it as module:handler"),
     (lambda: workers(n=0), "n is 0; it must be at least 1"),
     (lambda: workers(n="2"), "n is '2'; it must be a whole number, at least 1"),

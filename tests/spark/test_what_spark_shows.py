@@ -1,0 +1,93 @@
+"""What a person sees of ours in Spark's plans, its UI and its logs of Python workers."""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from headway.spark import parallel_map, repartition_by_key
+from tests.spark.test_odd_rows import STAMPS, set_on_topics
+
+if TYPE_CHECKING:
+    from tests.spark.conftest import LevelTopics
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+
+def charge(password: str, row: Any) -> int:
+    logging.getLogger("billing").warning("declined %s", row.value.decode())
+    return 1
+
+
+class Bank:
+    async def charge(self, row: Any) -> int:
+        return 1
+
+    def __call__(self, row: Any) -> int:
+        return 1
+
+
+@pytest.fixture
+def worker_logs(spark: SparkSession) -> Iterator[None]:
+    """Spark keeps what Python workers log."""
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    yield
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "false")
+
+
+def test_a_plan_has_the_names_of_the_stage_its_handler_and_the_source(
+    spark: SparkSession, orders: "LevelTopics", capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nested(row: Any) -> int:
+        return 1
+
+    read = spark.read.format("headway").options(**orders.options).load()
+    in_order = repartition_by_key(read)
+    handlers = (partial(charge, "secret"), nested, Bank().charge, Bank())
+    for handler in handlers:
+        parallel_map(in_order, handler, "int", key="key").explain()
+    plans = capsys.readouterr().out
+    for name in ("charge", "nested", "Bank.charge", "Bank"):
+        assert f"MapInArrow headway parallel_map of {name}(" in plans
+    assert plans.count("MapInArrow headway repartition_by_key(") == len(handlers)
+    assert plans.count("BatchScan headway[") == len(handlers)
+    assert "secret" not in plans
+
+
+@pytest.mark.usefixtures("worker_logs")
+def test_handlers_and_the_source_log_where_spark_shows_the_logs_of_python_workers(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    set_on_topics(orders, "message.timestamp.after.max.ms", str(2**63 - 1))  # as before Kafka 4
+    orders.send(0, [f"{orders.topic} one"], partition=0)
+    orders.send(0, [f"{orders.topic} late"], partition=0, timestamp=STAMPS["nanoseconds"])
+    handler, declined = partial(charge, ""), {f"declined {orders.topic} {name}" for name in ("one", "late")}
+
+    read = spark.read.format("headway").options(**orders.options).load()
+    parallel_map(read, handler, "int", key=None).collect()
+    logs = logged(spark, orders.topic)
+    assert {row.msg for row in logs if row.logger == "billing"} == declined
+    [ours] = [row for row in logs if row.logger.startswith("headway.spark.source")]
+    assert ours.level == "WARNING"
+
+    # A query has a session of its own, and with it logs of its own.
+    seen: list[Any] = []
+
+    def look(frame: DataFrame, number: int) -> None:
+        frame.collect()
+        seen.extend(logged(frame.sparkSession, orders.topic))
+
+    stream = spark.readStream.format("headway").options(**orders.options, startingOffsets="earliest").load()
+    writer = parallel_map(stream, handler, "int", key=None).writeStream.foreachBatch(look)
+    writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    assert {row.msg for row in seen if row.logger == "billing"} == declined
+    assert logged(spark, orders.topic) == logs
+
+
+def logged(session: SparkSession, topic: str) -> list[Any]:
+    """The lines that name a topic."""
+    return [row for row in session.tvf.python_worker_logs().collect() if topic in row.msg]
