@@ -29,7 +29,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """The delivered records of the line that is read at once.
 
     Delivered are all records below `offset`; and of the offsets below `end`, the records up to the key `last` without
-    the `late` ones.
+    the `late` ones. All unreadable records below `end` are refused: they wait for no other.
     """
 
     offset: Count = 0
@@ -80,6 +80,10 @@ class DueQueue:
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
         """Return whether a record of the own line was delivered before a restart."""
         return self._restored.has_delivered(schedule, fetched.offset)
+
+    def was_refused(self, fetched: Fetched) -> bool:
+        """Return whether an unreadable record of the own line, which waits for no other, was refused before a restart."""
+        return fetched.offset < self._restored.end
 
     def add(self, held: Held) -> None:
         """Let a record wait."""

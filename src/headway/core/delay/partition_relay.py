@@ -260,8 +260,9 @@ class PartitionRelay:
         schedule = fetched.schedule
         if isinstance(schedule, ScheduleError):
             line.complete(fetched.offset)
-            self._size += fetched.size
-            self._tick.refusals.append(Refusal(fetched.record, schedule))
+            if line.line != MEMORY or not self._waiting.was_refused(fetched):
+                self._size += fetched.size
+                self._tick.refusals.append(Refusal(fetched.record, schedule))
             return
         if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)

@@ -43,11 +43,16 @@ def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed:
 def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
     world = World(Ladder.exponential(1, 3, 6), random.Random(seed), room=4_000)
     schedules = []
+    unreadable = []
     for number in range(400):
         schedules.append(world.schedule(f"{number}", int(world.draw.expovariate(1 / 20_000))))
+        if world.draw.random() < 0.3:  # also beside others that wait in memory
+            unreadable.append(Record(world.now, None, value=number))
+            world.logs[world.draw.choice(list(world.logs))].append(unreadable[-1])
         world.run_until(world.now + world.draw.randrange(200), crash=0.1)
     world.run_until(world.now + 1_000_000, crash=0.1)
     delivered_once(world, schedules)
+    assert Counter(map(id, world.refused)) == Counter(map(id, unreadable))
     assert all(schedule.due <= at for at, schedule in world.delivered)
 
 
