@@ -308,21 +308,20 @@ class LocalBroker:
             node.spawn()
         for node in self.nodes:
             node.wait_until_ready(deadline)
-        if len(self.nodes) > 1:
-            for node in self.nodes:
-                self._wait_until_it_knows_all(node, deadline)
+        for node in self.nodes:
+            self._wait_until_it_knows_all(node, deadline)
         if self._background:
             self._release_guard()
 
     def _wait_until_it_knows_all(self, node: Node, deadline: float) -> None:
-        """Wait until a node knows all others: it opens its port earlier than that.
+        """Wait until a node names all nodes, itself too, to clients: it opens its port earlier than that.
 
         A client that is told of fewer brokers in between gives up its requests to the missing one.
         """
         # A new client for each question: a client that knows more brokers would ask any of them.
         while Admin({**self.admin_config, "bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
             if time.monotonic() > deadline:
-                raise LocalBrokerError(f"Node {node.id} did not find all the others in time. Its log: {node.log_file}")
+                raise LocalBrokerError(f"Node {node.id} did not know all nodes in time. Its log: {node.log_file}")
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _release_guard(self) -> None:
