@@ -108,6 +108,32 @@ def test_a_stream_keeps_the_order_of_each_key_within_and_across_micro_batches(
     assert all(numbers == sorted(numbers) for numbers in calls.values())
 
 
+def test_rows_start_by_their_priority_and_those_that_are_too_late_do_not_start(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    now = int(time.time() * 1000)
+    orders.send(0, range(20), partition=0, timestamp=now)
+    orders.send(1, range(20, 40), partition=0, timestamp=now - 7_200_000)
+    read = spark.read.format("headway").options(**orders.options).load().coalesce(1)
+    number = sf.col("value").cast("string").cast("int")
+    urgency = sf.when(number % 5 != 0, number)  # else null, which is the lowest
+    outcomes = parallel_map(
+        read.withColumn("urgency", urgency),
+        number_of,
+        "number int, attempt int",
+        key=None,
+        max_concurrency=1,
+        priority="urgency",
+        expires_after=3_600,
+        retries=Retries(max_attempts=1),
+    )
+    rows = {int(row.value): row for row in outcomes.collect()}
+    assert {number for number, row in rows.items() if row.outcome == "expired"} == set(range(20, 40))
+    assert {row.attempts for number, row in rows.items() if number >= 20} == {0}
+    started = sorted(range(20), key=lambda number: rows[number].started)
+    assert started == [*(number for number in reversed(range(20)) if number % 5), 0, 5, 10, 15]
+
+
 def test_the_handler_and_its_event_loop_stay_with_the_python_worker(spark: SparkSession) -> None:
     class Counting:
         """A handler that counts its calls, as one keeps a client."""
