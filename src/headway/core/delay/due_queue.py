@@ -82,7 +82,7 @@ class DueQueue:
         return self._restored.has_delivered(schedule, fetched.offset)
 
     def was_refused(self, fetched: Fetched) -> bool:
-        """Return whether an unreadable record of the own line, which waits for nothing, was refused before a restart."""
+        """Return whether an unreadable record of the own line, which waits for no other, was refused already."""
         return fetched.offset < self._restored.end
 
     def add(self, held: Held) -> None:
