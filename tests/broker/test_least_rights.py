@@ -284,6 +284,9 @@ def test_who_may_not_read_commands_sees_schedules_and_hears_that_commands_seem_t
         f"`headway relay --name {name}` carries them out.\n"
     )
     assert json.loads(headway(shows, "schedule", "stats", "--name", name, "--json").stdout)["commands_waiting"] is None
+    counts = user_of(broker, "schedule", ["commands"], scheduler=name)
+    assert json.loads(headway(counts, "schedule", "stats", "--name", name, "--json").stdout)["commands_waiting"] == 1
+    assert counts.denied() == []
 
 
 def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_says(

@@ -126,6 +126,9 @@ ROLES: Final[Mapping[str, Role]] = {
                     "Describe Topic <scheduler>.commands",
                 ),
             ),
+            RolePart(
+                "commands", "that counts the commands that wait for a relay", ("Read Topic <scheduler>.commands",)
+            ),
         ),
     ),
     "topics": Role(

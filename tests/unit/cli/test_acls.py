@@ -75,7 +75,7 @@ def test_names_that_begin_alike_are_granted_by_a_prefix() -> None:
         (["offsets", "g", "a", "--levels", "1", "--one-group", "--change"], ["Read Group g", "Read Topic a-0"]),
         (["topics", "a", "--create", "--delete"], ["Create Topic a", "Delete Topic a"]),
         (["schedule", "--name", "n"],
-         ["Read Topic n.ladder", "Read Topic n.state", "Read Topic n.line-*", "Describe Topic n.commands"]),
+         ["Read Topic n.ladder", "Read Topic n.state", "Read Topic n.line-*", "Read Topic n.commands"]),
     ],
     ids=" ".join,
 )  # fmt: skip

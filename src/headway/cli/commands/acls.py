@@ -281,7 +281,7 @@ def schedule(scheduler: str) -> Iterable[Right]:
     \b
       headway acls schedule --principal User:ops
     """
-    return rights_of("schedule", [], {"scheduler": [_named(scheduler)]})
+    return rights_of("schedule", ["commands"], {"scheduler": [_named(scheduler)]})
 
 
 @acls.command()
