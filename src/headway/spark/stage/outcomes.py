@@ -78,6 +78,7 @@ class OutcomeColumns:
     """The columns that a stage adds, made of outcomes."""
 
     def __init__(self, columns: StructType, results: ResultType) -> None:
+        self.names: list[str] = columns.names
         self._results = results
         self._types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
 

@@ -8,15 +8,13 @@ rows passed on take the place of commits. Invariants:
 - After the deadline no call begins, and none is waited for. Rows of a key that come again later are put out in their
   order, and each is due no earlier than the one before it.
 - The rows that are not put out yet keep less memory than the limit plus one batch. So do their results, with the
-  results of running calls. A few rows of a large batch do not keep all of it.
+  results of running calls (`held_rows.py`).
 """
 
 import asyncio
 import logging
 import math
-import threading
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -49,6 +47,7 @@ from headway.spark.stage.arrow_results import results_of_arrow
 from headway.spark.stage.batch_results import results_of_batch
 from headway.spark.stage.deadline import Due, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
+from headway.spark.stage.held_rows import HeldRows
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import Outcome, OutcomeColumns
 from headway.spark.stage.outcomes import failure as _failure
@@ -65,14 +64,10 @@ log = logging.getLogger(__name__)
 
 _ROWS = TopicPartition("rows", partition=0)  # to the engine, a task's rows are one partition
 _LEAST_BUFFER = 1_000
-ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
-SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
-RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it no handler is called
 _UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothing about the memory it keeps
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds; nothing wakes the task when room becomes free
 _SHORTEST_WAIT = 0.01  # seconds; after the deadline, for calls that are about to begin and will see it
-_NEVER = 2**62
 
 _NOT_CALLED: Any = object()
 _BEHIND = "a row of its key failed before it"
@@ -96,8 +91,8 @@ class Stage:
             self._handler = with_state(self._handler, shared.state, in_batches=settings.batches is not None)
         self._settings = settings
         self._results = ResultType(settings.columns["result"].dataType)
-        self._columns = OutcomeColumns(settings.columns, self._results)
         self._wake = Wakeup()
+        self._held = HeldRows(OutcomeColumns(settings.columns, self._results), self._wake.set, self._pause)
         # With a priority all is read that there is memory for, and never waited for.
         buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         self._refill_below = -1 if settings.priority else buffer // 2
@@ -129,12 +124,6 @@ class Stage:
         self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
         self._returned: dict[Hashable, float] = {}  # lanes whose rows come again, with the time of the last of them
-        self._batches: dict[InputBatch, None] = {}  # the batches with rows that are not put out yet
-        self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
-        self._result_bytes = 0  # of these outcomes
-        self._counting = threading.Lock()
-        self._wake_at = _NEVER
-        self._received = self._emitted = 0
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their outcomes, in the order in which they are done."""
@@ -153,12 +142,12 @@ class Stage:
                 self._rate = RateClient(self._settings.rate, self._grant, self._dispatch.give_up)
             for batch in batches:
                 self._receive(batch)
-                yield from self._emit(at_least=_AT_A_TIME)
+                yield from self._put_out(at_least=_AT_A_TIME)
                 while not self._has_room():
-                    yield from self._emit()
+                    yield from self._put_out()
                     self._await(_AT_A_TIME)
-            while self._emitted < self._received:
-                yield from self._emit()
+            while self._held.waiting:
+                yield from self._put_out()
                 self._await(_AT_A_TIME)
         finally:
             self._dispatch.abandon()
@@ -173,11 +162,10 @@ class Stage:
         if not records.num_rows:
             return
         keys = row_keys(records, self._settings.key)
-        batch = InputBatch(records, self._received, keys, level_topics=self._settings.level_topics)
+        batch = InputBatch(records, self._held.received, keys, level_topics=self._settings.level_topics)
         if self._settings.priority:
             batch.set_priorities(self._settings.priority)
-        self._batches[batch] = None
-        self._received += records.num_rows
+        self._held.add(batch)
         now = time.monotonic()
         brought = brought_along(batch, now, self._settings.expires_after)
         if any(each.not_after < math.inf for each in brought.values()):
@@ -189,16 +177,10 @@ class Stage:
         self._dispatch.feed()
 
     def _has_room(self) -> bool:
-        if self._bytes_kept() > SHRINK_AT:
-            for batch in self._batches:
-                batch.shrink()
-        if self._bytes_kept() > ROOM:
+        if not self._held.have_room():
             return False
         with self._dispatch.lock:
             return self._engine.demand()[0] > 0
-
-    def _bytes_kept(self) -> int:
-        return sum(batch.size for batch in self._batches)
 
     # The rate of all tasks together
 
@@ -290,7 +272,7 @@ class Stage:
         except Exception as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
             return FatalError(self._results.refusal(error))
         row: StageRow = work.record
-        self._put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
+        self._held.put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return None
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
@@ -365,13 +347,13 @@ class Stage:
         history = history_after(row.row, failure)
         attempts = work.attempt - 1
         if work.lane in self._failed_lanes:
-            self._put(row, Outcome("parked", attempts, error=(None, None, _BEHIND), history=history))
+            self._held.put(row, Outcome("parked", attempts, error=(None, None, _BEHIND), history=history))
         elif work.not_after <= time.monotonic():
-            self._put(row, Outcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
+            self._held.put(row, Outcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
         else:
             error = _failure(failure.error, _NOT_BEGUN) if failure else (None, None, _NOT_BEGUN)
             again_at = self._again_at(work, time.time())
-            self._put(row, Outcome("later", attempts, error=error, history=history, again_at=again_at))
+            self._held.put(row, Outcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
         """Return when a row comes again: not before the one of its key that came out before it."""
@@ -395,7 +377,7 @@ class Stage:
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
         told, history = _failure(error, _LATER), history_after(row.row, failure)
-        self._put(row, Outcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at))
+        self._held.put(row, Outcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at))
         self._dispatch.stored(work)
 
     def _give_up_overdue(self) -> None:
@@ -419,32 +401,26 @@ class Stage:
             if work.lane is not ALONE:
                 self._failed_lanes.add(work.lane)
             told, history = _failure(error, reason), history_after(row.row, failure_after(work, error))
-            self._put(row, Outcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
+            self._held.put(row, Outcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
         self._dispatch.stored(work)
 
-    def _put(self, row: StageRow, outcome: Outcome) -> None:
-        self._outcomes.append((row, outcome))
-        if outcome.size:
-            self._count(outcome.size)
-        if len(self._outcomes) >= self._wake_at or self._dispatch.paused:
-            self._wake_at = _NEVER
-            self._wake.set()
-
-    def _count(self, size: int) -> None:
-        """Add to the bytes of results to put out; pause the handlers while there are too many."""
-        with self._counting:
-            self._result_bytes += size
-            self._dispatch.paused = self._result_bytes > RESULT_ROOM
-
     # Rows out
+
+    def _pause(self, paused: bool) -> None:
+        self._dispatch.paused = paused
+
+    def _put_out(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
+        for batch in self._held.put_out(at_least):
+            yield batch
+            self._dispatch.feed()  # if no handler was called because there were too many results
 
     def _await(self, outcomes: int) -> None:
         """Wait until there is room, or there are so many outcomes, or all; start due rows meanwhile."""
         now = time.monotonic()
-        self._wake_at = min(outcomes, self._received - self._emitted)
+        is_time = self._held.wake_at(outcomes)
         with self._dispatch.lock:
             self._dispatch.alarm(0, self._refill_below)
-        if len(self._outcomes) < self._wake_at:
+        if not is_time:
             due = self._dispatch.next_change(now) or now + _LONGEST_WAIT
             self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT, max(self._until - now, _SHORTEST_WAIT))))
         if self._dispatch.failure:
@@ -455,41 +431,6 @@ class Stage:
             self._return_the_rest()
         self._give_up_overdue()
         self._dispatch.feed()
-
-    def _emit(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
-        left = len(self._outcomes)
-        if left < at_least and not self._dispatch.paused and self._bytes_kept() <= SHRINK_AT:
-            return
-        while left > 0:
-            groups = self._grouped_outcomes(left)
-            count = sum(map(len, groups.values()))
-            left -= count
-            self._emitted += count
-            # In the order of the input: a row that waited for one of an earlier batch comes out behind it.
-            for batch in sorted(groups, key=attrgetter("first")):
-                yield self._with_outcomes(batch, groups[batch])
-            self._dispatch.feed()  # if no handler was called because there were too many results
-
-    def _grouped_outcomes(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
-        """Take up to `most` outcomes, by their rows' batches; fewer if one batch cannot hold all their results."""
-        groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
-        size = 0
-        for _ in range(most):
-            each = self._outcomes.popleft()
-            groups[each[0].batch].append(each)
-            if each[1].size:
-                size += each[1].size
-                if size > RESULT_ROOM:
-                    break
-        self._count(-size)
-        return groups
-
-    def _with_outcomes(self, batch: InputBatch, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
-        rows = batch.put_out([row for row, _ in group])
-        if not batch.left:
-            del self._batches[batch]
-        added = self._columns.arrays([outcome for _, outcome in group])
-        return pa.RecordBatch.from_arrays([*rows, *added], names=[*batch.names, *self._settings.columns.names])
 
 
 class Schedules:

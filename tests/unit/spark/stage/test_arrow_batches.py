@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from headway import BatchError, Batches, Context, FatalError, RetriableError
-from headway.spark.stage import task
+from headway.spark.stage import held_rows
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.settings import Settings
 from tests.unit.spark.stage.test_later import SETTINGS, came_of, record
@@ -106,7 +106,7 @@ def test_rows_of_a_key_are_in_one_batch_at_a_time_and_in_order() -> None:
 
 
 def test_a_batch_of_rows_from_several_batches_of_spark_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "SHRINK_AT", 0)  # so that batches are copied while rows wait
+    monkeypatch.setattr(held_rows, "SHRINK_AT", 0)  # so that batches are copied while rows wait
     sizes: list[int] = []
 
     def call(batch: pa.RecordBatch) -> pa.Array:

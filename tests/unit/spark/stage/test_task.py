@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -32,6 +31,7 @@ from pyspark.sql.types import (
 
 from headway import Context, FatalError, RetryLater
 from headway.core.retry import Retries, fixed_backoff
+from headway.spark.stage import held_rows
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.result_type import ResultType
@@ -273,7 +273,7 @@ def test_a_handler_cannot_put_a_row_off() -> None:
 
 
 def test_rows_are_read_on_when_what_filled_the_room_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Stage.__module__], "ROOM", 1_000 * 1_000)
+    monkeypatch.setattr(held_rows, "ROOM", 1_000 * 1_000)
 
     async def call(row: InputRow, context: Context) -> int:
         return 0
@@ -468,7 +468,7 @@ def test_rows_whose_key_is_nan_are_of_one_key() -> None:
 
 def test_a_few_rows_that_wait_do_not_keep_the_batches_that_they_came_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind one that runs until all others are done, a row of each batch waits."""
-    monkeypatch.setattr(sys.modules[Stage.__module__], "SHRINK_AT", 2 * 2**20)
+    monkeypatch.setattr(held_rows, "SHRINK_AT", 2 * 2**20)
     rows_of_batch, batches, text = 100, 100, "x" * 10_000
     release = asyncio.Event()
     others = rows_of_batch * batches - batches
@@ -501,7 +501,7 @@ def test_a_few_rows_that_wait_do_not_keep_the_batches_that_they_came_in(monkeypa
 
 
 def test_no_handler_is_called_while_results_are_many_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Stage.__module__], "RESULT_ROOM", 100_000)
+    monkeypatch.setattr(held_rows, "RESULT_ROOM", 100_000)
     calls = 0
 
     async def call(row: InputRow, context: Context) -> str:

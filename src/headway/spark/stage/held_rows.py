@@ -1,0 +1,122 @@
+"""The rows that a task holds until they are put out, their outcomes, and the memory that both take.
+
+Invariants:
+- Each row is put out once, beside the columns of its outcome.
+- Few rows of a large batch do not keep all of it: above a bound, batches are copied without the rows that are out.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from headway.spark.stage.input_batch import InputBatch, StageRow
+from headway.spark.stage.outcomes import Outcome, OutcomeColumns
+
+ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
+SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
+RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it no handler is called
+_NEVER = 2**62
+
+
+class HeldRows:
+    """The rows of a task's batches that are not put out yet, and the outcomes of those that are done.
+
+    One thread adds batches and puts rows out; any thread adds an outcome.
+
+    Args:
+        columns: The columns of the outcomes.
+        wake: Is called when there are as many outcomes as the task waits for, or too many bytes of results.
+        pause: Is told with each result whether the results that are not put out yet take too much memory.
+    """
+
+    def __init__(self, columns: OutcomeColumns, wake: Callable[[], None], pause: Callable[[bool], None]) -> None:
+        self._columns = columns
+        self._wake = wake
+        self._pause = pause
+        self._wake_at = _NEVER
+        self._batches: dict[InputBatch, None] = {}  # those with rows that are not put out yet
+        self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
+        self._counting = threading.Lock()
+        self._result_bytes = 0  # of these outcomes
+        self._is_full = False
+        self.received = self._emitted = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows that are not put out yet."""
+        return self.received - self._emitted
+
+    def add(self, batch: InputBatch) -> None:
+        """Hold the rows of a batch, which come behind all others."""
+        self._batches[batch] = None
+        self.received += batch.left
+
+    def have_room(self) -> bool:
+        """Return whether there is memory for more rows; put the kept ones closer together for it."""
+        kept = self._bytes()
+        if kept > SHRINK_AT:
+            for batch in self._batches:
+                batch.shrink()
+            kept = self._bytes()
+        return kept <= ROOM
+
+    def _bytes(self) -> int:
+        return sum(batch.size for batch in self._batches)
+
+    def put(self, row: StageRow, outcome: Outcome) -> None:
+        """Note the outcome of a row, which can be put out."""
+        self._outcomes.append((row, outcome))
+        if outcome.size:
+            self._count(outcome.size)
+        if len(self._outcomes) >= self._wake_at or self._is_full:
+            self._wake_at = _NEVER
+            self._wake()
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self._result_bytes += size
+            self._is_full = self._result_bytes > RESULT_ROOM
+            self._pause(self._is_full)
+
+    def wake_at(self, outcomes: int) -> bool:
+        """Have the task woken at so many outcomes, or when all rows are done; return whether it is so already."""
+        self._wake_at = min(outcomes, self.waiting)
+        return len(self._outcomes) >= self._wake_at
+
+    def put_out(self, at_least: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are done now, with their outcomes; none if there are fewer, and memory for them."""
+        left = len(self._outcomes)
+        if left < at_least and not self._is_full and self._bytes() <= SHRINK_AT:
+            return
+        while left > 0:
+            groups = self._grouped(left)
+            count = sum(map(len, groups.values()))
+            left -= count
+            self._emitted += count
+            # In the order of the input: a row that waited for one of an earlier batch comes out behind it.
+            for batch in sorted(groups, key=attrgetter("first")):
+                yield self._with_outcomes(batch, groups[batch])
+
+    def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
+        """Take up to `most` outcomes, by their rows' batches; fewer if one batch cannot hold all their results."""
+        groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
+        size = 0
+        for _ in range(most):
+            each = self._outcomes.popleft()
+            groups[each[0].batch].append(each)
+            if each[1].size:
+                size += each[1].size
+                if size > RESULT_ROOM:
+                    break
+        self._count(-size)
+        return groups
+
+    def _with_outcomes(self, batch: InputBatch, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
+        rows = batch.put_out([row for row, _ in group])
+        if not batch.left:
+            del self._batches[batch]
+        added = self._columns.arrays([outcome for _, outcome in group])
+        return pa.RecordBatch.from_arrays([*rows, *added], names=[*batch.names, *self._columns.names])
