@@ -241,12 +241,13 @@ def id_of(record: Any) -> str:
     """
     if isinstance(record, ConsumerRecord):
         return str(record.origin)
-    origin = record.record_origin()
+    record_origin = getattr(record, "record_origin", None)  # Arrow's columns, with `arrow_columns`, have none
+    origin = record_origin and record_origin()
     if origin is None:
         raise FatalError(
             "The row has no id for Idempotency-Key, which is made of the columns topic, partition and offset of "
-            'format("headway"). Keep these, give the request a header Idempotency-Key of its own, or say '
-            "idempotency_key=False."
+            'format("headway"). Keep these, and leave arrow_columns out; or give the request a header Idempotency-Key '
+            "of its own, or say idempotency_key=False."
         )
     return str(origin)
 

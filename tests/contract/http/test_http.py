@@ -29,7 +29,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
-from headway import BatchError, ConsumerRecord, Context, FatalError, Ordering, Origin, RetriableError, Retries
+from headway import BatchError, Batches, ConsumerRecord, Context, FatalError, Ordering, Origin, RetriableError, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from headway.history import History
@@ -64,11 +64,31 @@ ANSWER = (
 )
 
 
-def came_of(handler: Any, columns: Mapping[str, Sequence[Any]]) -> list[Any]:
+def came_of(handler: Any, columns: Mapping[str, Sequence[Any]], **more: Any) -> list[Any]:
     retries = Retries(fixed_backoff(0.01), max_attempts=3)
     kind = outcome_columns(ANSWER)
-    stage = Stage(handler, Settings(key=(), max_concurrency=3, time_limit=None, retries=retries, columns=kind))
+    stage = Stage(handler, Settings(key=(), max_concurrency=3, time_limit=None, retries=retries, columns=kind, **more))
     return [row for batch in stage.run(iter([pa.RecordBatch.from_pydict(columns)])) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_batch_of_rows_is_one_request_and_one_in_arrow_is_none(
+    serve: "Callable[..., Server]", arrow: bool
+) -> None:
+    server = serve(lambda _: Answer(200, JSON, b"{}"))
+
+    def to_request(rows: Any) -> Request:
+        return Request("POST", f"{server.url}/", json=[str(each) for each in (rows["value"] if arrow else rows)])
+
+    batches: dict[str, Any] = {"batches": Batches(3, linger=5.0), "arrow_columns": ("value",) if arrow else ()}
+    rows = came_of(BatchHttpHandler(to_request), ROWS, **batches)
+    if arrow:
+        assert {row["outcome"] for row in rows} == {"failed"}
+        assert "leave arrow_columns out" in rows[0]["error"]["message"]
+        assert server.seen == []
+    else:
+        assert [(row["outcome"], row["result"]["status"]) for row in rows] == [("ok", 200)] * 3
+        assert len(server.seen) == 1
 
 
 def test_rows_of_spark_have_the_same_requests_and_answers_as_records(serve: "Callable[..., Server]") -> None:
