@@ -72,9 +72,7 @@ def came_of(handler: Any, columns: Mapping[str, Sequence[Any]], **more: Any) -> 
 
 
 @pytest.mark.parametrize("arrow", [False, True])
-def test_a_batch_of_rows_is_one_request_and_one_in_arrow_is_none(
-    serve: "Callable[..., Server]", arrow: bool
-) -> None:
+def test_a_batch_of_rows_is_one_request_and_one_in_arrow_is_none(serve: "Callable[..., Server]", arrow: bool) -> None:
     server = serve(lambda _: Answer(200, JSON, b"{}"))
 
     def to_request(rows: Any) -> Request:
