@@ -1,6 +1,5 @@
 """The settings that the environment gives a client: where Kafka is, and how to log in."""
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -50,9 +49,15 @@ def find_own_modules(settings: dict[str, Any]) -> None:
 
 def local_broker() -> str | None:
     """Return the address of the broker that `headway broker start` has started, if it runs."""
-    # Without the extra there is no broker, and a damaged one is a matter for `headway broker`.
-    with contextlib.suppress(ModuleNotFoundError, LocalBrokerError):
-        from headway.broker.data_dir import default_data_dir, running_servers  # noqa: PLC0415 - not needed if the user says where Kafka is
+    from headway.broker import EXTRA  # noqa: PLC0415 - not needed if the user says where Kafka is
+
+    try:
+        from headway.broker.data_dir import default_data_dir, running_servers  # noqa: PLC0415
 
         return running_servers(default_data_dir()) or running_servers(default_data_dir(ephemeral=True))
+    except ModuleNotFoundError as error:  # without the extra there is no broker
+        if error.name not in EXTRA:
+            raise
+    except LocalBrokerError:  # a damaged one is a matter for `headway broker`
+        pass
     return None

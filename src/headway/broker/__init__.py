@@ -16,6 +16,9 @@ _MODULES = {
 
 __all__ = list(_MODULES)
 
+EXTRA = ("platformdirs", "psutil")
+"""The modules that `headway[broker]` installs and this package needs."""
+
 _import = importer(__name__, _MODULES)
 
 
@@ -23,7 +26,7 @@ def __getattr__(name: str) -> Any:
     try:
         return _import(name)
     except ModuleNotFoundError as error:
-        if error.name not in ("platformdirs", "psutil"):
+        if error.name not in EXTRA:
             raise
         raise LocalBrokerError(
             f"The local broker needs {error.name}, which is not installed: pip install 'headway[broker]'."

@@ -5,3 +5,5 @@ __all__ = [
     "LocalBroker",
     "Node",
 ]
+
+EXTRA: tuple[str, ...]
