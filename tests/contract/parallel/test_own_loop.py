@@ -10,7 +10,7 @@ from headway import Batches, ConsumerRecord, Ordering, ParallelConsumer, Produce
 from headway.errors import ConfigError
 from headway.records import RecordMetadata
 from tests.contract.conftest import Cluster
-from tests.contract.parallel.members import OFTEN, committed, consumer, plain_topic, send, topic_of
+from tests.contract.parallel.members import OFTEN, committed, consumer, plain_topic, send, topic_of, wait_for
 from tests.contract.parallel.test_transactions import reader
 
 pytestmark = pytest.mark.kafka
@@ -128,17 +128,18 @@ def test_a_cancelled_run_does_not_wait_for_an_on_output_that_never_ends(kafka_cl
             called.set()
             await asyncio.Event().wait()
 
-        parallel = consumer(kafka_cluster, topic)
+        parallel = consumer(kafka_cluster, topic, **OFTEN)
         running = asyncio.create_task(
             parallel.run_and_produce_async(lambda record: ProducerRecord(out, record.value), never)
         )
         await asyncio.wait_for(called.wait(), 30)
+        # The commit does not wait for it, either. Before the commit, a cancellation could be first.
+        await asyncio.to_thread(wait_for, lambda: committed(kafka_cluster, topic) == {0: (1, b"")}, 30)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(running, 20)
 
     asyncio.run(main())
-    assert committed(kafka_cluster, topic) == {0: (1, b"")}
 
 
 def test_an_on_output_that_cannot_be_called_is_refused(kafka_cluster: Cluster) -> None:
