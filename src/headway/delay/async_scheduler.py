@@ -62,7 +62,10 @@ class AsyncScheduler:
     async def send_later(
         self, key: Any, value: Any, topic: str, when: When, **options: Unpack[OnceOptions]
     ) -> ScheduleHandle:
-        """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`."""
+        """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`.
+
+        The options are `headers`, `level`, `partition`, `id`, `if_pending` and `expires`.
+        """
         scheduler = await self._made()
         send = partial(scheduler.send_later, key, value, topic, when, **options)
         return await _stored(await self._call(send) if self._may_block(scheduler, when) else send())
@@ -77,7 +80,11 @@ class AsyncScheduler:
     async def every(
         self, rule: str | When, key: Any, value: Any, topic: str, **options: Unpack[RecurringOptions]
     ) -> ScheduleHandle:
-        """Deliver a record again and again; see `Scheduler.every`."""
+        """Deliver a record again and again; see `Scheduler.every`.
+
+        The options are `headers`, `level`, `partition`, `id`, `if_pending`, `zone`, `misfire`, `older_than` and
+        `expires_after`.
+        """
         scheduler = await self._made()
         return await _stored(await self._call(partial(scheduler.every, rule, key, value, topic, **options)))
 
