@@ -16,7 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 from headway import Relay, Scheduler
 from headway.core.delay.ladder import Ladder
 from headway.delay.pending import Pending, read_pending
-from headway.delay.topics import TopicNames, create_topics
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import create_topics
 from headway.records import Header
 
 ROOT = Path(__file__).parents[2]

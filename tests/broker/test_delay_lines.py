@@ -16,7 +16,8 @@ from headway import AsyncScheduler, Relay, Scheduler
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import Ladder
 from headway.delay.pending import read_pending
-from headway.delay.topics import TopicNames, create_topics, read_layout
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import create_topics, read_layout
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.testing.proxy import KafkaProxy
 from tests.broker.delay_cluster import DelayCluster, wait_until

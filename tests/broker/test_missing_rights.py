@@ -32,7 +32,8 @@ from headway import (
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import FIRST_DELAYS
 from headway.core.rights import Right
-from headway.delay.topics import TopicNames, create_topics
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import create_topics
 from headway.errors import AuthorizationError, DeliveryRefusedError, FetchRefusedError, HeadwayError
 from headway.kafka.admin import Admin
 from tests.broker.delay_cluster import LADDER, QUICK, DelayCluster, wait_until

@@ -12,7 +12,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from headway import Ladder, Relay
-from headway.delay.topics import TopicNames, create_topics
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import create_topics
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.spark.sink.markers import Part

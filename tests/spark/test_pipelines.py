@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from demo.flights import records
 from headway import Ladder
 from headway.broker.java import find_java, java_home
-from headway.delay.topics import TopicNames, create_topics
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import create_topics
 from headway.errors import ConfigError
 from headway.execution.context import Context
 from headway.kafka.admin import Admin

@@ -15,7 +15,7 @@ from headway.delay.commands import ANSWER_WITHIN, no_relay
 from headway.delay.due_time import When
 from headway.delay.handle import ScheduleHandle
 from headway.delay.scheduler import Scheduler
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import HeadwayError
 from headway.records import Header
 from headway.runtime.lifecycle import time_left_of

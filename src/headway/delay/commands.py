@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.core.delay.changes import Command, Settled, read_settled
 from headway.core.delay.schedule import HandleParts
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, DeliveryError, NoRelayError, ScheduleError
 from headway.kafka.reading.tail import TailReader
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from headway.core.delay.ladder import FIRST_DELAYS, MEMORY, Ladder
 from headway.core.delay.schedule import OWN, Schedule, partition_of
-from headway.delay.topics import Layout, TopicNames, add_lines, create_topics, read_layout
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import Layout, add_lines, create_topics, read_layout
 from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)

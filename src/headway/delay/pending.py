@@ -12,7 +12,8 @@ from headway.core.delay.relay_state import StoredState
 from headway.core.delay.schedule import HandleParts, Schedule
 from headway.core.offsets.progress import Progress
 from headway.delay.records import schedule_of
-from headway.delay.topics import Layout, TopicNames, layout_seen_by, read_layout
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import Layout, layout_seen_by, read_layout
 from headway.errors import ConfigError, ScheduleError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN

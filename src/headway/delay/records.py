@@ -16,7 +16,8 @@ from headway.core.delay.relay_tick import Answer, Refusal, Tick, Write
 from headway.core.delay.schedule import HEADER, OWN, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.dead_letters import PREFIX, fitting, halved, letter_headers
-from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
 from headway.expiry import expiry_header

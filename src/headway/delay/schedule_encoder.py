@@ -14,7 +14,7 @@ from headway.core.untrusted import LATEST
 from headway.delay.due_time import When
 from headway.delay.limits import MOST_BYTES
 from headway.delay.records import OWN_HEADERS
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.headers import header_list, size_of_headers
 from headway.records import Header

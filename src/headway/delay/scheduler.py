@@ -20,7 +20,7 @@ from headway.delay.due_time import When, due_at, with_expiry
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, put_header
-from headway.delay.topics import DEFAULT_NAME, TopicNames
+from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks

@@ -1,21 +1,17 @@
-"""A scheduler's topics: their names, their settings, their creation, and the ladder in use."""
+"""A scheduler's topics: their settings, their creation, and the ladder in use."""
 
 import logging
 import math
-import re
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
 
-from headway.config import DEFAULT_SCHEDULER
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.levels.naming import is_topic_name
-from headway.core.untrusted import LATEST, Time, read_json
-from headway.declarations import shown
+from headway.core.untrusted import Time, read_json
 from headway.delay.fit_records import FIT_KEY, fit_state_from
+from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthorizationError, ConfigError, KafkaError, UnreadableError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
@@ -25,7 +21,6 @@ from headway.kafka.topic_listing import TopicListing
 
 log = logging.getLogger(__name__)
 
-DEFAULT_NAME = DEFAULT_SCHEDULER
 DEFAULT_PARTITIONS = 4
 
 _FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -35,68 +30,9 @@ MAX_MESSAGE_BYTES = 2_097_152
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 LADDER_KEY = "ladder"
-_OWN = frozenset({"commands", "answers", "state", "ladder", "dead"})
-_LINE = "line-"
-_is_line = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
 _ASK_AGAIN_AFTER = 0.05
 _LADDER_STORED_WITHIN = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class TopicNames:
-    """The names of one scheduler's topics."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or not is_topic_name(self.line(LATEST)):
-            raise ConfigError(
-                f"The name of the scheduler is {shown(self.name)}; its topics begin with it. Give letters, digits, "
-                f"dots, underscores and hyphens, as {DEFAULT_NAME!r}."
-            )
-
-    def line(self, line: int) -> str:
-        """Return the topic of a delay line."""
-        return f"{self.name}.{_LINE}{line}"
-
-    @property
-    def commands(self) -> str:
-        """The topic of cancellations and reschedules."""
-        return f"{self.name}.commands"
-
-    @property
-    def answers(self) -> str:
-        """The topic of the relays' answers to commands."""
-        return f"{self.name}.answers"
-
-    @property
-    def state(self) -> str:
-        """The topic of the relays' state."""
-        return f"{self.name}.state"
-
-    @property
-    def ladder(self) -> str:
-        """The topic that says which lines are in use."""
-        return f"{self.name}.ladder"
-
-    @property
-    def dead(self) -> str:
-        """The topic of records that could not be delivered."""
-        return f"{self.name}.dead"
-
-    def owns(self, topic: str) -> bool:
-        """Return whether the scheduler owns a topic. Relays trust its content, so nothing may be scheduled to it."""
-        if not topic.startswith(f"{self.name}."):
-            return False
-        end = topic.removeprefix(f"{self.name}.")
-        return end in _OWN or end.startswith(_LINE)
-
-    def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
-        """Return the lines among the existing topics, each with its number of partitions."""
-        prefix = f"{self.name}.{_LINE}"
-        ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
-        return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}
 
 
 class NewTopic(NamedTuple):

@@ -10,7 +10,7 @@ from headway.core.delay.schedule import Schedule
 from headway.delay.due_time import due_at
 from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.serialization import Write
 from headway.records import ProducerRecord

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 
 from headway.connection_settings import connection_of
 from headway.core.levels.naming import level_topic
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.topic_naming import TopicNaming
 from headway.pipelines.pipeline_run import Topics

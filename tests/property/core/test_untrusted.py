@@ -29,7 +29,8 @@ from headway.core.untrusted import LATEST
 from headway.dead_letters import PREFIX
 from headway.delay.records import RelayRecord, Writing, fetched_from
 from headway.delay.relay.search import stretches
-from headway.delay.topics import TopicNames, decode_ladder, ladder_from
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import decode_ladder, ladder_from
 from headway.errors import ConfigError, HeadwayError, KafkaError, ScheduleError, UnreadableError
 from headway.history import HEADER, History, Origin, ToldError, after_attempt, history_of, told
 from headway.spark.sink.markers import Marker, read_marker

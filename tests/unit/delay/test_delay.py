@@ -27,7 +27,7 @@ from headway.delay.records import RelayRecord, Writing
 from headway.delay.relay.refusals import is_refused_likewise
 from headway.delay.relay.search import Searcher, stretches
 from headway.delay.scheduler import Scheduler
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError, ScheduleError
 from headway.runtime.wakeup import Wakeup
 from headway.spark.sink.scheduled_rows import find_lines

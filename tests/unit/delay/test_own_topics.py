@@ -6,7 +6,8 @@ from itertools import repeat
 import pytest
 
 from headway.core.delay.ladder import Ladder
-from headway.delay.topics import Layout, TopicNames
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import Layout
 from headway.errors import DeliveryError
 from headway.kafka.producer.columnar import Columns
 from headway.spark.sink.scheduled_rows import DueRows, Lines

@@ -11,7 +11,7 @@ from headway.core.outgoing_record import OutgoingRecord
 from headway.core.untrusted import LATEST
 from headway.delay.limits import MOST_BYTES
 from headway.delay.schedule_encoder import ScheduleEncoder, check_size
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError, SerializationError
 
 TIMES = st.integers(0, LATEST)

@@ -14,7 +14,7 @@ from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.levels.naming import groups_of, is_topic_name, level_topic
 from headway.core.rights import Right, check_principal, kafka_acls, least
 from headway.core.roles import literal_beginning, rights_of
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
 from headway.kafka.own_rights import Finding, OwnRights, Presence
 from headway.worker_discovery import find_workers

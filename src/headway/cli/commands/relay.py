@@ -13,7 +13,7 @@ from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.delay.relay.line_fitter import MOST_LINES, RETIRE_AFTER
 from headway.delay.relay.relay import Relay
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.runtime.interrupt import Interrupt
 from headway.runtime.sigterm import on_terminate
 

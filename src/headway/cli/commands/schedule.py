@@ -22,7 +22,8 @@ from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
 from headway.core.delay.schedule import OWN
 from headway.delay.due_time import When
 from headway.delay.pending import Pending, PendingReader, layout_of, read_pending, soonest_of
-from headway.delay.topics import DEFAULT_NAME, DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
+from headway.delay.topic_names import DEFAULT_NAME
+from headway.delay.topics import DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
 from headway.errors import ConfigError
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")

@@ -5,7 +5,9 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from headway.core.delay.ladder import MEMORY
 from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
+from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError
 
 _SOME_LEVELS = 3  # those of the example, where the user has given no number
@@ -38,7 +40,11 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
 
 def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
     """Return whether a topic is a scheduler's line for what is about to be due: `headway-delay.line-0` is no level."""
-    return name.endswith(".line-0") and f"{name.removesuffix('.line-0')}.state" in kafka_topics
+    try:
+        names = TopicNames(name.rpartition(".")[0])
+    except ConfigError:  # no scheduler can have that name
+        return False
+    return name == names.line(MEMORY) and names.state in kafka_topics
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:

@@ -17,7 +17,8 @@ from headway.core.levels.naming import level_topic
 from headway.delay.commands import ANSWER_WITHIN, no_relay
 from headway.delay.due_time import When
 from headway.delay.scheduler import Scheduler
-from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import AuthorizationError, ConfigError, HeadwayError
 from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from headway.delay.pending import PendingReader
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import AuthorizationError
 
 MOST_COUNTED = 1_000

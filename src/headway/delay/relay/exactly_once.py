@@ -37,7 +37,7 @@ from headway.delay.relay.producers import (
     writer_for,
 )
 from headway.delay.relay.refusals import is_refused_likewise
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client import ProducerClient

@@ -14,15 +14,8 @@ from headway.core.delay.line_fitting import LinesNow, fitted
 from headway.core.delay.line_retirement import FitState, Seen, Waits, advanced, idle
 from headway.core.delay.recent_delays import RecentDelays, is_like, sum_of
 from headway.delay.fit_records import FIT_KEY, delays_from, fit_state_from
-from headway.delay.topics import (
-    LADDER_KEY,
-    Layout,
-    TopicNames,
-    create_lines,
-    encode_ladder,
-    layout_seen_by,
-    store_in_ladder,
-)
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import LADDER_KEY, Layout, create_lines, encode_ladder, layout_seen_by, store_in_ladder
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.reading.compacted import TopicReader

@@ -14,7 +14,7 @@ from headway.core.delay.recent_delays import RecentDelays, delays_of, is_like
 from headway.declarations import check_above_zero, check_whole
 from headway.delay.fit_records import delays_key
 from headway.delay.relay.fit_look import FitLook, Looked
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError, HeadwayError
 from headway.runtime.background import in_background
 

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.relay_state import COMMANDS_KEY, MEMORY_KEY, line_key
 from headway.delay.fit_records import FIT_KEY, fit_state_from
-from headway.delay.topics import Layout, TopicNames, ladder_from, layout_seen_by, usable
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import Layout, ladder_from, layout_seen_by, usable
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.compacted import TopicReader
 from headway.records import Message

@@ -39,7 +39,7 @@ from headway.delay.relay.producers import (
     writer_for,
 )
 from headway.delay.relay.refusals import is_refused_likewise
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.error_causes import error_name, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import together

@@ -13,7 +13,7 @@ from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_tick import Tick
 from headway.delay.records import RelayRecord, Writing
 from headway.delay.relay.producers import Offsets, why_not_writable
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.consumer.relay_consumer import RelayConsumer

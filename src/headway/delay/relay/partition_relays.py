@@ -12,7 +12,7 @@ from headway.delay.records import command_from, fetched_from
 from headway.delay.relay.line_fitter import LineFitter
 from headway.delay.relay.output import Moved, Ticks
 from headway.delay.relay.search import Searcher
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
 

@@ -7,7 +7,7 @@ from typing import Any
 from headway.core.delay.relay_state import stored_producers
 from headway.delay.relay.lines_in_use import LinesInUse
 from headway.delay.relay.producers import end_transactions, ids_begin_with
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN
 from headway.kafka.reading.compacted import TopicReader

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from headway.connection_settings import connection_of
-from headway.delay.topics import MAX_MESSAGE_BYTES, TopicNames
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition, is_of_a_member

@@ -35,7 +35,7 @@ from headway.delay.relay.search import Searcher
 from headway.delay.relay.topic_watch import TopicWatch
 from headway.delay.relay.turn_timing import TurnTiming
 from headway.delay.relay.waiting_for_topics import await_topics
-from headway.delay.topics import DEFAULT_NAME, TopicNames
+from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer

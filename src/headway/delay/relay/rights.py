@@ -9,7 +9,7 @@ from typing import Any
 from headway.core.delay.ladder import MEMORY
 from headway.core.rights import Right
 from headway.delay.relay.producers import fenced, ids_begin_with, new_id
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.error_causes import cause_of

@@ -14,7 +14,7 @@ from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Search
 from headway.core.delay.schedule import STORED_WITHIN, Schedule
 from headway.delay.records import fetched_from
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import HeadwayError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.group_inspector import GroupInspector

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from headway.config import Config
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
 from headway.runtime.wakeup import Wakeup

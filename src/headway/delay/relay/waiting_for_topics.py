@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from headway.delay.topics import TopicNames
+from headway.delay.topic_names import TopicNames
 from headway.errors import AuthenticationError, AuthorizationError, KafkaError
 from headway.runtime.wakeup import Wakeup
 

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from headway.core.delay.changes import Settled
 from headway.delay.scheduler import Scheduler
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import NoRelayError
 from headway.spark.delay.reading import pending
 from headway.spark.session.error_messages import one_sentence

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headway.core.delay.ladder import fit
 from headway.delay.pending import layout_of
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.spark.delay.counting import delays, hot_seconds, occupancy
 from headway.spark.delay.page import page
 from headway.spark.delay.reading import pending

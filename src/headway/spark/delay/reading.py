@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 
 from headway.delay.pending import Pending, layout_of, read_pending
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.session.plan_names import shown_as
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headway.delay.topics import DEFAULT_NAME
+from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
 from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, topic_priorities, whole_number
 

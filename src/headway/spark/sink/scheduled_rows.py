@@ -13,7 +13,8 @@ from headway.core.delay.schedule import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import limits
 from headway.delay.line_choice import LAYOUT_HOLDS_FOR
-from headway.delay.topics import Layout, TopicNames, add_lines, read_layout
+from headway.delay.topic_names import TopicNames
+from headway.delay.topics import Layout, add_lines, read_layout
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause

@@ -1,0 +1,73 @@
+"""The names of a scheduler's topics."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headway.config import DEFAULT_SCHEDULER
+from headway.core.levels.naming import is_topic_name
+from headway.core.untrusted import LATEST
+from headway.declarations import shown
+from headway.errors import ConfigError
+
+DEFAULT_NAME = DEFAULT_SCHEDULER
+
+_OWN = frozenset({"commands", "answers", "state", "ladder", "dead"})
+_LINE = "line-"
+_is_line = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """The names of one scheduler's topics."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not is_topic_name(self.line(LATEST)):
+            raise ConfigError(
+                f"The name of the scheduler is {shown(self.name)}; its topics begin with it. Give letters, digits, "
+                f"dots, underscores and hyphens, as {DEFAULT_NAME!r}."
+            )
+
+    def line(self, line: int) -> str:
+        """Return the topic of a delay line."""
+        return f"{self.name}.{_LINE}{line}"
+
+    @property
+    def commands(self) -> str:
+        """The topic of cancellations and reschedules."""
+        return f"{self.name}.commands"
+
+    @property
+    def answers(self) -> str:
+        """The topic of the relays' answers to commands."""
+        return f"{self.name}.answers"
+
+    @property
+    def state(self) -> str:
+        """The topic of the relays' state."""
+        return f"{self.name}.state"
+
+    @property
+    def ladder(self) -> str:
+        """The topic that says which lines are in use."""
+        return f"{self.name}.ladder"
+
+    @property
+    def dead(self) -> str:
+        """The topic of records that could not be delivered."""
+        return f"{self.name}.dead"
+
+    def owns(self, topic: str) -> bool:
+        """Return whether the scheduler owns a topic. Relays trust its content, so nothing may be scheduled to it."""
+        if not topic.startswith(f"{self.name}."):
+            return False
+        end = topic.removeprefix(f"{self.name}.")
+        return end in _OWN or end.startswith(_LINE)
+
+    def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
+        """Return the lines among the existing topics, each with its number of partitions."""
+        prefix = f"{self.name}.{_LINE}"
+        ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
+        return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}
