@@ -96,7 +96,7 @@ class DelayCluster:
 
     def put(self, topic: str, key: bytes, value: bytes, headers: list[Header]) -> None:
         """Write what no client of ours would, or none so late."""
-        producer = ck.Producer({"log_level": 0, **self.config})
+        producer = ck.Producer({"log_level": 0, **self.config, "enable.idempotence": True})
         producer.produce(topic, value, key, partition=0, headers=headers)
         producer.flush()
         producer.close()

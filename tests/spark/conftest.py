@@ -55,7 +55,9 @@ class LevelTopics:
 
     def __post_init__(self) -> None:
         self._admin = AdminClient({"log_level": 0, "bootstrap.servers": self.servers})
-        self._producer = Producer({"log_level": 0, "bootstrap.servers": self.servers, "linger.ms": 1})
+        self._producer = Producer(
+            {"log_level": 0, "bootstrap.servers": self.servers, "linger.ms": 1, "enable.idempotence": True}
+        )
         self._done(self._admin.create_topics([NewTopic(name, self.partitions, 1) for name in self.kafka_topics]))
         self._await_metadata()
 

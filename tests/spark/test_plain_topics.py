@@ -35,7 +35,9 @@ class Topics:
         self.servers = servers
         self.payments, self.clicks = f"{prefix}-payments", f"{prefix}-clicks"
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-        self._producer = Producer({"bootstrap.servers": servers, "log_level": 0, "linger.ms": 1})
+        self._producer = Producer(
+            {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 1, "enable.idempotence": True}
+        )
         self.make(self.payments, self.clicks)
 
     def make(self, *names: str) -> None:

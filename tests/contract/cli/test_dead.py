@@ -32,7 +32,7 @@ class Shop:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.topic, self.dead = cluster, name, f"{name}-dead"
-        self.producer = ck.Producer(cluster.config({"log_level": 2}))
+        self.producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 2}))
         self.create(self.topic, 3)
         self.create(self.dead, 2)
 

@@ -29,7 +29,7 @@ def base(kafka_cluster: Cluster) -> str:
     """A new name: of the topics NAME-emails and NAME-reports with ten records in partition 0, and for groups."""
     name = f"tasks-{uuid.uuid4().hex[:8]}"
     kafka_cluster.create_topics([f"{name}-emails", f"{name}-reports"])
-    producer = ck.Producer(kafka_cluster.config({"log_level": 0}))
+    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
     for number in range(10):
         for topic in ("emails", "reports"):
             producer.produce(f"{name}-{topic}", b"%d" % number, partition=0, timestamp=1_000_000 * (number + 1))
@@ -220,7 +220,7 @@ def test_a_topic_is_shown_at_all_levels_of_the_one_group_that_reads_them(kafka_c
 
 def test_the_only_group_of_all_levels_is_joined_by_consume(kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic(levels=2)
-    producer = ck.Producer(kafka_cluster.config({"log_level": 0}))
+    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
     for level in range(2):
         producer.produce(level_topic(topic, level), b"%d" % level, partition=0)
     assert producer.flush(20) == 0

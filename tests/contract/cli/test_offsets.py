@@ -32,7 +32,7 @@ def servers(kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def topic(kafka_cluster: Cluster) -> Iterator[str]:
     """A topic of two levels, with ten records in the first partition of each."""
     name = kafka_cluster.topic(levels=2)
-    producer = ck.Producer(kafka_cluster.config({"log_level": 2}))
+    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 2}))
     for number in range(20):
         producer.produce(level_topic(name, number % 2), b"%d" % number, partition=0)
     assert producer.flush(20) == 0
@@ -144,7 +144,7 @@ def test_each_level_has_a_group_of_its_own(kafka_cluster: Cluster, topic: str) -
 
 
 def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, topic: str) -> None:
-    producer = ck.Producer(kafka_cluster.config({"log_level": 2}))
+    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 2}))
     for number in range(7):
         producer.produce(f"{topic}-0", b"%d" % number, partition=3)
     assert producer.flush(20) == 0

@@ -30,7 +30,7 @@ def group_with_commits(cluster: Cluster) -> str:
     group = f"tasks-{uuid.uuid4().hex[:8]}"
     topics = [f"{group}.emails", f"{group}.reports"]
     cluster.create_topics(topics)
-    producer = ck.Producer(cluster.config({"log_level": 0}))
+    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0}))
     for topic in topics:
         for value in (b"handled before", b"new"):
             producer.produce(topic, value, partition=0)

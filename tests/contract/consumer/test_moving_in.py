@@ -26,7 +26,7 @@ def commit(cluster: Cluster, group: str, commits: dict[tuple[str, int], tuple[in
 
 
 def fill(cluster: Cluster, *topics: str) -> None:
-    producer = ck.Producer(cluster.config({"log_level": 0}))
+    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0}))
     for topic in topics:
         for number in range(PARTITIONS):
             producer.produce(topic, b"first", partition=number)

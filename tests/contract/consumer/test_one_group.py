@@ -302,7 +302,7 @@ def test_topics_under_their_own_names_keep_the_group_and_its_commits(kafka_clust
     group = f"tasks-{uuid.uuid4().hex[:8]}"
     emails, reports = f"{group}-emails", f"{group}-reports"
     kafka_cluster.create_topics([emails, reports])
-    plain = ck.Producer(kafka_cluster.config({"log_level": 0}))
+    plain = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
     for number in range(20):
         plain.produce(emails, str(number).encode(), partition=0)
         plain.produce(reports, str(number).encode(), partition=0)

@@ -38,7 +38,7 @@ Place = tuple[int, int, int]
 
 def fill(cluster: Cluster, topic: str, per_partition: int, levels: int = LEVELS) -> int:
     """Put so many records into each partition; return how many there are."""
-    producer = ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5}))
+    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))
     for level, partition, _ in itertools.product(range(levels), range(PARTITIONS), range(per_partition)):
         producer.produce(level_topic(topic, level), b"", partition=partition)
     assert producer.flush(30) == 0

@@ -33,7 +33,7 @@ SOON = 1.0  # seconds; in the order of fetching it would take three and more
 
 
 def produce(cluster: Cluster, topic: str, partition: int, count: int, size: int = 1000) -> None:
-    producer = ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5}))
+    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))
     for _ in range(count):
         producer.produce(level_topic(topic, 0), b"x" * size, partition=partition)
     assert producer.flush(30) == 0

@@ -58,7 +58,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.topic = self.cluster.topic(LEVELS)
-        self._producer = ck.Producer(self.cluster.config({"log_level": 0}))
+        self._producer = ck.Producer(self.cluster.config({"enable.idempotence": True, "log_level": 0}))
         self._groups = [
             ck.Consumer(self.cluster.config({"log_level": 0, "group.id": self._group_of(level)}))
             for level in range(LEVELS)

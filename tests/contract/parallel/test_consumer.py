@@ -179,7 +179,7 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
     kafka_cluster: Cluster, executor: str
 ) -> None:
     topic, dead = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
-    producer = ck.Producer(kafka_cluster.config({"log_level": 0}))
+    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
     producer.produce(topic, b"poison", b"a", 1, headers=[("trace", b"7")])
     producer.produce(topic, b"hopeless", b"a", 1)
     producer.produce(topic, b"good", b"a", 1)

@@ -27,7 +27,7 @@ def test_what_its_topic_refuses_for_its_size_is_shortened_and_what_was_sent_with
     topic, dead = plain_topic(kafka_cluster), topic_of(kafka_cluster, 1, max_message_bytes=str(MOST))
     draw = random.Random(1)
     bodies = [draw.randbytes(100_000 if number < LARGE else 10) for number in range(10)]  # which no codec compresses
-    producer = ck.Producer(kafka_cluster.config({"log_level": 0}))
+    producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 0}))
     for number, body in enumerate(bodies):
         producer.produce(topic, body, str(number), partition=0)
     assert producer.flush(30) == 0

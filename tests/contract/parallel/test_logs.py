@@ -63,7 +63,9 @@ def compacted_topic(cluster: Cluster) -> str:
 
 def write_segments(cluster: Cluster, topic: str, segments: Sequence[Sequence[tuple[str, str | None]]]) -> None:
     """Write each of these into a segment of its own, and compact all: nothing is left of a key but the last record."""
-    with closing(ck.Producer(cluster.config({"log_level": 0, "linger.ms": 50}))) as producer:
+    with closing(
+        ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 50}))
+    ) as producer:
         # A segment ends where the timestamps say that it is too old, so nobody has to wait for that.
         moment = round(time.time() * 1000) - 1000 * len(segments)
         for number, segment in enumerate([*segments, [("the open segment's, which is not compacted", "")]]):

@@ -38,7 +38,7 @@ class Orders:
 
     def send(self, values: Sequence[str], headers: Any = None) -> None:
         """Store records, each of a key of its own."""
-        producer = ck.Producer(self.cluster.config({"log_level": 0}))
+        producer = ck.Producer(self.cluster.config({"enable.idempotence": True, "log_level": 0}))
         for number, value in enumerate(values):
             producer.produce(self.topic, value, str(number), partition=0, headers=headers)
         assert producer.flush(30) == 0

@@ -35,7 +35,7 @@ BY_HEADER: dict[str, Any] = {"ordering": Ordering.UNORDERED, "tenant": "header:t
 
 def send_for(cluster: Cluster, topic: str, tenants: Sequence[str], value: str = "v") -> None:
     """Store a record of each of these tenants, with the tenant in a header."""
-    with closing(ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5}))) as producer:
+    with closing(ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))) as producer:
         for name in tenants:
             producer.produce(topic, value, headers={"tenant": name}, partition=0)
         assert producer.flush(30) == 0

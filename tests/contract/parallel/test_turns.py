@@ -25,7 +25,7 @@ NOTES = "HEADWAY_TEST_STARTED"
 
 
 def produce(cluster: Cluster, topic: str, partition: int, count: int) -> None:
-    producer = ck.Producer(cluster.config({"log_level": 0, "linger.ms": 5}))
+    producer = ck.Producer(cluster.config({"enable.idempotence": True, "log_level": 0, "linger.ms": 5}))
     for _ in range(count):
         producer.produce(topic, b"x" * 1000, partition=partition)
     assert producer.flush(30) == 0
