@@ -43,7 +43,7 @@ A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wa
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -268,19 +268,20 @@ def no_such_level(level: int, levels: int) -> ConfigError:
     )
 
 
-def explain_refused(reason: str, config: Config) -> str:
-    """Return a sentence for a configuration that librdkafka refuses, with the nearest of our own keys, if any."""
+def explain_refused(reason: str, config: Config, known: Collection[str]) -> str:
+    """Return a sentence for a configuration that librdkafka refuses, with the nearest `known` setting, if any."""
     for key in config:
-        if f'"{key}"' in reason and key in OWN_KEYS:
+        if f'"{key}"' not in reason:
+            continue
+        if key in OWN_KEYS:
             return f"The setting {key} is for another kind of client, and this one has no use for it. Remove it."
-        if f'"{key}"' in reason and (near := difflib.get_close_matches(key, OWN_KEYS, n=1, cutoff=0.8)):
+        if "no such" not in reason.lower():
+            continue
+        if near := difflib.get_close_matches(key, {*OWN_KEYS, *known}, n=1, cutoff=0.8):
             return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
-        if f'"{key}"' in reason and "no such" in reason.lower() and key.isidentifier():
-            return (
-                f"{key!r} is no setting of Kafka's. Where it is an argument, pass it beside the settings, as in "
-                f"PriorityConsumer(config, {key}=...)."
-            )
-    return f"Kafka's client refuses the configuration: {reason}"
+        if key.isidentifier():
+            return f"{key!r} is no setting. What is an argument of the class goes beside the settings, not into them."
+    return f"Kafka's client refuses the configuration: {reason.rstrip('.')}."
 
 
 class _Reader:

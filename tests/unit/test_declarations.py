@@ -179,6 +179,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: sending(later), "value.serializer=later does not return the bytes of the object that it is called with"),
     (lambda: sending(no_arguments), "value.serializer=no_arguments does not return the bytes"),
     # The parallel consumer
+    (lambda: consumer(producer_config={"linger.ms": "soon"}), "Kafka's client refuses the configuration: Invalid"),
     (lambda: consumer(config=None), "The configuration is of the type NoneType; it must be a mapping"),
     (lambda: consumer(ordering="any"), "ordering is 'any'; choose one of Ordering.KEY, Ordering.KEY_IF_ANY"),
     (lambda: consumer(max_concurrency="16"), "max_concurrency is '16'; it must be a whole number, at least 1"),

@@ -92,7 +92,8 @@ class Scheduler(Closable):
         Args:
             key: The record's key, as for a producer.
             value: The record's value, as for a producer.
-            topic: The target topic.
+            topic: The target topic. It is not looked for now: if it does not exist when the record is due, the record
+                becomes a dead letter.
             when: An aware datetime, or a delay: a timedelta or seconds.
             headers: The record's headers.
             level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.

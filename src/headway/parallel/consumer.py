@@ -24,6 +24,7 @@ from headway.execution.handlers import BatchHandler, Handler, Handlers, WithCont
 from headway.execution.lifespan import Life, Lifespan
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
+from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
 from headway.parallel.batches import Batches
 from headway.parallel.brought_along import BroughtAlong
@@ -173,6 +174,7 @@ class ParallelConsumer(Controls):
             circuit_breaker=circuit_breaker,
             lifespan=lifespan,
         )
+        check_taken(checked.outputs.kafka)  # its client is made when it is needed, which is late for a typing error
         options = self._options = RunOptions(
             *(settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic),
             *(commit_mode, on_expired, circuit_breaker, lifespan, checked.limits),

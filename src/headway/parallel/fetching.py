@@ -264,7 +264,11 @@ class Fetching:
             asked = [partition for partition in partitions if not self._starting[partition].place]
             committed = member.committed_with_metadata(asked, _REBALANCE_WAITS_FOR) if asked else {}
         except KafkaError as error:
-            log.warning("Committed offsets could not be read yet, and are asked for again: %s", error)
+            log.warning(
+                "Committed offsets could not be read yet, and are asked for again: %s If a process died with a "
+                "transaction open, Kafka tells them when that ends: after its transaction.timeout.ms.",
+                error,
+            )
             return
         for partition in partitions:
             asked_at = time.monotonic()

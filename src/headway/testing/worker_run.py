@@ -149,11 +149,11 @@ class _Run:
         inputs = self._made([name for names in by_level for name in names if not name.startswith("^")])
         letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
         self._made([name for name in self._worker.produces if not name.endswith("*")])
-        bounds = LogBounds(self._settings)
-        begin, letters_begin = bounds.ends(inputs), bounds.ends(letters)
-        self._begin_at(by_level, begin)
         deliveries = self._early_delivery(name for names in by_level for name in names)
         with deliveries.delivering():
+            bounds = LogBounds(self._settings)
+            begin, letters_begin = bounds.ends(inputs), bounds.ends(letters)
+            self._begin_at(by_level, begin)
             self._run_until_idle(bounds, begin, records, deliveries)
         if trouble := self._refusal or self._trouble:
             raise trouble
@@ -181,7 +181,7 @@ class _Run:
 
     def _early_delivery(self, topics: Iterable[str]) -> EarlyDelivery:
         name = None if self._is_mock else self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
-        return EarlyDelivery(self._settings, name, topics, self._advance)
+        return EarlyDelivery(self._settings, name, topics, self._advance, self._timeout)
 
     def _run_until_idle(
         self,

@@ -141,6 +141,8 @@ def test_each_level_has_a_group_of_its_own(kafka_cluster: Cluster, topic: str) -
     rows = [line.split()[:4] for line in result.stdout.splitlines()[1:] if line.split()[3] != "-"]
     assert rows == [[f"{topic}-readers-{level}", f"{topic}-{level}", "0", str(3 + level)] for level in range(2)]
     assert result.stderr == f"headway: The group {topic}-readers-2 has committed nothing.\n"
+    fewer = show(f"{topic}-readers", "--levels", "1")
+    assert fewer.stderr == "The group has more levels, which are not shown: say --levels 2.\n"
 
 
 def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, topic: str) -> None:
@@ -227,6 +229,7 @@ def test_a_group_that_there_is_not_is_one_sentence_with_what_to_do(kafka_cluster
     for arguments, sentence in {
         (f"{topic}-readers",): "It has levels: add --levels 2.",
         (f"{topic}-singel",): f"Did you mean {topic}-single?",
+        (f"{topic}-raeders", "--levels", "2"): f"Did you mean {topic}-readers?",
         (f"{topic}-single", "--levels", "2"): f"There is {topic}-single itself: leave out --levels.",
         ("x" * 80,): "A group is there as soon as it has committed, or has members. There are ",
     }.items():

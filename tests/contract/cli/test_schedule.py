@@ -81,10 +81,11 @@ def test_a_schedule_for_a_topic_that_has_only_levels_is_for_the_lowest(cluster: 
     topic = f"{cluster.target}-levels"
     Admin(cluster.config).create([f"{topic}-0", f"{topic}-1"], 1)
     assert run(cluster, "add", topic, "--in", "1h", text="one\n").exit_code == 0
-    [listed] = [
-        json.loads(line) for line in run(cluster, "list", "--json", "--topic", f"{topic}-0").output.splitlines()
-    ]
-    assert listed["topic"] == f"{topic}-0"
+    for name in (topic, f"{topic}-0"):
+        [listed] = [json.loads(line) for line in run(cluster, "list", "--json", "--topic", name).output.splitlines()]
+        assert listed["topic"] == f"{topic}-0"
+    other = cluster.target
+    assert run(cluster, "list", "--topic", other).output == f"Nothing is pending for {other}.\n"
 
 
 def test_a_schedule_for_a_topic_that_does_not_exist_is_stored_and_a_warning_says_what_becomes_of_it(

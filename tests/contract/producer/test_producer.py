@@ -265,7 +265,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
 
 def test_an_argument_among_the_settings_is_told_to_be_one() -> None:
     with pytest.raises(
-        ConfigError, match=r"'policy' is no setting of Kafka's\. Where it is an argument, pass it beside"
+        ConfigError, match=r"'policy' is no setting\. What is an argument of the class goes beside the settings"
     ):
         PriorityProducer({"bootstrap.servers": "x", "levels": 1, "policy": "strict"})
 

@@ -206,6 +206,15 @@ def test_what_is_due_beyond_the_advance_stays_a_schedule(headway_broker: LocalBr
 
 
 @pytest.mark.kafka
+def test_schedules_with_an_id_are_those_of_the_run_and_no_others(headway_broker: LocalBroker) -> None:
+    settings = kafka_of(headway_broker)
+    run_until_idle(reminders.remind, settings, [ProducerRecord("carts", "ordered 8")])  # no relay makes it a schedule
+    run = run_until_idle(reminders.remind, settings, [ProducerRecord("carts", "ordered 9")], advance=60, timeout=90)
+    assert [each.value for each in run.schedules] == [b"reminder 9", b"last call 9"]
+    assert run.schedules[1].handle == "id:9"
+
+
+@pytest.mark.kafka
 def test_a_recurring_schedule_comes_as_often_as_the_clock_passes_its_times(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)
     run_until_idle(reminders.count, settings)  # creates the topic

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.config import OWN_KEYS
 from headway.core.offsets.commit_metadata import Done
 from headway.dead_letters import MOST_BYTES
+from headway.delay.topic_names import TopicNames
+from headway.errors import ConfigError
 from headway.kafka.producer.client import ProducerClient
 
 _ROWS = 100
@@ -169,8 +171,21 @@ def send_again(
             click.echo(f"Nothing to send: {topic} holds {what}.", err=True)
         elif dry_run:
             click.echo(f"{sent(plan.topics)} would be sent again{goals(plan.topics)}.")
+            _tell_of_lines(topic, plan.topics)
         else:
+            _tell_of_lines(topic, plan.topics)
             context.exit(_send(dead, plan, connection, complaint, ask=not yes, sent_too=sent_too))
+
+
+def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
+    """Say where letters of a scheduler go on from its lines: a wrong topic makes the same letters again."""
+    with suppress(ConfigError):  # of a topic that is no scheduler's
+        if TopicNames(topic.removesuffix(".dead")).lines_of(targets):
+            click.echo(
+                "From delay lines a relay delivers them to the topics that they were scheduled for. If those are "
+                "wrong, or do not exist, say --to.",
+                err=True,
+            )
 
 
 def _require_one_choice(places: Sequence[Place], everything: bool, filter: Filter, limit: int | None) -> None:

@@ -1,7 +1,7 @@
 """`headway offsets`: the commits of groups, and the offset maps in them; `copy` and `reset` are in `cli/commits`."""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -113,6 +113,8 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
             echo_json(_describe_group(name, commits))
     else:
         _show(found, with_group=levels is not None)
+    if levels is not None:
+        _tell_of_higher_levels(group, levels, connection)
 
 
 @offsets.command()
@@ -208,6 +210,17 @@ def _read_uncommitted(
             )
 
 
+def _tell_of_higher_levels(group: str, levels: int, connection: ConnectionSettings) -> None:
+    with GroupInspector(connection.config, group) as onlooker:
+        there = _count_levels(group, onlooker.groups())
+    if there > levels:
+        click.echo(f"The group has more levels, which are not shown: say --levels {there}.", err=True)
+
+
+def _count_levels(group: str, groups: Collection[str]) -> int:
+    return next(level for level in range(len(groups) + 1) if level_group(group, level) not in groups)
+
+
 def _require_any(group: str, levels: int | None, found: Sequence[str], connection: ConnectionSettings) -> None:
     if found:
         return
@@ -225,11 +238,11 @@ def _require_any(group: str, levels: int | None, found: Sequence[str], connectio
 def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
     of_levels = [each for each in groups if each == level_group(group, 0)]
     if levels is None and of_levels:
-        there = next(level for level in range(len(groups) + 1) if level_group(group, level) not in groups)
-        return f"It has levels: add --levels {there}."
+        return f"It has levels: add --levels {_count_levels(group, groups)}."
     if levels is not None and group in groups:
         return f"There is {group} itself: leave out --levels."
-    near = difflib.get_close_matches(group, groups, n=1)
+    names = groups if levels is None else {each.rpartition("-")[0] for each in groups}
+    near = difflib.get_close_matches(group, names, n=1)
     if near:
         return f"Did you mean {near[0]}?"
     some = ", ".join(groups[:5]) or "none"

@@ -20,6 +20,7 @@ from headway.cli.schedules.waiting_commands import MOST_COUNTED, count_commands,
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
 from headway.core.delay.schedule import OWN
+from headway.core.levels.naming import is_topic_or_level
 from headway.delay.due_time import When
 from headway.delay.pending import Pending, PendingReader, layout_of, read_pending, soonest_of
 from headway.delay.topic_names import DEFAULT_NAME
@@ -161,7 +162,7 @@ def add(
 
 @schedule.command(name="list")
 @click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
-@click.option("--topic", help="Only those for this topic.")
+@click.option("--topic", help="Only those for this topic, or for a level of it.")
 @json_option("schedule")
 @_NAME
 @kafka_options
@@ -176,7 +177,7 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
       headway schedule list --topic orders --json | jq -r .handle
     """
     with PendingReader(connection.config, name) as reader:
-        found = (each for each in reader.schedules() if topic in (None, each.schedule.topic))
+        found = (each for each in reader.schedules() if topic is None or is_topic_or_level(each.schedule.topic, topic))
         soonest = soonest_of(found, limit)
         commands = count_commands(reader, MOST_COUNTED)
     if as_json:
@@ -186,7 +187,8 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
         columns = [Column("due"), Column("topic"), Column("key"), Column("bytes", justify="right"), Column("handle")]
         show_table(columns, map(row_of, soonest))
     else:
-        click.echo("Nothing is pending." if commands == 0 else "Nothing is pending in the delay lines.", err=True)
+        where = f" for {topic}" if topic else ""
+        click.echo(f"Nothing is pending{where}{'' if commands == 0 else ' in the delay lines'}.", err=True)
     if commands != 0:
         click.echo(waiting(commands, name, MOST_COUNTED), err=True)
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from headway.config import Config, explain_refused
 from headway.errors import ConfigError
 from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.known_settings import known_settings
 from headway.kafka.binding.oauth import with_oauth
 from headway.kafka.binding.served import serve
 from headway.runtime.deferred_signals import defer_signals
@@ -51,7 +52,7 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection:
         with defer_signals():  # a signal would be lost: the binding takes it for a setting without a name
             client = kind(guarded)
     except ck.KafkaException as error:
-        raise ConfigError(explain_refused(error.args[0].str(), config)) from error
+        raise ConfigError(explain_refused(error.args[0].str(), config, known_settings())) from error
     if isinstance(client, AdminClient):
         serve(client)
     return client

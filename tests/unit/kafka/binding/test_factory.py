@@ -1,6 +1,7 @@
 """Clients of confluent_kafka come whole, whatever is typed meanwhile."""
 
 import os
+import re
 import signal
 import threading
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
+from headway import ParallelConsumer
 from headway.errors import ConfigError
 from headway.kafka.binding.factory import make_client
 
@@ -59,3 +61,28 @@ def test_what_a_users_callback_raises_is_logged_and_holds_up_nothing(caplog: pyt
         "The setting stats_cb raised an error; the client goes on.",
         "The setting error_cb raised an error; the client goes on.",
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("bootstrap.server", "The setting 'bootstrap.server' is not known. Did you mean 'bootstrap.servers'?"),
+        ("sesion.timeout.ms", "The setting 'sesion.timeout.ms' is not known. Did you mean 'session.timeout.ms'?"),
+        ("compresion.type", "The setting 'compresion.type' is not known. Did you mean 'compression.type'?"),
+        (
+            "levels.number",
+            'Kafka\'s client refuses the configuration: No such configuration property: "levels.number".',
+        ),
+        ("shelf", "'shelf' is no setting. What is an argument of the class goes beside the settings, not into them."),
+    ],
+)
+def test_an_unknown_setting_is_named_with_the_nearest_known_one(key: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        make_client(ck.Producer, {"log_level": 0, key: "7"})
+
+
+def test_a_typing_error_in_the_settings_of_a_consumers_producer_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"'transaction\.timout\.ms' is not known\. Did you mean 'transaction\.time"):
+        ParallelConsumer(
+            {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}, producer_config={"transaction.timout.ms": 9}
+        )
