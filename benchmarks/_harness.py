@@ -117,10 +117,12 @@ def main(question: str, measure: Callable[[Report, Options], None]) -> None:
     )
     arguments = parser.parse_args()
     report = Report(question)
-    measure(report, Options(arguments.quick, arguments.bootstrap_servers))
-    report.show(Console())
-    if arguments.json:
-        arguments.json.write_text(json.dumps(_without_nan(asdict(report)), indent=2) + "\n")
+    try:
+        measure(report, Options(arguments.quick, arguments.bootstrap_servers))
+    finally:  # what was measured before an error may have taken an hour
+        report.show(Console())
+        if arguments.json:
+            arguments.json.write_text(json.dumps(_without_nan(asdict(report)), indent=2) + "\n")
 
 
 def _without_nan(value: Any) -> Any:
