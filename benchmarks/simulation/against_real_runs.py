@@ -326,7 +326,7 @@ def beyond(report: Report, costs: Costs, *, quick: bool) -> dict[tuple[int, floa
     found = {}
     grid = [(count, rate) for count in partitions for rate in rates]
     for count, rate in track(grid, "Simulating clusters"):
-        executors, seconds = cluster(rate, costs), (20.0 if quick else 60.0) * TARGETS[count]
+        executors, seconds = cluster(rate, costs), max(20.0 if quick else 60.0, 10 * TARGETS[count])
         arrivals = Arrivals([rate * part for part in LEVELS], even(count))
         outcome = simulate(arrivals, executors, costs, None, Query(MOST, TARGETS[count]), seconds)
         found[count, rate] = outcome
