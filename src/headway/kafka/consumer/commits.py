@@ -65,6 +65,9 @@ class AsyncCommits:
         """Add a commit: `on_commit(error, offsets)` is called with its outcome; without one, errors are logged."""
         self._sent.append((sent, offsets, on_commit or log_failure))
 
+    def __len__(self) -> int:
+        return len(self._sent)
+
     def settle(self) -> None:
         """Report the commits that were answered, in the order in which they were sent."""
         while self._sent:

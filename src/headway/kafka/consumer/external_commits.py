@@ -1,6 +1,7 @@
 """Commits for groups without members: tools that show lag read them."""
 
 import logging
+import time
 from collections import defaultdict
 
 import confluent_kafka as ck
@@ -17,9 +18,12 @@ from headway.kafka.reading.topic_naming import kafka_topic
 
 log = logging.getLogger(__name__)
 
+_ANSWERED_WITHIN = 2.0  # seconds
+_LOOK_EVERY = 0.01
+
 
 class ExternalCommits:
-    """The commits of offsets to the level groups of `group`; nothing waits, and a refusal is logged once.
+    """The commits of offsets to the level groups of `group`; a commit waits for nothing, and a refusal is logged once.
 
     Without `has_levels` they are to the group itself.
     """
@@ -42,6 +46,14 @@ class ExternalCommits:
             by_level[at.level][kafka_topic(at), at.partition] = offset, b""
         parts = [capi.commit(self._consumer(level), commits) for level, commits in by_level.items()]
         self._sent.add(SentCommit(parts), offsets, self._complain)
+
+    def await_answers(self) -> None:
+        """Return when all commits are answered, or after a while: they are for people to look at."""
+        deadline = time.monotonic() + _ANSWERED_WITHIN
+        self._sent.settle()
+        while self._sent and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY)
+            self._sent.settle()
 
     def close(self) -> None:
         """Close the connections; an unanswered commit may be done or not."""

@@ -70,6 +70,8 @@ class BatchPlanner:
         self._note_time(begin)
         self._pause_when_idle()
         self._commit(begin.offsets)
+        if self._commits and self._target and begin.offsets == self._target.offsets:
+            self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting for it
         self.seen = self._target or self._ends()
         # An idle query need not ask: if nothing is left to read, nothing can be lost.
         first = begin.offsets if self.seen == begin else self._catalog.starts(list(self.seen.offsets))
