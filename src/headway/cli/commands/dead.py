@@ -165,15 +165,14 @@ def send_again(
             complaint.say(f"Left out, as they have only the beginning of their records: {plan.shortened:,}.")
         if plan.empty:
             complaint.say(f"Left out, as their share groups do not copy records: {plan.empty:,}.")
+        _tell_of_lines(topic, plan.topics)
         if not plan.size:
             left_out = plan.homeless or plan.shortened or plan.empty
             what = _none(is_such=bool(filter or left_out), is_open=not sent_too)
             click.echo(f"Nothing to send: {topic} holds {what}.", err=True)
         elif dry_run:
             click.echo(f"{sent(plan.topics)} would be sent again{goals(plan.topics)}.")
-            _tell_of_lines(topic, plan.topics)
         else:
-            _tell_of_lines(topic, plan.topics)
             context.exit(_send(dead, plan, connection, complaint, ask=not yes, sent_too=sent_too))
 
 

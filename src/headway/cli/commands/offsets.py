@@ -15,7 +15,7 @@ from headway.cli.display.terminal import count
 from headway.cli.display.texts import local_time, printable, shortened
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.records.record_lines import text_or_base64
-from headway.core.levels.naming import level_group, level_topic
+from headway.core.levels.naming import is_topic_or_level, level_group, level_topic
 from headway.core.offsets.commit_metadata import UNKNOWN, CommitMetadata, read_metadata
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import KafkaError, OffsetMapError
@@ -251,12 +251,7 @@ def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
 
 def _only(topic: str, level: int | None, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
     """Return the commits of a Kafka topic, or of the level of a topic that the group reads; without one, of all."""
-
-    def fits(name: str) -> bool:
-        base, _, number = name.rpartition("-")
-        return name == topic or (base == topic and number.isdecimal() and level in (None, int(number)))
-
-    return [each for each in commits if fits(each.topic)]
+    return [each for each in commits if is_topic_or_level(each.topic, topic, level)]
 
 
 def _require_topic(group: str, topic: str, found: dict[str, list[PartitionCommit]]) -> None:

@@ -58,14 +58,16 @@ def level_group(group: str, level: int) -> str:
     return f"{group}-{level}"
 
 
-def is_topic_or_level(name: str, topic: str) -> bool:
-    """Return whether a Kafka topic is this topic, or may be one of its levels.
+def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
+    """Return whether a Kafka topic is this topic, or may be one of its levels, or the given one.
 
     >>> is_topic_or_level("orders-2", "orders"), is_topic_or_level("orders-new", "orders")
     (True, False)
     """
-    before, _, level = name.rpartition("-")
-    return name == topic or (before == topic and level.isascii() and level.isdecimal())
+    before, _, number = name.rpartition("-")
+    return name == topic or (
+        before == topic and number.isascii() and number.isdecimal() and level in (None, int(number))
+    )
 
 
 def matches(topic: str, name: str) -> bool:
