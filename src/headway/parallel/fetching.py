@@ -399,6 +399,8 @@ def _offsets_to_start(
 
 
 def _raise_unless_fetching(member: LevelConsumer) -> None:
+    if member.callback_errors:
+        raise member.callback_errors.popleft()
     while member.errors:
         error = member.errors.popleft()
         was_never_granted = isinstance(error, AuthorizationError) and not member.was_member

@@ -19,7 +19,7 @@ from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName, make_policy
 from headway.declarations import check_function
-from headway.errors import FetchError, HeadwayError, KafkaError, WakeupError
+from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.membership import Standing, standing
@@ -192,9 +192,9 @@ class PriorityConsumer(BaseConsumer):
             for level, member in self._levels.highest_first():
                 self._buffers[level].put(member.fetch(demand[level], now, level=level), now)
         for member in self._levels:
-            for error in member.errors:
+            for error in member.callback_errors:
                 if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
-                    member.errors.remove(error)
+                    member.callback_errors.remove(error)
                     raise error
 
     def _take(self, now: float) -> list[ConsumerRecord]:
@@ -216,8 +216,9 @@ class PriorityConsumer(BaseConsumer):
             self._woken = False
             raise WakeupError("The poll was woken by wakeup(); no record was lost.")
         for member in reversed(self._levels):
-            if member.errors:
-                raise member.errors.popleft()
+            for errors in (member.callback_errors, member.errors):
+                if errors:
+                    raise errors.popleft()
 
     # Commits
 
@@ -310,9 +311,8 @@ class PriorityConsumer(BaseConsumer):
         finally:
             self._closed = True
             self.wake.close()
-        for error in itertools.chain.from_iterable(member.errors for member in self._levels):
-            if not isinstance(error, FetchError):
-                raise error
+        for error in itertools.chain.from_iterable(member.callback_errors for member in self._levels):
+            raise error
 
     def __enter__(self) -> Self:
         self._check_open()

@@ -322,7 +322,7 @@ class GroupMember(PartitionQueries, ABC):
             with allow_signals():
                 tell(partitions)
         except BaseException as error:
-            self.errors.append(error)
+            self.callback_errors.append(error)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         # librdkafka would keep a partition paused when it comes back.

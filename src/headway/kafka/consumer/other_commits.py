@@ -7,7 +7,7 @@ there, records would be handled again, or never.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -64,30 +64,21 @@ class OtherCommits:
         if self._per_level and subscription.has_level_topics:
             return
         topics = {topic for topic, _ in missing}.union(subscription.all_topics) - self._seen
-        of_others = self._by_group(topics, self._other_group)
+        levels = {topic: _level_of(topic, subscription) for topic in topics}
+        of_others = _by_group(levels, self._other_group)
         for group in self._existing(of_others):
             theirs = self._topics_committed(group, of_others[group])
-            of_own = self._by_group(theirs, self._own_group)
+            of_own = _by_group({topic: levels[topic] for topic in theirs}, self._own_group)
             ours = [self._topics_committed(own, of_one) for own, of_one in of_own.items()]
-            if passed := sorted(theirs.difference(*ours)):
-                raise ConfigError(self._sentence(group, passed))
+            if passed := theirs.difference(*ours):
+                raise ConfigError(self._sentence(group, {topic: levels[topic] for topic in sorted(passed)}))
         self._seen.update(topics)
 
-    def _by_group(self, topics: Collection[str], group_of: Callable[[str], str]) -> dict[str, list[str]]:
-        by_group: dict[str, list[str]] = {}
-        for topic in topics:
-            by_group.setdefault(group_of(topic), []).append(topic)
-        return by_group
+    def _own_group(self, level: int) -> str:
+        return level_group(self._base, level) if self._per_level else self._base
 
-    def _level_of(self, topic: str) -> int:
-        level = self._subscription().all_topics.get(topic)
-        return self._subscription().address(topic)[1] if level is None else level
-
-    def _own_group(self, topic: str) -> str:
-        return level_group(self._base, self._level_of(topic)) if self._per_level else self._base
-
-    def _other_group(self, topic: str) -> str:
-        return self._base if self._per_level else level_group(self._base, self._level_of(topic))
+    def _other_group(self, level: int) -> str:
+        return self._base if self._per_level else level_group(self._base, level)
 
     def _topics_committed(self, group: str, topics: Collection[str]) -> set[str]:
         """Return those of the topics of which a group has committed a partition."""
@@ -111,11 +102,11 @@ class OtherCommits:
         answers = ask_for_members_of(client, groups)
         return [group for group, asked in answers.items() if _exists(group, asked, deadline - time.monotonic())]
 
-    def _sentence(self, group: str, topics: Sequence[str]) -> str:
-        own = self._own_group(topics[0])
+    def _sentence(self, group: str, levels: Mapping[str, int]) -> str:
+        own = self._own_group(next(iter(levels.values())))
         owner, other = ("level's group", "group") if self._per_level else ("group", "level's group")
         if self._per_level:
-            of_levels = " ".join(f"--topic {topic}={self._level_of(topic)}" for topic in topics)
+            of_levels = " ".join(f"--topic {topic}={level}" for topic, level in levels.items())
             keep = f"group.per.level to false to read all levels in the group {group} as it is"
             copy = f"{group} {self._base} --to-levels {of_levels}"
         else:
@@ -123,13 +114,26 @@ class OtherCommits:
             copy = f"{self._base} {self._base} --from-levels"
         anew = [
             f"`headway offsets reset {name} {' '.join(f'--topic {topic}' for topic in of_one)} --earliest`"
-            for name, of_one in self._by_group(topics, self._own_group).items()
+            for name, of_one in _by_group(levels, self._own_group).items()
         ]
         return (
-            f"The {other} {group} has commits of {' and '.join(topics)}, and the {owner} {own} has none: a start would "
+            f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none: a start would "
             f"pass over them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or begin anew with "
             f"{' and '.join(anew)}."
         )
+
+
+def _level_of(topic: str, subscription: GroupSubscription) -> int:
+    level = subscription.all_topics.get(topic)
+    return subscription.address(topic)[1] if level is None else level
+
+
+def _by_group(levels: Mapping[str, int], group_of: Callable[[int], str]) -> dict[str, list[str]]:
+    """Return the topics of each group, which the topic's level tells."""
+    by_group: dict[str, list[str]] = {}
+    for topic, level in levels.items():
+        by_group.setdefault(group_of(level), []).append(topic)
+    return by_group
 
 
 def _exists(group: str, asked: "Future[ConsumerGroupDescription]", timeout: float) -> bool:

@@ -49,7 +49,8 @@ class PartitionQueries:
 
     def __init__(self, levels: Sequence[int], config: Config, on_lost_heartbeat: Callable[[], None]) -> None:
         self.levels = levels
-        self.errors: deque[BaseException] = deque()
+        self.errors: deque[Exception] = deque()  # what Kafka said
+        self.callback_errors: deque[BaseException] = deque()  # what the listener's methods raised
         self._subscription = GroupSubscription.nothing(self.levels)
         self._access = AccessWatch(config)
         self._config = config
