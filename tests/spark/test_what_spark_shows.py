@@ -1,6 +1,7 @@
 """What a person sees of ours in Spark's plans, its UI and its logs of Python workers."""
 
 import logging
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_handlers_and_the_source_log_where_spark_shows_the_logs_of_python_worker
 
     read = spark.read.format("headway").options(**orders.options).load()
     parallel_map(read, handler, "int", key=None).collect()
-    logs = logged(spark, orders.topic)
+    logs = logged(spark, orders.topic, 3)
     assert {row.msg for row in logs if row.logger == "billing"} == declined
     [ours] = [row for row in logs if row.logger.startswith("headway.spark.source")]
     assert ours.level == "WARNING"
@@ -79,15 +80,18 @@ def test_handlers_and_the_source_log_where_spark_shows_the_logs_of_python_worker
 
     def look(frame: DataFrame, number: int) -> None:
         frame.collect()
-        seen.extend(logged(frame.sparkSession, orders.topic))
+        seen.extend(logged(frame.sparkSession, orders.topic, 2))
 
     stream = spark.readStream.format("headway").options(**orders.options, startingOffsets="earliest").load()
     writer = parallel_map(stream, handler, "int", key=None).writeStream.foreachBatch(look)
     writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
     assert {row.msg for row in seen if row.logger == "billing"} == declined
-    assert logged(spark, orders.topic) == logs
+    assert logged(spark, orders.topic, 3) == logs
 
 
-def logged(session: SparkSession, topic: str) -> list[Any]:
-    """The lines that name a topic."""
-    return [row for row in session.tvf.python_worker_logs().collect() if topic in row.msg]
+def logged(session: SparkSession, topic: str, count: int) -> list[Any]:
+    """The lines that name a topic, once there are so many: Spark reads them beside the query that writes them."""
+    deadline = time.monotonic() + 30
+    while len(rows := [row for row in session.tvf.python_worker_logs().collect() if topic in row.msg]) < count:
+        assert time.monotonic() < deadline, rows
+    return rows

@@ -37,7 +37,8 @@ class Level:
         self.assigned = {ORDERS}
         self.log: list[Any] = []
         self.ends: dict[TopicPartition, int] = {}
-        self.errors: list[BaseException] = []
+        self.errors: list[Exception] = []
+        self.callback_errors: list[BaseException] = []
         self.paused: set[TopicPartition] = set()
         self.answers = True
 
