@@ -72,6 +72,9 @@ DEFAULT_SCHEDULER = "headway-delay"
 
 Config = Mapping[str, Any]
 
+_SERVERS = ("bootstrap.servers", "metadata.broker.list")
+_SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka takes them in front of a broker's address
+
 # The check for idempotence of each setting, under each of its names.
 _IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
     "acks": lambda _, value: str(value) in ("all", "-1"),
@@ -259,6 +262,21 @@ def check_settings(config: object) -> None:
     for key in config:
         if not isinstance(key, str):
             raise ConfigError(f"The configuration has the key {shown(key)}; the name of a setting is a string.")
+
+
+def check_servers(config: Config) -> None:
+    """Raise `ConfigError` for servers with the address of a page: librdkafka only falls silent.
+
+    The address is not shown, as it may have a password in it.
+    """
+    for key in _SERVERS:
+        for address in str(config.get(key) or "").split(","):
+            scheme, is_page, _ = address.strip().partition("://")
+            if is_page and scheme.lower() not in _SCHEMES:
+                raise ConfigError(
+                    f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Those of Kafka's brokers "
+                    "are host:port, as localhost:9092."
+                )
 
 
 def no_such_level(level: int, levels: int) -> ConfigError:

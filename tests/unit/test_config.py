@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from headway.config import ConsumerSettings, ParallelSettings, ProducerSettings
+from headway.config import ConsumerSettings, ParallelSettings, ProducerSettings, check_servers
 from headway.errors import ConfigError
 
 CONSUMER: dict[str, Any] = {"levels": 3, "group.id": "billing", "max.poll.records": 50}
@@ -127,3 +127,12 @@ def test_who_sets_idempotence_is_heard() -> None:
 
 def test_a_transactional_producer_stays_idempotent_whatever_else_is_set() -> None:
     assert idempotence(**{"transactional.id": "billing", "acks": 1}) is True
+
+
+@pytest.mark.parametrize("key", ["bootstrap.servers", "metadata.broker.list"])
+def test_the_address_of_a_page_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_servers({key: "one:9092, https://me:secret@two:8080"})
+    assert "begins with 'https://'. Those of Kafka's brokers are host:port" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    check_servers({key: "PLAINTEXT://one:9092,sasl_ssl://two:9093,three"})

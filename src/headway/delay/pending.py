@@ -45,7 +45,9 @@ def layout_of(config: Mapping[str, Any], name: str) -> Layout:
 
 def _required(layout: Layout | None, name: str) -> Layout:
     if layout is None:
-        raise ConfigError(f"The scheduler {name} has no topics. Create them with `headway schedule init`.")
+        raise ConfigError(
+            f"The scheduler {name} has no topics. Create them with `headway schedule init --name {name}`."
+        )
     return layout
 
 

@@ -124,6 +124,13 @@ def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(c
         assert (listed["handle"], listed["id"]) == ("id:mine", "mine")
         moved = run(cluster, "reschedule", "id:mine", "--in", "2d")
         assert (moved.exit_code, moved.output) == (0, "id:mine: rescheduled\n")
+        assert [
+            json.loads(run(cluster, "list", "--json", "--id", own).stdout)["id"] for own in ("mine", "id:mine")
+        ] == ["mine"] * 2
+        assert run(cluster, "list", "--id", "other").output == "Nothing is pending with the id other.\n"
+        unknown = run(cluster, "cancel", "id:other")
+        assert (unknown.exit_code, unknown.stdout) == (1, "id:other: unknown\n")
+        assert "Unknown means that nothing pending was found" in unknown.stderr
         assert run(cluster, "cancel", "id:mine").output == "id:mine: cancelled\n"
         again = run(cluster, "reschedule", "id:mine", "--in", "1h")
         assert (again.exit_code, again.output) == (1, "id:mine: cancelled\n")

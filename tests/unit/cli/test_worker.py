@@ -364,7 +364,10 @@ def test_an_error_in_the_module_is_one_sentence_with_its_place(here: Path, text:
         ),
         ({"topics": "clicks"}, "Kafka has no topic clicks, which m:f reads. Create it with"),
         ({"topics": "clicks", "levels": 3}, "`headway topics create clicks --levels 3`"),
-        ({"levels": 3}, "has 2 levels in Kafka, and 3 were asked for"),
+        (
+            {"levels": 3},
+            "orders-2 is missing. Declare levels=2, or run `headway topics create orders-2 --partitions 1`.",
+        ),
         ({"levels": 2, "dead_letter_topic": "dead"}, "Kafka has no topic dead, where dead letters of m:f go."),
     ],
 )
@@ -376,8 +379,10 @@ def test_a_topic_that_is_missing_is_told_with_what_to_do(options: dict[str, Any]
 
 def test_a_topic_of_outputs_that_is_missing_is_told_and_a_beginning_of_names_is_not_looked_for() -> None:
     found = {"shop:bill": declared(produces=["bills-*", "notices"])}
-    with pytest.raises(ConfigError, match="Kafka has no topic notices, where outputs of shop:bill go"):
+    with pytest.raises(ConfigError, match=r"Kafka has no topic notices, where outputs of shop:bill go\. Create it"):
         require_topics(found, {"shop:bill": {"orders": 1}})
+    with pytest.raises(ConfigError, match=r"outputs of shop:bill go\. Did you mean notice\? Create it"):
+        require_topics(found, {"shop:bill": {"orders": 1, "notice": 1}})
     require_topics(found, {"shop:bill": {"orders": 1, "notices": 1}})
 
 

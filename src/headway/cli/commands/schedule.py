@@ -19,7 +19,7 @@ from headway.cli.records.lines import read_lines
 from headway.cli.schedules.waiting_commands import MOST_COUNTED, count_commands, waiting
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
-from headway.core.delay.schedule import OWN
+from headway.core.delay.schedule import OWN, Schedule
 from headway.core.levels.naming import is_topic_or_level
 from headway.delay.due_time import When
 from headway.delay.pending import Pending, PendingReader, layout_of, read_pending, soonest_of
@@ -163,10 +163,13 @@ def add(
 @schedule.command(name="list")
 @click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
 @click.option("--topic", help="Only those for this topic, or for a level of it.")
+@click.option("--id", "id_", help="Only the one with this id of your own.")
 @json_option("schedule")
 @_NAME
 @kafka_options
-def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: ConnectionSettings) -> None:
+def list_(
+    limit: int, topic: str | None, id_: str | None, as_json: bool, name: str, connection: ConnectionSettings
+) -> None:
     """List what is due next.
 
     What waits for a relay as a command is not listed: a schedule with an id, a cancellation, a reschedule. stderr says
@@ -175,9 +178,10 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
     \b
       headway schedule list
       headway schedule list --topic orders --json | jq -r .handle
+      headway schedule list --id reminder-42
     """
     with PendingReader(connection.config, name) as reader:
-        found = (each for each in reader.schedules() if topic is None or is_topic_or_level(each.schedule.topic, topic))
+        found = (each for each in reader.schedules() if _is_chosen(each.schedule, topic, id_))
         soonest = soonest_of(found, limit)
         commands = count_commands(reader, MOST_COUNTED)
     if as_json:
@@ -187,7 +191,7 @@ def list_(limit: int, topic: str | None, as_json: bool, name: str, connection: C
         columns = [Column("due"), Column("topic"), Column("key"), Column("bytes", justify="right"), Column("handle")]
         show_table(columns, map(row_of, soonest))
     else:
-        where = f" for {topic}" if topic else ""
+        where = f"{f' for {topic}' if topic else ''}{f' with the id {id_}' if id_ else ''}"
         click.echo(f"Nothing is pending{where}{'' if commands == 0 else ' in the delay lines'}.", err=True)
     if commands != 0:
         click.echo(waiting(commands, name, MOST_COUNTED), err=True)
@@ -348,6 +352,11 @@ def _draw(title: str, counts: Mapping[str, int]) -> None:
         most = max(counts.values())
         columns = [Column(title), Column("pending", justify="right"), Column("")]
         show_table(columns, ((name, str(n), "█" * max(1, n * _BAR // most)) for name, n in counts.items()))
+
+
+def _is_chosen(schedule: Schedule, topic: str | None, id_: str | None) -> bool:
+    is_of_topic = topic is None or is_topic_or_level(schedule.topic, topic)
+    return is_of_topic and (id_ is None or schedule.id.removeprefix(OWN) == id_.removeprefix(OWN))
 
 
 def _describe(pending: Pending) -> dict[str, object]:

@@ -139,7 +139,8 @@ def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None, 
     if topic in kafka_topics:
         return f"There is {topic} itself, without levels: give no number of levels for it."
     how = _how_to_create(topic, asked) if may_create else "`headway topics list` shows what there is."
-    return f"{_near(topic, kafka_topics, asked)}{how}"
+    names = [each.name for each in logical_topics(kafka_topics) if each.has_levels or asked is None]
+    return f"{near_topic(topic, names)}{how}"
 
 
 def _how_to_create(topic: str, asked: int | None) -> str:
@@ -148,7 +149,7 @@ def _how_to_create(topic: str, asked: int | None) -> str:
     return f"{how_to_create(topic, _SOME_LEVELS)} Leave --levels out for a topic without levels."
 
 
-def _near(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -> str:
-    names = [each.name for each in logical_topics(kafka_topics) if each.has_levels or asked is None]
+def near_topic(topic: str, names: Iterable[str]) -> str:
+    """Return the question whether one of these names was meant, with a space behind it; "" if none is near."""
     near = difflib.get_close_matches(topic, names, n=1)
     return f"Did you mean {near[0]}? " if near else ""

@@ -25,6 +25,10 @@ from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
 _IN_SILENCE = 2.0  # seconds to wait for a relay before it is told
+_WHY_UNKNOWN = (
+    "Unknown means that nothing pending was found: it was never scheduled, or it was delivered or cancelled over a "
+    "minute ago. `headway schedule list` shows what is pending."
+)
 
 
 def schedule_lines(
@@ -119,6 +123,8 @@ def _asked_of_all(
         outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
     for handle, outcome in zip(handles, outcomes, strict=True):
         click.echo(f"{handle}: {outcome}")
+    if Settled.UNKNOWN in outcomes:
+        click.echo(f"headway: {_WHY_UNKNOWN}", err=True)
     if _UNANSWERED in outcomes:
         raise no_relay(timeout)
     return outcomes

@@ -110,7 +110,12 @@ class Member:
             ended.set()
             counts = consumer.metrics()
             self._say(_report_of(counts))
-            log.info("Ended: %d handled, %d attempts failed.", counts.done, counts.failed)
+            log.info(
+                "Ended: %d handled, %d of them dead letters; %d attempts failed.",
+                counts.done,
+                counts.dead_letters,
+                counts.failed,
+            )
         if counts.abandoned:
             log.error("%d handlers could not end; their records come again.", counts.abandoned)
             return Code.UNFINISHED

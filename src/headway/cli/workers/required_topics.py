@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from headway.cli.options.kafka_options import ConnectionSettings
-from headway.cli.options.logical_topics import count_levels, require_levels
+from headway.cli.options.logical_topics import count_levels, near_topic, require_levels
 from headway.config import Config
 from headway.connection_settings import connection_of
-from headway.core.levels.naming import how_to_create
+from headway.core.levels.naming import how_to_create, level_topic
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
 from headway.kafka.topic_listing import TopicListing
@@ -46,7 +46,8 @@ def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Map
             *((each, "outputs") for each in worker.produces),
         ):
             if not topic.endswith("*") and topic not in written:
-                raise ConfigError(f"Kafka has no topic {topic}, where {what} of {name} go. {how_to_create(topic)}")
+                hint = f"{near_topic(topic, written)}{how_to_create(topic)}"
+                raise ConfigError(f"Kafka has no topic {topic}, where {what} of {name} go. {hint}")
     _require_own_records(workers)
 
 
@@ -54,11 +55,19 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
     if topic.startswith("^"):
         return
     if worker.levels is not None and not isinstance(worker.topics, Mapping):
+        found = count_levels(topic, kafka_topics, worker.levels)
+        if 0 < found < worker.levels:
+            missing, partitions = level_topic(topic, found), kafka_topics[level_topic(topic, 0)]
+            raise ConfigError(
+                f"{name} declares levels={worker.levels}, and {topic} has {found} levels in Kafka: {missing} is "
+                f"missing. Declare levels={found}, or run `headway topics create {missing} --partitions {partitions}`."
+            )
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
         levels = count_levels(topic, dict(kafka_topics))
         todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else how_to_create(topic)
-        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {todo}")
+        near = "" if levels else near_topic(topic, kafka_topics)
+        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {near}{todo}")
 
 
 def _require_own_records(workers: Mapping[str, Worker]) -> None:
