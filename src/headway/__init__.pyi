@@ -3,13 +3,13 @@ from headway.core.delay.ladder import Ladder
 from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.lanes import Ordering
 from headway.core.levels.capacity import exponential_shares, linear_shares, weighted_shares
-from headway.core.retry import FatalError, RetriableError, Retries, RetryLater, exponential_backoff, fixed_backoff
+from headway.core.retry import Retries, exponential_backoff, fixed_backoff
 from headway.delay.async_scheduler import AsyncScheduler
 from headway.delay.handle import ScheduleHandle
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.environment import settings_from_environment
-from headway.errors import BatchError
+from headway.errors import BatchError, FatalError, RetriableError, RetryLater
 from headway.execution.context import Context
 from headway.history import Origin
 from headway.parallel.batches import Batches

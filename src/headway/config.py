@@ -274,8 +274,8 @@ def check_servers(config: Config) -> None:
             scheme, is_page, _ = address.strip().partition("://")
             if is_page and scheme.lower() not in _SCHEMES:
                 raise ConfigError(
-                    f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Those of Kafka's brokers "
-                    "are host:port, as localhost:9092."
+                    f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Those of Kafka's "
+                    "brokers are host:port, as localhost:9092."
                 )
 
 

@@ -1,4 +1,4 @@
-"""Everything that Headway raises, in one place.
+"""Everything that Headway raises, in one place, and what handlers raise for it.
 
 HeadwayError
 ├── ConfigError           a setting, an argument or an option is missing or out of bounds (also a ValueError)
@@ -19,15 +19,24 @@ HeadwayError
 ├── UnreadableError       what lies in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over
 │   ├── ScheduleError     a delayed record does not say where and when it is due; it goes to the dead letters
 │   └── OffsetMapError    commit metadata is not an offset map; the offset stands, what was done above it is replayed
+├── IdPendingError        a schedule with this id is pending, and was not to be replaced
 ├── NoRelayError          no relay has settled a cancellation or a reschedule in time
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
 ├── LifespanError         what handlers share could not be started, or not be shut down
 ├── TimeLimitError        a handler did not end within its time limit
 ├── HandlerProcessError   a handler's process could not be started, or what it raised cannot be read here
 │   └── ProcessDiedError  a handler's process died; the records that it was at have failed
+├── EarlierAttemptError   the cause of a handler's error: how its record failed before
+├── ExpiredError          a record could not be started before it expired
 ├── BatchError            raised by a batch's handler: some of its records failed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
+
+A handler raises these three, which are no `HeadwayError`:
+
+RetriableError            trying again can help
+RetryLater                try again after a delay, out of this process's memory
+FatalError                trying again cannot help
 
 A message is a sentence that names the setting or the topic, the value, the bound, and what to do. The command
 line prints it as it is.
@@ -46,6 +55,7 @@ __all__ = [
     "DeserializationError",
     "EarlierAttemptError",
     "ExpiredError",
+    "FatalError",
     "FencedError",
     "FetchError",
     "FetchRefusedError",
@@ -61,6 +71,8 @@ __all__ = [
     "OffsetMapError",
     "PortTakenError",
     "ProcessDiedError",
+    "RetriableError",
+    "RetryLater",
     "ScheduleError",
     "SerializationError",
     "TimeLimitError",
@@ -265,3 +277,44 @@ class WakeupError(HeadwayError):
 
 class ClosedError(HeadwayError, RuntimeError):
     """The client is closed."""
+
+
+class RetriableError(Exception):
+    """A handler's error that trying again can help with, whatever else is configured.
+
+    Args:
+        retry_after: The least seconds to wait, up to a day; None leaves it to the retries.
+        untried: True if the attempt ended before anything was tried. Then it does not count towards `max_attempts`,
+            however other attempts end.
+    """
+
+    retry_after: float | None = None  # here too: a subclass may have an __init__ of its own
+    untried: bool = False
+
+    def __init__(self, *args: object, retry_after: float | None = None, untried: bool = False) -> None:
+        super().__init__(*args)
+        self.retry_after = retry_after
+        self.untried = untried
+
+
+class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
+    """A handler's request to try again after a delay, out of this process's memory.
+
+    The record is stored as a schedule (see `Scheduler`), and this process is done with it. A relay sends it to its
+    topic again when `delay` has passed, and there its attempts are counted on. Meanwhile later records of its key go
+    on. After `max_attempts` it is a dead letter. If it is raised from another error, or while one is handled, that
+    error is told. If the scheduler refuses the delay or the record, the attempt has failed as with any other error.
+
+    Args:
+        delay: The delay in seconds; below 0 there is none.
+    """
+
+    delay = 0.0
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+
+class FatalError(Exception):
+    """A handler's error that trying again cannot help with."""

@@ -14,44 +14,7 @@ from typing import Any, NamedTuple
 
 from headway.core.user_errors import attribute, cause_of, is_error, name_of
 from headway.declarations import called, check_function, is_number, is_whole, shown
-from headway.errors import ConfigError
-
-
-class RetriableError(Exception):
-    """A handler's error that trying again can help with, whatever else is configured.
-
-    Args:
-        retry_after: The least seconds to wait, up to a day; None leaves it to the retries.
-        untried: True if the attempt ended before anything was tried. Then it does not count towards `max_attempts`,
-            however other attempts end.
-    """
-
-    retry_after: float | None = None  # here too: a subclass may have an __init__ of its own
-    untried: bool = False
-
-    def __init__(self, *args: object, retry_after: float | None = None, untried: bool = False) -> None:
-        super().__init__(*args)
-        self.retry_after = retry_after
-        self.untried = untried
-
-
-class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
-    """A handler's request to try again after a delay, out of this process's memory.
-
-    The record is stored as a schedule (see `Scheduler`), and this process is done with it. A relay sends it to its
-    topic again when `delay` has passed, and there its attempts are counted on. Meanwhile later records of its key go
-    on. After `max_attempts` it is a dead letter. If it is raised from another error, or while one is handled, that
-    error is told. If the scheduler refuses the delay or the record, the attempt has failed as with any other error.
-
-    Args:
-        delay: The delay in seconds; below 0 there is none.
-    """
-
-    delay = 0.0
-
-    def __init__(self, delay: float) -> None:
-        super().__init__(delay)
-        self.delay = delay
+from headway.errors import ConfigError, FatalError, RetriableError, RetryLater
 
 
 def failure_behind(error: BaseException) -> BaseException:
@@ -64,10 +27,6 @@ def failure_behind(error: BaseException) -> BaseException:
 
 REASON = "_reason"
 """The attribute of a `RetryLater` that has come from another process: the error behind it."""
-
-
-class FatalError(Exception):
-    """A handler's error that trying again cannot help with."""
 
 
 class Again(NamedTuple):

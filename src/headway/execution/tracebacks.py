@@ -5,7 +5,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from headway.core.retry import FatalError, RetriableError, RetryLater
+from headway.errors import FatalError, RetriableError, RetryLater
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 

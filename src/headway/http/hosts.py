@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 
-from headway.core.retry import RetriableError
+from headway.errors import RetriableError
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from headway.core.retry import FatalError, RetriableError
 from headway.declarations import is_number, is_whole
+from headway.errors import FatalError, RetriableError
 from headway.http.request_response import Response
 
 _LONGEST = 1000  # characters of an error

@@ -9,7 +9,7 @@ from typing import Any
 from yarl import URL
 
 from headway import errors
-from headway.core.retry import FatalError
+from headway.errors import FatalError
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,9 +11,9 @@ from typing import Any
 
 from headway.config import DEFAULT_SCHEDULER, Config
 from headway.core.levels.naming import level_group, level_topic, matches, subscriptions
-from headway.core.retry import Again, RetriableError, Retries, RetryLater, Verdict
+from headway.core.retry import Again, Retries, Verdict
 from headway.declarations import called, check_above_zero, check_whole, is_coroutine_function
-from headway.errors import ConfigError
+from headway.errors import ConfigError, RetriableError, RetryLater
 from headway.kafka.admin import Admin
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.reading.log_bounds import LogBounds

@@ -389,7 +389,7 @@ def test_another_4xx_becomes_a_dead_letter_that_says_what_happened(
     send(kafka_cluster, topic, [("a", "bad"), ("a", "good")])
     Run(kafka_cluster, topic, 1, dead_letter_topic=dead)(post(server))
     [letter] = letters(kafka_cluster, dead, 1)
-    assert letter["exception"] == "headway.core.retry.FatalError"
+    assert letter["exception"] == "headway.errors.FatalError"
     assert letter["attempts"] == "1"
     assert letter["message"] == (
         f"POST {server.url}/bills was answered 404 Not Found. "

@@ -49,7 +49,7 @@ def test_results_failures_and_dead_letters_are_those_of_the_declaration(settings
     letters = {letter.key: letter for letter in run.dead_letters}
     assert letters.keys() == {b"customer 8", b"customer 9"}
     assert letters[b"customer 9"].message == "no such customer"
-    assert letters[b"customer 9"].exception == "headway.core.retry.FatalError"
+    assert letters[b"customer 9"].exception == "headway.errors.FatalError"
     assert (letters[b"customer 8"].attempts, letters[b"customer 8"].value) == (3, b'{"number": 8}')
     assert {call.records[0].level for call in run.calls} == {0, 1, 2}
 

@@ -13,7 +13,8 @@ from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.retry import FatalError, Retries, fixed_backoff
+from headway.core.retry import Retries, fixed_backoff
+from headway.errors import FatalError
 from headway.execution.dispatch import Dispatch
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup

@@ -8,16 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.retry import (
-    Again,
-    DeadLetter,
-    FatalError,
-    RetriableError,
-    Retries,
-    Verdict,
-    exponential_backoff,
-    fixed_backoff,
-)
+from headway.core.retry import Again, DeadLetter, Retries, Verdict, exponential_backoff, fixed_backoff
+from headway.errors import FatalError, RetriableError
 
 
 def decide(retries: Retries, attempt: int = 1, error: BaseException | None = None) -> Verdict:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from headway.core.retry import Again, FatalError, RetriableError, Retries, RetryLater
+from headway.core.retry import Again, Retries
+from headway.errors import FatalError, RetriableError, RetryLater
 from headway.execution.processes.messages import portable
 from headway.execution.processes.process import Process
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headway.core.retry import RetriableError
+from headway.errors import RetriableError
 from headway.execution.context import Context
 from headway.execution.handlers import WithContext
 from headway.execution.lifespan import SHUT_DOWN_WITHIN, Lifespan, failed_at_end, failed_at_start, make, with_state

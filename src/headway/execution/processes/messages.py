@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from headway.core.engine.work import Failure
-from headway.core.retry import REASON, FatalError, RetriableError, RetryLater, failure_behind
+from headway.core.retry import REASON, failure_behind
 from headway.core.user_errors import attribute, description_of, is_error, name_of
 from headway.core.user_errors import text_of as said_by
-from headway.errors import BatchError, ConfigError, HandlerProcessError
+from headway.errors import BatchError, ConfigError, FatalError, HandlerProcessError, RetriableError, RetryLater
 from headway.execution.jobs import Job, RecordWork
 from headway.records import ConsumerRecord, Header
 

@@ -14,8 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headway.core.retry import FatalError
-from headway.errors import HandlerError, TimeLimitError
+from headway.errors import FatalError, HandlerError, TimeLimitError
 
 _TIMES = 3  # a call may take so many times its time limit
 LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine

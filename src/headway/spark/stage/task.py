@@ -27,11 +27,10 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.work import Failure
 from headway.core.offsets.offset_map import OffsetMap
-from headway.core.retry import FatalError, RetryLater
 from headway.core.user_errors import text_of
 from headway.declarations import is_coroutine_function
 from headway.delay.due_time import due_at
-from headway.errors import ConfigError, ExpiredError, TimeLimitError
+from headway.errors import ConfigError, ExpiredError, FatalError, RetryLater, TimeLimitError
 from headway.execution.context import Context, wall_time
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.engine.suspects import MOST_DEATHS, Attempt, RecordId, Suspect, Suspects, decide
-from headway.core.retry import Again, DeadLetter, RetriableError, Retries, fixed_backoff
+from headway.core.retry import Again, DeadLetter, Retries, fixed_backoff
+from headway.errors import RetriableError
 
 RECORDS = st.integers(1, 25)
 

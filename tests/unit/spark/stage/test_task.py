@@ -157,7 +157,7 @@ def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynch
     assert sorted(called) == [0, 1, 2, 3]
     errors = {row["number"]: row["error"] for row in rows}
     assert errors[2] == {
-        "exception": "headway.core.retry.FatalError",
+        "exception": "headway.errors.FatalError",
         "message": "no",
         "reason": "FatalError is not retried",
     }
