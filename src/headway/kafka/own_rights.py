@@ -15,6 +15,7 @@ from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.allowed_operations import Allowed, allowed_in, allowed_on_group, allows, ask_about_topics
+from headway.kafka.binding import capi
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
@@ -132,6 +133,7 @@ class OwnRights:
         own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
+            capi.await_connection(producer, BROKER_ANSWERS_WITHIN)  # or the coordinator is looked for twice a second
             producer.init_transactions(BROKER_ANSWERS_WITHIN)
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from headway import cli
 from headway.cli.options.kafka_options import connect
 from headway.errors import ConfigError
+from tests.unit.cli import missing_modules
 
 
 def subcommand(monkeypatch: pytest.MonkeyPatch, run: click.Command) -> None:
@@ -95,9 +96,7 @@ def test_a_command_without_its_extra_says_how_to_install_it_and_the_others_go_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("HEADWAY_BOOTSTRAP_SERVERS", raising=False)
-    monkeypatch.setitem(sys.modules, "platformdirs", None)
-    for module in [name for name in sys.modules if name.startswith(("headway.broker", "headway.cli.commands.broker"))]:
-        monkeypatch.delitem(sys.modules, module)
+    missing_modules.remove(monkeypatch, "platformdirs", "headway.broker", "headway.cli.commands.broker")
     result = CliRunner().invoke(cli.headway, ["broker", "status"])
     assert result.exit_code == 1
     assert result.stderr.startswith("headway: ")

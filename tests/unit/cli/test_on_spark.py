@@ -1,7 +1,6 @@
 """Commands that run on Spark, where there is none, or nothing for it to run on."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import cjdk
@@ -9,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import cli
+from tests.unit.cli import missing_modules
 
 
 def report(directory: Path) -> Result:
@@ -16,9 +16,7 @@ def report(directory: Path) -> Result:
 
 
 def test_without_pyspark_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("headway.spark")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    missing_modules.remove(monkeypatch, "pyspark", "headway.spark")
     result = report(tmp_path)
     assert result.exit_code == 1
     assert result.stderr == "headway: This command needs Spark: `pip install headway[spark]`.\n"

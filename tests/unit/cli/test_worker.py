@@ -307,8 +307,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "billing_w.py").write_text(f"from headway import worker\n{bill}{ship}def helper(): ...\n")
     (tmp_path / "other_w.py").write_text("from billing_w import bill\n")
     yield tmp_path
-    for module in set(sys.modules) - before:
-        del sys.modules[module]
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").is_relative_to(tmp_path):
+            del sys.modules[name]
 
 
 def test_a_module_stands_for_all_its_own_workers(here: Path) -> None:

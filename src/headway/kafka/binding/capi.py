@@ -220,11 +220,15 @@ def was_connected(client: Client) -> bool:
 
 def is_answered(client: Client, timeout: float) -> bool:
     """Ask any broker about the topics that the client knows, and return whether one answers in so many seconds."""
+    return _ask(client, timeout) == 0
+
+
+def _ask(client: Client, timeout: float) -> int:
     metadata = c_void_p()
     code: int = lib.rd_kafka_metadata(handle_of(client), 0, None, byref(metadata), milliseconds(timeout))
     if metadata:
         lib.rd_kafka_metadata_destroy(metadata)
-    return code == 0
+    return code
 
 
 def wake_on_events(client: Client, fd: int | None) -> None:
@@ -249,11 +253,8 @@ def await_connection(client: Client, timeout: float) -> None:
     Raises:
         KafkaException: The binding's, if no broker answered within `timeout` seconds.
     """
-    found = c_void_p()
-    code = lib.rd_kafka_metadata(handle_of(client), 0, None, byref(found), milliseconds(timeout))
-    if code:
+    if code := _ask(client, timeout):
         raise KafkaException(cimpl.KafkaError(code))
-    lib.rd_kafka_metadata_destroy(found)
 
 
 def close_membership(consumer: Consumer) -> None:

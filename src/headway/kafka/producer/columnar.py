@@ -54,8 +54,6 @@ _DEFAULTS: Config = {
     "log_level": 2,
     # With a longer one each transaction sleeps while the one before is being closed (100 ms by default).
     "retry.backoff.ms": 1,
-    # A new client connects twice; by default it waits 50 ms before the second time.
-    "reconnect.backoff.ms": 1,
     # A task that dies for good keeps readers of committed records waiting for so long.
     "transaction.timeout.ms": 300_000,
 }

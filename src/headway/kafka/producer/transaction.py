@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headway.errors import KafkaError
-from headway.kafka.binding.capi import Offsets, send_offsets_to_transaction
+from headway.kafka.binding.capi import Offsets, await_connection, send_offsets_to_transaction
 from headway.kafka.binding.error_causes import is_out_of_place, is_retriable, refused
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.renewable_producer import SLICE, RenewableProducer
@@ -28,11 +28,16 @@ class TransactionalClient(RenewableProducer):
         Raises `AuthorizationError` if this client may not use that id.
         """
         try:
-            self._in_slices(self._producer.init_transactions, timeout)
+            self._in_slices(self._init_transactions, timeout)
         except KafkaError as error:
             transactional_id = str(self._config.get("transactional.id"))
             raise_if_refused(error, "Write", self._config, transactional_id=transactional_id)
             raise
+
+    def _init_transactions(self, timeout: float) -> None:
+        # Who looks for the coordinator before any broker is connected looks again after half a second.
+        await_connection(self._producer, timeout)
+        self._producer.init_transactions(timeout)
 
     def begin_transaction(self) -> None:
         """Start a transaction."""

@@ -7,7 +7,7 @@ its end, not after a count of records. Compaction and transaction markers leave 
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import methodcaller
 from typing import NamedTuple
 
@@ -83,6 +83,9 @@ _LOST = (
 
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
 _LIKELY_SIZE = 64  # of a record in bytes; if records are larger, less than a range is fetched ahead
+_LIKELY_MOST = 1024  # of a record in bytes; if records are larger, a short range takes more than one fetch
+_LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's own
+_FEW = 128  # messages
 
 
 class Range(NamedTuple):
@@ -100,18 +103,23 @@ class Range(NamedTuple):
 
 
 def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
-    """Return the setting for how much is fetched ahead of the reader.
+    """Return the settings for how much is fetched ahead of the reader, and of a partition at a time.
 
     Records fetched from behind the end of a range are useless, and cost the broker and the client as much as those
     that are read. But with too little fetched ahead, a long range is waited for.
 
     >>> partition = TopicPartition("orders", partition=0)
-    >>> [fetched_ahead([Range(partition, 0, end)]) for end in (500, 30_000)]
-    [{'queued.max.messages.kbytes': 1024}, {'queued.max.messages.kbytes': 1875}]
+    >>> fetched_ahead([Range(partition, 0, 500)])
+    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 512000}
+    >>> fetched_ahead([Range(partition, 0, 30_000)])
+    {'queued.max.messages.kbytes': 1875, 'fetch.message.max.bytes': 1048576}
     """
     longest = max((item.length for item in wanted), default=0)
     least, most = 1024, DEFAULTS["queued.max.messages.kbytes"]
-    return {"queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024))}
+    return {
+        "queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024)),
+        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, longest * _LIKELY_MOST)),
+    }
 
 
 class RangeReader(Closable):
@@ -150,8 +158,7 @@ class RangeReader(Closable):
         unfinished = {_place(item): item for item in wanted}
         moved = time.monotonic()
         while unfinished:
-            remaining = sum(item.length for item in unfinished.values())
-            messages = self._consumer.consume(min(batch, remaining), 0.05)
+            messages = self._consumer.consume(min(batch, _most_useful(unfinished.values())), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(wanted) == 1):
@@ -164,6 +171,8 @@ class RangeReader(Closable):
                 if records:
                     yield item.partition, records
                 self._advance(unfinished, item, group, errors)
+                if place not in unfinished:  # or all that follows in its topic would be fetched beside the others
+                    self._consumer.stop(kafka_topic(item.partition), item.partition.partition)
                 moved = time.monotonic()  # not for messages behind other ranges
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(unfinished.values())))
@@ -221,6 +230,12 @@ class RangeReader(Closable):
             f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
             "where the tasks run."
         )
+
+
+def _most_useful(unfinished: Collection[Range]) -> int:
+    """Return how many messages to take at once: beyond a range's end they are useless, and few calls cost little."""
+    lengths = [item.length for item in unfinished]
+    return min(sum(lengths), max(_FEW, *lengths, 0))
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:

@@ -68,6 +68,11 @@ class UnjoinedConsumer(ck.Consumer):
                     "from 0 on, or the beginning or end."
                 )
 
+    def stop(self, topic: str, partition: int) -> None:
+        """Read a partition no more; what was fetched of it does not come."""
+        self._read.discard((topic, partition))
+        capi.stop_reading(self, (topic, partition))
+
     def _find_leaders(self, topics: set[str]) -> None:
         """Ask any broker about topics: who reads before the leaders are known waits for half a second."""
         self._known |= topics
