@@ -1,5 +1,6 @@
 """Reading ranges by offset from brokers that refuse, lose leaders, and have more than was asked for."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka.reading import range_reader
-from headway.kafka.reading.range_reader import Range, RangeReader
+from headway.kafka.reading.range_reader import Range, RangeReader, fetched_ahead
 from headway.records import TopicPartition
-from tests.contract.conftest import Cluster
+from tests.contract.conftest import PARTITIONS, Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
 ORDERS = TopicPartition("orders", partition=0)
@@ -122,3 +123,26 @@ def test_a_partition_that_gives_nothing_is_given_up_although_another_has_ever_mo
         with pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 0 "):
             count(brokers, wanted, skip_lost=False)
         assert producing.is_alive()
+
+
+@pytest.mark.kafka
+def test_of_a_long_partition_not_much_more_is_fetched_than_its_short_range(kafka_cluster: Cluster) -> None:
+    topic, value = kafka_cluster.topic(levels=1), bytes(1_000)
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "linger.ms": 5, "batch.size": 20_000}
+    producer = ck.Producer({"log_level": 0, **settings})
+    for number in range(5_000):
+        for partition in range(PARTITIONS):
+            producer.produce(f"{topic}-0", value, partition=partition)
+        if not number % 500:
+            producer.flush(20)
+    assert producer.flush(20) == 0
+    producer.close()
+
+    received: list[int] = []
+    wanted = [Range(TopicPartition(topic, partition=number), 0, 10) for number in range(PARTITIONS)]
+    own = {"statistics.interval.ms": 1, "stats_cb": lambda text: received.append(json.loads(text)["rx_bytes"])}
+    settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, **fetched_ahead(wanted), **own}
+    with RangeReader(settings) as reader:
+        for _ in range(5):
+            assert sum(len(records) for _, records in reader.read(wanted)) == 10 * PARTITIONS
+    assert received[-1] < 5 * 2**20  # of 20 MB in the topic, and in the first fetch of librdkafka's default size 4
