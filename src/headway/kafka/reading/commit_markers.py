@@ -153,7 +153,7 @@ class CommitMarkers(Closable):
         found: dict[bytes, bytes | None] = {}
         position, was_at_end = start, False
         while stop is None or position < stop:
-            for message in self._consumer.consume(_AT_A_TIME, 0.1):
+            for message in self._consumer.take(_AT_A_TIME, 0.1):
                 position = _position_after(message, self._config)
                 if message.error():
                     was_at_end = True

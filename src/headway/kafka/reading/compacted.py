@@ -21,7 +21,7 @@ from headway.runtime.lifecycle import Closable
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 1000
-_MOMENT = 0.01  # seconds; a call for so many records returns no sooner, also if all are there
+_MOMENT = 0.1  # seconds
 _STUCK_AFTER = 1.0
 _ASK_AGAIN_AFTER = 0.1
 _SETTINGS: Config = {
@@ -101,7 +101,7 @@ class TopicReader(Closable):
             began = time.monotonic()
             deadline, stuck_at = began + within, began + _STUCK_AFTER
             while missing:
-                for message in self._consumer.consume(_AT_ONCE, _MOMENT):
+                for message in self._consumer.take(_AT_ONCE, _MOMENT):
                     if (error := message.error()) and (refused := why_not_readable(error, topic, self._config)):
                         raise refused
                     if _reaches(message, ends, values):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BATCH = 1000
-_MOMENT = 0.02  # seconds; a call for so many records returns no sooner, also if all are there
+_MOMENT = 0.1  # seconds
 _SHORT = 1000  # offsets; longer ranges are read one after the other, since each may fill the memory for one
 _AT_THE_SAME_TIME = 200
 
@@ -183,7 +183,7 @@ class GroupInspector(Closable):
         self._reader.assign([ck.TopicPartition(topic, number, start)])
         moved = time.monotonic()
         while start < end:
-            messages = self._reader.consume(_BATCH, _MOMENT)
+            messages = self._reader.take(_BATCH, _MOMENT)
             for message in messages:
                 error, start = message.error(), (message.offset() or 0) + 1
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
@@ -210,7 +210,7 @@ class GroupInspector(Closable):
         left = {place: end for place, (_, end) in ranges.items()}
         moved = time.monotonic()
         while left:
-            messages = self._reader.consume(_BATCH, _MOMENT)
+            messages = self._reader.take(_BATCH, _MOMENT)
             for message in messages:
                 place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
                 if place not in left:

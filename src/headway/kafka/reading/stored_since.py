@@ -6,7 +6,7 @@ import confluent_kafka as ck
 
 from headway.config import Config
 from headway.kafka.binding.factory import make_client
-from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 from headway.records import Message
 
 _AWAITED_FOR = 1.0  # seconds
@@ -28,7 +28,13 @@ def read_between(
 ) -> Iterator[Message]:
     """Yield what is readable from the starts to before the ends, one partition after the other."""
     client = unjoined_consumer(
-        {"log_level": 2, **config, "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        {
+            "log_level": 2,
+            "fetch.wait.max.ms": 10,
+            **config,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
     )
     try:
         for place, end in sorted(ends.items()):
@@ -38,10 +44,10 @@ def read_between(
         client.close()
 
 
-def _read(client: ck.Consumer, place: tuple[str, int], start: int, end: int) -> Iterator[Message]:
+def _read(client: UnjoinedConsumer, place: tuple[str, int], start: int, end: int) -> Iterator[Message]:
     client.assign([ck.TopicPartition(*place, start)])
     while start < end:
-        for message in client.consume(500, _AWAITED_FOR):
+        for message in client.take(500, _AWAITED_FOR):
             if message.error() is not None:
                 return  # the end of the partition: what is left are markers of transactions
             start = (message.offset() or 0) + 1

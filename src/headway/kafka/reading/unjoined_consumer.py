@@ -68,6 +68,14 @@ class UnjoinedConsumer(ck.Consumer):
                     "from 0 on, or the beginning or end."
                 )
 
+    def take(self, most: int, within: float) -> list[ck.Message]:
+        """Return the messages that are there, as soon as there is one; none after so many seconds.
+
+        `consume` waits for so many messages, or else for the whole time.
+        """
+        first = self.consume(1, within)
+        return first + self.consume(most - 1, 0) if first else first
+
     def stop(self, topic: str, partition: int) -> None:
         """Read a partition no more; what was fetched of it does not come."""
         self._read.discard((topic, partition))
