@@ -8,7 +8,7 @@ checked here; the others go to librdkafka as they are.
 | `levels` | both | required | the number of levels, N ≥ 1; a record's level is from 0, the lowest, to N - 1 |
 | `group.id` | consumer | required | level i joins the group `<group.id>-i` |
 | `group.per.level` | consumer, parallel | true | false: one member of the group `<group.id>` itself reads all levels |
-| `max.poll.records` | consumer | required | the capacity: the most records that one poll returns |
+| `max.poll.records` | consumer | 500 | the capacity: the most records that one poll returns |
 | `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
 | `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
 | `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer counts as of the highest level |
@@ -73,6 +73,7 @@ DEFAULT_SCHEDULER = "headway-delay"
 Config = Mapping[str, Any]
 
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
+_HIGHEST_PORT = 65_535
 _SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka takes them in front of a broker's address
 
 # The check for idempotence of each setting, under each of its names.
@@ -112,7 +113,7 @@ class ConsumerSettings:
             levels=reader.integer("levels"),
             group=reader.text("group.id"),
             group_per_level=reader.boolean("group.per.level", default=True),
-            capacity=reader.integer("max.poll.records"),
+            capacity=reader.integer("max.poll.records", default=500),
             window_size=window_size,
             threshold=reader.integer(
                 "min.poll.window.maxout.threshold",
@@ -272,6 +273,9 @@ def check_servers(config: Config) -> None:
     for key in _SERVERS:
         for address in str(config.get(key) or "").split(","):
             scheme, is_page, _ = address.strip().partition("://")
+            port = address.rpartition(":")[2].strip()
+            if port.isdecimal() and int(port) > _HIGHEST_PORT:  # librdkafka would take what is left after a wrap
+                raise ConfigError(f"The setting {key} has the port {shown(int(port))}; ports are 1 to {_HIGHEST_PORT}.")
             if is_page and scheme.lower() not in _SCHEMES:
                 raise ConfigError(
                     f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Those of Kafka's "
@@ -282,7 +286,8 @@ def check_servers(config: Config) -> None:
 def no_such_level(level: int, levels: int) -> ConfigError:
     """Return the error for a level that a producer does not have."""
     return ConfigError(
-        f"The level {level} does not exist: with levels={levels} it must be from 0 to {levels - 1}. Nothing was sent."
+        f"The level {shown(level)} does not exist: with levels={levels} it must be from 0 to {levels - 1}. Nothing was "
+        "sent."
     )
 
 

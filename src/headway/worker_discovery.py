@@ -46,7 +46,7 @@ def _all_of(module: ModuleType) -> dict[str, Worker]:
     if not found:
         raise ConfigError(
             f"{module.__name__} has no worker of its own. Decorate a handler, as with {_EXAMPLE}; one that is imported "
-            "from elsewhere is named as module:handler."
+            f"from elsewhere is named as module:handler. It was found in {getattr(module, '__file__', 'Python')}."
         )
     return found
 

@@ -15,9 +15,12 @@ def refusal(**changes: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["levels", "max.poll.records"])
-def test_a_mandatory_number_that_is_missing_is_named(key: str) -> None:
-    assert f"The setting {key} is missing" in refusal(**{key: ...})
+def test_a_mandatory_number_that_is_missing_is_named() -> None:
+    assert "The setting levels is missing" in refusal(levels=...)
+
+
+def test_a_poll_returns_as_many_records_as_the_java_client_s_unless_it_is_told() -> None:
+    assert ConsumerSettings.parse({"levels": 3, "group.id": "billing"}).capacity == 500
 
 
 def test_a_missing_group_is_named() -> None:
@@ -136,3 +139,8 @@ def test_the_address_of_a_page_is_refused_without_showing_it(key: str) -> None:
     assert "begins with 'https://'. Those of Kafka's brokers are host:port" in str(refused.value)
     assert "secret" not in str(refused.value)
     check_servers({key: "PLAINTEXT://one:9092,sasl_ssl://two:9093,three"})
+
+
+def test_a_port_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has the port 99999; ports are 1 to 65535"):
+        check_servers({"bootstrap.servers": "one:9092,two:99999"})

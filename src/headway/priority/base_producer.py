@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Literal, Self
 
 from headway.config import ProducerSettings, no_such_level
@@ -237,7 +238,11 @@ class BaseProducer(Closable):
             raise ClosedError("The producer is closed. Make a new one to go on.")
 
     def _check(self, level: int) -> None:
-        if not 0 <= level < len(self._destinations):
+        try:
+            exists = 0 <= index(level) < len(self._destinations)
+        except TypeError:
+            exists = False
+        if not exists:
             raise no_such_level(level, len(self._destinations))
 
     def _send_on(

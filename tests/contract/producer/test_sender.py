@@ -134,6 +134,28 @@ def test_a_bound_on_records_is_kept() -> None:
     assert sends.close(0) > 500
 
 
+@pytest.mark.parametrize("own", [{}, {"value.serializer": lambda value: value}])
+@pytest.mark.parametrize("on_full", ["block", "raise"])
+def test_a_record_that_no_room_would_do_for_is_refused_at_once(
+    brokers: MockBrokers, own: dict[str, Any], on_full: Any
+) -> None:
+    began = time.monotonic()
+    with Producer({"bootstrap.servers": brokers.bootstrap_servers, **own}, on_full=on_full) as sends:
+        for size in (2_000_000, 80_000_000):  # the second is more than the buffer's memory
+            with pytest.raises(DeliveryError, match=r"Message size too large.* bytes, and message\.max\.bytes allows"):
+                sends.send("orders", bytes(size)).result(20)
+        sends.send("orders", b"small").result(20)
+    assert time.monotonic() - began < 20
+
+
+def test_a_level_that_is_no_number_does_not_exist() -> None:
+    with (
+        PriorityProducer({**NOWHERE, "levels": 2}) as sends,
+        pytest.raises(ConfigError, match="The level '1' does not exist"),
+    ):
+        sends.send("orders", b"", level="1")  # type: ignore[arg-type]
+
+
 def test_without_room_there_are_three_ways(caplog: pytest.LogCaptureFixture) -> None:
     settings = {**NOWHERE, "queue.buffering.max.messages": 1}
     raises, blocks = Producer(settings, on_full="raise"), Producer(settings)

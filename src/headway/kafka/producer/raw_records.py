@@ -13,6 +13,7 @@ from headway.kafka.producer.sendable import (
     not_delivered,
     not_serialised,
     size_of_rest,
+    too_large,
 )
 
 _FIRST_GUESS = 1024  # bytes of a record, before any was serialised
@@ -33,16 +34,18 @@ class RawRecords:
         place: The user's function for the partition of a key, or None.
         overhead: The bytes that a record counts for besides its own.
         least: The bytes that any record counts for at least.
+        largest: The bytes that a key and value may have.
     """
 
     def __init__(
-        self, prepare: Prepare, partition_of: PartitionOf, place: Place | None, overhead: int, least: int
+        self, prepare: Prepare, partition_of: PartitionOf, place: Place | None, overhead: int, least: int, largest: int
     ) -> None:
         self._prepare = prepare
         self._partition_of = partition_of
         self._place = place
         self._overhead = overhead
         self._least = least
+        self._largest = largest
         self._mean_sizes: dict[str, float] = {}
         self.guesses: dict[str, int] = {}
         self.first_guess = max(least, _FIRST_GUESS)
@@ -77,6 +80,8 @@ class RawRecords:
     def _measure(self, record: Sendable) -> int:
         """Return the bytes that a record counts for, and adjust the guess for its topic's next ones."""
         topic = record.queue.topic.kafka_topic
+        if refused := too_large(record.value, record.key, topic, self._largest):
+            raise refused
         size = self._overhead + len(record.value or b"") + len(record.key or b"")
         size += size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
         mean = self._mean_sizes.get(topic, size)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
+import confluent_kafka as ck
+
 from headway.core.producer.queues import Waiting
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_timestamp, size_of_headers
 from headway.records import Header
 
 if TYPE_CHECKING:
-    import confluent_kafka as ck
-
     from headway.core.producer.queues import Queue
     from headway.kafka.producer.delivery import Destination, Report, Tally
 
@@ -63,6 +63,19 @@ def not_delivered(record: Sendable, why: str, kind: type[DeliveryError] = Delive
 def not_serialised(record: Sendable, error: BaseException) -> SerializationError:
     """Return the error for a record whose serialiser raised this."""
     return SerializationError(f"A record for {record.queue.topic.kafka_topic} could not be serialised: {error!r}.")
+
+
+def too_large(value: Field, key: Field, topic: str, most: int) -> DeliveryError | None:
+    """Return the error for a record that librdkafka will not take: to wait for room would be in vain."""
+    size = len(value or b"") + len(key or b"")
+    if size <= most:
+        return None
+    error = DeliveryError(
+        f"A record for {topic} was not sent: Message size too large. Its key and value have {size:,} bytes, and "
+        f"message.max.bytes allows {most:,}. Send less, or raise it here, and max.message.bytes of the topic."
+    )
+    error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE))
+    return error
 
 
 def no_such_partition(partition: int, count: int) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from headway.config import Config
+from headway.config import Config, whole_number
 from headway.core.producer.accumulator import Accumulator
 from headway.core.producer.queues import Batch, Queue, TopicQueues
 from headway.errors import ClosedError, DeliveryError, HeadwayError
@@ -31,6 +31,7 @@ from headway.kafka.producer.sendable import (
     no_such_partition,
     not_delivered,
     size_of_rest,
+    too_large,
 )
 from headway.records import Header
 from headway.runtime.deferred_signals import defer_signals
@@ -44,6 +45,8 @@ _A_MOMENT = 0.01
 _SLICE = 0.005  # of a flush: other sending threads take reports in between
 # The accumulator bounds the records that librdkafka holds; these are librdkafka's largest values.
 _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
+
+_LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes
 
 
 class Sender:
@@ -73,13 +76,14 @@ class Sender:
         self._accumulator = accumulator
         self._overhead = overhead
         self._least = least
+        self._largest = whole_number("message.max.bytes", config.get("message.max.bytes", _LARGEST))
         self._after_reports = after_reports
         self._lock = threading.Lock()
         self._waits = False  # True if any record waits
         self._stirred = threading.Event()
         self._stopped = False
         self._partition_of = of_key = partitioner(config)
-        self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least)
+        self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least, self._largest)
         self.offer: Offer = self._offer_raw if prepare or place else self._offer
         self.offer_serialised: Offer = self._offer
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
@@ -101,7 +105,7 @@ class Sender:
 
     # In
 
-    def _offer(
+    def _offer(  # noqa: PLR0912 - in one piece, as every record pays for it
         self,
         record: Sendable,
         destination: Destination,
@@ -111,7 +115,6 @@ class Sender:
         timestamp: int | None,
         headers: list[Header] | None,
     ) -> bool:
-        # In one piece, as every record pays for it.
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
             if headers is not None or timestamp is not None:
@@ -129,6 +132,8 @@ class Sender:
             with self._lock:
                 queue = topic.queue(partition)
         while queue.credit < size:
+            if size > self._largest and (refused := too_large(value, key, destination.kafka_topic, self._largest)):
+                return self._refuse_at_once(record, destination, refused)
             if queue.in_flight > 0:  # a whole credit is used up before its first record was reported: a stream
                 self.client.serve_in_stream()
             with self._lock:
