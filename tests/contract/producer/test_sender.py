@@ -184,7 +184,7 @@ def test_a_callback_may_send_and_where_there_is_no_room_it_is_not_left_hanging(m
 
 
 def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    sends = Producer(NOWHERE)
+    sends = Producer({**NOWHERE, "message.max.bytes": 100_000_000})
     serve_until, has_turn = sends.client.serve_until, threading.Event()
 
     def note_turn(done: Callable[[], bool], timeout: float | None) -> None:
@@ -221,7 +221,8 @@ def test_within_a_report_nothing_waits_for_reports(where: str) -> None:
             done.set()
 
     done = threading.Event()
-    sends = Producer(NOWHERE, after_reports=wait_for_others if where == "after_reports" else lambda: None)
+    settings = {**NOWHERE, "message.max.bytes": 100_000_000}
+    sends = Producer(settings, after_reports=wait_for_others if where == "after_reports" else lambda: None)
     sends.send("orders", b"x", on_delivery=wait_for_others if where == "on_delivery" else lambda *_: None)
     sends.client.purge()
     assert done.wait(10)
