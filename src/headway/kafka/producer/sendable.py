@@ -71,7 +71,7 @@ def too_large(value: Field, key: Field, topic: str, most: int) -> DeliveryError 
     if size <= most:
         return None
     error = DeliveryError(
-        f"A record for {topic} was not sent: Message size too large. Its key and value have {size:,} bytes, and "
+        f"A record for {topic} was refused: Message size too large. Its key and value have {size:,} bytes, and "
         f"message.max.bytes allows {most:,}. Send less, or raise it here, and max.message.bytes of the topic."
     )
     error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE))
