@@ -273,8 +273,9 @@ def check_servers(config: Config) -> None:
     for key in _SERVERS:
         for address in str(config.get(key) or "").split(","):
             scheme, is_page, _ = address.strip().partition("://")
-            port = address.rpartition(":")[2].strip()
-            if port.isdecimal() and int(port) > _HIGHEST_PORT:  # librdkafka would take what is left after a wrap
+            _, colon, port = address.strip().rpartition(":")
+            # librdkafka would take what is left of a higher one after a wrap.
+            if colon and port.isdecimal() and int(port) > _HIGHEST_PORT:
                 raise ConfigError(f"The setting {key} has the port {shown(int(port))}; ports are 1 to {_HIGHEST_PORT}.")
             if is_page and scheme.lower() not in _SCHEMES:
                 raise ConfigError(

@@ -11,8 +11,9 @@ def remove(monkeypatch: pytest.MonkeyPatch, missing: str, *importers: str) -> No
     Both are undone with the test, also in the packages: a module stays the attribute that it was of its package.
     """
     monkeypatch.setitem(sys.modules, missing, None)
-    for name in [name for name in sys.modules if name.startswith(importers)]:
+    forgotten = [name for name in sys.modules if name.startswith(importers)]
+    for name in forgotten:
         package, _, module = name.rpartition(".")
         monkeypatch.delattr(sys.modules[package], module, raising=False)
-    for name in [name for name in sys.modules if name.startswith(importers)]:
+    for name in forgotten:
         monkeypatch.delitem(sys.modules, name)

@@ -235,7 +235,7 @@ class RangeReader(Closable):
 def _most_useful(unfinished: Collection[Range]) -> int:
     """Return how many messages to take at once: beyond a range's end they are useless, and few calls cost little."""
     lengths = [item.length for item in unfinished]
-    return min(sum(lengths), max(_FEW, *lengths, 0))
+    return min(sum(lengths), max(_FEW, *lengths))
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
