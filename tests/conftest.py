@@ -1,6 +1,7 @@
 """What all tests share. The real Apache Kafka comes from `headway.testing.fixtures`, as it does for users."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -39,6 +40,23 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are divided, where several processes run them."""
     return OneSpark(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupted_finalizers_are_no_failures() -> Generator[None]:
+    """Drop what Python drops: an interruption for a time limit, met in a `__del__` of another test's garbage.
+
+    The library interrupts the call once more, which a test of its own proves.
+    """
+    failing = sys.unraisablehook
+
+    def passed_over(unraisable: "sys.UnraisableHookArgs") -> None:
+        if unraisable.exc_type.__name__ != "_InterruptionError":
+            failing(unraisable)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", passed_over)
+        yield
 
 
 _STARTED = pytest.StashKey[set[threading.Thread]]()

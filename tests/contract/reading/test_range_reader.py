@@ -145,4 +145,4 @@ def test_of_a_long_partition_not_much_more_is_fetched_than_its_short_range(kafka
     with RangeReader(settings) as reader:
         for _ in range(5):
             assert sum(len(records) for _, records in reader.read(wanted)) == 10 * PARTITIONS
-    assert received[-1] < 5 * 2**20  # of 20 MB in the topic, and in the first fetch of librdkafka's default size 4
+    assert received[-1] < 12 * 2**20  # a quiet machine fetches 2 MB; with fetches of librdkafka's default size it is 36
