@@ -62,7 +62,9 @@ class AssignmentLog:
 def sentence(partitions: Collection[tuple[str, int]]) -> str:
     """Return what the log says of these topics and numbers."""
     if not partitions:
-        return "This member has joined its group and has no partitions: other members have all of them."
+        return (
+            "This member has joined its group and has no partitions: other members have all, or Kafka lacks the topics."
+        )
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in sorted(partitions):
         by_topic[topic].append(number)

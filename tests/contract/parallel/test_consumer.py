@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,17 @@ from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from headway.kafka.binding import capi
 from tests.contract.conftest import Cluster
-from tests.contract.parallel.members import ORDERINGS, Member, committed, consumer, plain_topic, read, send, wait_for
+from tests.contract.parallel.members import (
+    CONSUMER_PROTOCOL,
+    ORDERINGS,
+    Member,
+    committed,
+    consumer,
+    plain_topic,
+    read,
+    send,
+    wait_for,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -125,6 +136,21 @@ def test_a_restart_repeats_only_what_was_not_done(kafka_cluster: Cluster) -> Non
     second.run(note)
     assert sorted(map(int, again)) == list(range(0, count, 10))
     assert sum(offset for offset, _ in committed(kafka_cluster, topic).values()) == count
+
+
+@pytest.mark.parametrize("settings", [{}, CONSUMER_PROTOCOL], ids=["classic", "consumer"])
+def test_a_topic_that_is_missing_is_told_by_its_name_and_read_once_it_is_there(
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
+    topic = f"jobs-{uuid.uuid4().hex[:8]}"
+    parallel = consumer(kafka_cluster, topic, **{"topic.metadata.refresh.interval.ms": 200, **settings})
+    handled: list[bytes | None] = []
+    member = Member(parallel, lambda record, context: handled.append(record.value))
+    wait_for(lambda: f"Kafka has no topic {topic}, which is read as soon as it is there." in caplog.text)
+    kafka_cluster.create_topics([topic])
+    send(kafka_cluster, topic, [(None, "first")])
+    wait_for(lambda: handled == [b"first"])
+    member.stop()
 
 
 def test_foreign_commit_metadata_is_dropped_and_the_offset_stands(

@@ -20,6 +20,7 @@ from headway.errors import ConfigError, FetchError
 from headway.kafka.binding import capi
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels
 from headway.kafka.consumer.group_watch import GroupWatch
+from headway.kafka.consumer.missing_topics import look_for_missing, missing_topic
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
@@ -125,6 +126,10 @@ class GroupMember(PartitionQueries, ABC):
             self.errors.append(FetchError(self._level_of(topic), reason))
         self._set_wake()
 
+    def _tell_of_missing(self, topic: str) -> None:
+        if topic in self._subscription.topics:
+            self._cannot_start(missing_topic(topic), topic, None)
+
     def _must_not_start(self, refusal: ConfigError) -> None:
         self.errors.append(refusal)
         self._set_wake()
@@ -161,6 +166,8 @@ class GroupMember(PartitionQueries, ABC):
         self._listener = listener
         self._read(subscription)
         self._join(listener)
+        if not self._is_classic:
+            look_for_missing(subscription.topics, self._config, self._tell_of_missing)
 
     def _join(self, listener: RebalanceListener) -> None:
         self._consumer.subscribe(

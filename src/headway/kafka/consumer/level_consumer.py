@@ -19,6 +19,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.consumer.fetch_turns import FetchTurns
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
+from headway.kafka.consumer.missing_topics import missing_topic
 from headway.kafka.serialization import Read
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
@@ -262,7 +263,8 @@ class LevelConsumer(GroupMember):
             elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
             elif not self._is_refused(message.topic(), error):
-                self.errors.append(FetchError(self._level_of(message.topic()), error.str()))
+                reason = missing_topic(message.topic()) if _lacks_topic(message, error) else error.str()
+                self.errors.append(FetchError(self._level_of(message.topic()), reason))
         return [message for message in messages if message.error() is None]
 
     def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
@@ -330,6 +332,10 @@ def _size_of(messages: list[ck.Message]) -> int:
     """Return about how many bytes the values take."""
     some = messages[:: 1 + len(messages) // 100]
     return sum(map(len, some)) * len(messages) // len(some)
+
+
+def _lacks_topic(message: ck.Message, error: ck.KafkaError) -> bool:
+    return error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART and message.topic() is not None
 
 
 def _place(message: ck.Message) -> ck.TopicPartition:

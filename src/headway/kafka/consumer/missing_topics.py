@@ -1,0 +1,42 @@
+"""The look for subscribed topics that Kafka lacks.
+
+In a classic group librdkafka looks itself. The brokers of a KIP-848 group say nothing, and a member would wait for a
+misspelt topic in silence.
+"""
+
+import contextlib
+from collections.abc import Callable, Collection
+
+from headway.config import OWN_KEYS, Config
+from headway.errors import HeadwayError
+from headway.kafka.admin import Admin
+from headway.runtime.background import in_background
+
+_BROKERS_ANSWER_WITHIN = 30.0
+
+
+def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[str], None]) -> None:
+    """Call `tell` with each of the topics that Kafka lacks, in a thread of its own, and return at once.
+
+    Patterns are left out. Where no broker answers, or a topic may not be seen, nothing is told: the group meets the
+    same, and reports it.
+    """
+    named = [topic for topic in topics if not topic.startswith("^")]
+    own = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+
+    def look() -> None:
+        with contextlib.suppress(HeadwayError):
+            there = Admin(own, _BROKERS_ANSWER_WITHIN).topics("Read").look_up(named)
+            for topic in named:
+                if topic not in there:
+                    tell(topic)
+
+    in_background(look)
+
+
+def missing_topic(kafka_topic: str | None) -> str:
+    """Return the sentence about a topic that is read and that Kafka lacks."""
+    return (
+        f"Kafka has no topic {kafka_topic}, which is read as soon as it is there. Check its name: `headway topics "
+        "list` shows all that there are."
+    )
